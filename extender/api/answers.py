@@ -53,6 +53,65 @@ class PendingList(msgspec.Struct, rename=_key):
     at_least: bool
 
 
+class WorkloadPod(msgspec.Struct, rename=_key):
+    pod: str
+    namespace: str
+    owner: str
+    gang: str | None
+    state: Literal["running", "starting", "ending", "held", "placing", "pending", "gated"]
+    node: str | None
+    model: str | None
+    gpus: float | None
+    indices: list[int]
+    memory_mib: int | None
+    request: str | None
+    load: float | None
+    idle_seconds: float | None
+    priority: int
+    since: float | None
+    explain: str | None
+
+
+class WorkloadSums(msgspec.Struct, rename=_key):
+    pods: int
+    states: dict[str, int]
+    gpus_booked: float
+    gpus_asked: float
+    load: float | None
+    idle_pods: int
+    idle_gpus: float
+
+
+class WorkloadGroup(WorkloadSums, rename=_key):
+    namespace: str
+    owner: str | None
+    idle_seconds: float | None
+    since: float | None
+    priority: int
+
+
+class WorkloadNames(msgspec.Struct):
+    """Of each kind those that have the text of `q` in their own names."""
+
+    pods: list[str]
+    owners: list[str]
+    namespaces: list[str]
+    gangs: list[str]
+
+
+class WorkloadList(msgspec.Struct, rename=_key):
+    by: Literal["pod", "owner", "namespace"]
+    pods: list[WorkloadPod]
+    groups: list[WorkloadGroup]
+    total: int
+    more: int
+    at_least: bool
+    totals: WorkloadSums
+    states: dict[str, int]
+    idle_after_seconds: float | None
+    found: WorkloadNames | None
+
+
 class ClusterTotals(msgspec.Struct, rename=_key):
     nodes: int
     gpu_nodes: int
@@ -225,6 +284,7 @@ OF_READS: Final[dict[str, type]] = {
     "/model": Rank,
     "/explain/pod/{namespace}/{name}": Explanation,
     "/pending": PendingList,
+    "/workloads": WorkloadList,
     "/defrag": Moves,
     "/nodes": NodesPage,
     "/nodes/{node}": NodeDetails,

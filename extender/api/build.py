@@ -26,6 +26,8 @@ from extender.explain.undecided_pods import UndecidedPods
 from extender.explain.waiting_pods import Waitlist
 from extender.explain.what_if.answers import WhatIfAnswers
 from extender.explain.what_if.standing import MissingNodes
+from extender.explain.workloads.bound_pods import belonging
+from extender.explain.workloads.build import build_workloads
 from extender.kube.background import Tasks
 from extender.kube.client import Transport
 from extender.kube.objects import Pod
@@ -139,7 +141,7 @@ def build_parts(
     telemetry, policies = build_telemetry(settings, base, owners, feed), policies_of(settings)
     rank = LearnedRank(settings, policies, lambda: ledger.snapshot(clock()), lambda: not mirror.fault(), clock)
     placer = _placer(settings, base, policies, rank, owners)
-    unbound = UnboundPods(placer.read_request, time.time)
+    unbound = UnboundPods(placer.read_request, time.time, belonging=belonging)
     queue = build_queue(settings, base, placer, unbound, rank.takes_more, rejections.last)
     mover, rules = build_mover(settings, base, placer, queue), queue or QueueRules()
     waker = scheduling.build_waker(settings, base, placer, unbound, rules, rejections.last, rank.takes_more)
@@ -229,6 +231,7 @@ def build_service(settings: Settings, parts: Parts) -> Service:
         applying=build_applying(settings, parts.room, queue, parts.mover, parts.policy),
         waitlist=waitlist,
         pending=PendingPods(waitlist, placer, placer.snapshot),
+        workloads=build_workloads(base, parts.usage, waitlist),
         overviews=Overviews(ledger, clock, lambda: parts.waker.num_waiting, waitlist.num_pods, rules, devices, aside),
         undecided=UndecidedPods(base.transport, placer, _claims_of(queue)),
         rank=parts.rank,

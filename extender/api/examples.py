@@ -53,6 +53,25 @@ _NODE: Final = {
 }
 _HOURS: Final = {"bookedGpuHours": 80.0, "usedGpuHours": 60.0, "idleGpuHours": 12.5, "measuredGpuHours": 78.0}
 
+_STATES: Final = {"running": 1, "starting": 0, "ending": 0, "held": 0, "placing": 0, "pending": 0, "gated": 0}
+_WORKLOADS: Final = {
+    "by": "pod",
+    "pods": [
+        {
+            **{"pod": "research/train-1-x7z9k", "namespace": "research", "owner": "Job/train-1", "gang": None},
+            **{"state": "running", "node": "a100-0", "model": "a100-sxm4-80gb", "gpus": 2.0, "indices": [0, 1]},
+            **{"memoryMiB": 163840, "request": None, "load": 0.012, "idleSeconds": 5400.0, "priority": 0},
+            **{"since": 1795707645.0, "explain": "kerf explain research/train-1-x7z9k"},
+        }
+    ],
+    **{"groups": [], "total": 1, "more": 0, "atLeast": False, "idleAfterSeconds": 1800.0, "found": None},
+    "totals": {
+        **{"pods": 1, "states": _STATES, "gpusBooked": 2.0, "gpusAsked": 0.0, "load": 0.012},
+        **{"idlePods": 1, "idleGpus": 2.0},
+    },
+    "states": _STATES | {"idle": 1},
+}
+
 _EXPLANATION: Final = {
     **{"pod": "research/train-1", "uid": _UID, "decidedAt": "2026-11-26T15:40:45+00:00", "policy": "tightest"},
     **{"request": "8 GPUs", "required": {"count": 8, "unit": "GPU"}, "verdict": "rejected", "node": None, "gpus": []},
@@ -87,6 +106,7 @@ OF_READS: Final[dict[str, Any]] = {
         ],
         **{"total": 1, "more": 0, "atLeast": False},
     },
+    "/workloads": _WORKLOADS,
     "/defrag": {
         **{"id": "", "target": "", "phase": "none", "step": -1, "num_steps": 0, "moves": [], "kept": [], "why": ""},
         **{"begun": 0.0, "ended": 0.0, "evicted": 0, "fault": "", "policy": None},

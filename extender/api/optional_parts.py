@@ -30,7 +30,7 @@ from extender.telemetry.sources.source import PROMETHEUS
 from extender.usage.budgets import DAY_S, Budgets
 from extender.usage.meter import Meter, Sight
 from extender.usage.past import Past
-from extender.usage.report import BudgetWatch, Usage
+from extender.usage.report import BudgetWatch, IdleRecall, Usage
 
 if TYPE_CHECKING:
     from extender.server.certificate_keeper import CertificateKeeper
@@ -104,7 +104,8 @@ def usage_of(
     url = next(iter(asked.addresses), "") if asked.kind == PROMETHEUS and telemetry.source != "off" else ""
     past = Past(url, asked.access, wanted.matchers, base.clock, tuple(wanted.budgets)) if url else None
     usage = Usage(meter, budgets, past, base.fence.standby, base.clock, time.time)
-    return usage, (meter, BudgetWatch(usage, base.events)) if wanted.budgets else (meter,)
+    watches = [BudgetWatch(usage, base.events)] if wanted.budgets else []
+    return usage, (meter, *watches, *([IdleRecall(usage, past)] if past is not None else []))
 
 
 def missing_nodes_of(

@@ -16,6 +16,7 @@ from extender.api import wire
 from extender.api.calls import Caller, calls_of
 from extender.api.endpoints import Endpoint
 from extender.api.openapi import describe_calls
+from extender.api.reads.workloads import install_workloads
 from extender.core.resources.requests import NO_REQUEST
 from extender.explain import pending
 from extender.explain.explanations import explain
@@ -69,6 +70,7 @@ def install_routes(app: KerfApp, service: Service) -> None:
     _install_operation(app, service)
     _install_explanations(app, service)
     _install_lists(app, service)
+    install_workloads(app, service)
     _install_usage(app, service)
     describe_calls(app, calls)
 

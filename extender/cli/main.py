@@ -18,6 +18,7 @@ COMMANDS: Final = {
     "explain": "Why a pod is where it is, or pending, and what would make it fit. Asks a running Kerf.",
     "top": "The cluster as a running Kerf sees it: nodes, GPUs, what is booked and used.",
     "pending": "Pods that ask for GPUs and have no node: who keeps them waiting, and why.",
+    "workloads": "Every pod that has GPUs or asks for some: running, pending or gated; idle ones first.",
     "usage": "GPU-hours booked, used and idle, by namespace, owner or GPU model; pods that are idle now.",
     "what-if": "Where pods would go in the cluster as it is, and which would stay pending. Changes nothing.",
     "defrag": "Which pods to move so that others fit, or nodes be free; --apply moves them.",
@@ -32,7 +33,7 @@ COMMANDS: Final = {
     "version": "Print the version.",
 }
 """What help says of each; the command `what-if` is `what_if` in `extender.cli.what_if`, a group `app` in its module."""
-_ROOMS: Final = {"defrag": "moves", "drain": "moves", "pending": "reports", "usage": "reports"}
+_ROOMS: Final = {"defrag": "moves", "drain": "moves", "pending": "reports", "usage": "reports", "workloads": "reports"}
 """Of commands that are in a folder of several."""
 
 

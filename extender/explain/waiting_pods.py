@@ -1,6 +1,6 @@
 """Who has no node: every pod that asks for GPUs, whoever keeps it waiting, with its age and why."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
 from typing import Any, NamedTuple
@@ -11,8 +11,9 @@ from extender.kube.objects import unix_time
 from extender.queueing.pods.backlog import Backlog
 from extender.queueing.pods.entries import Entry
 from extender.scheduling.placer import PodIdentity
-from extender.scheduling.waking.unbound_pods import UnboundPods
+from extender.scheduling.waking.unbound_pods import UnboundPod, UnboundPods
 from extender.scheduling.waking.waker import Waker
+from extender.usage.holders import who_of
 
 _Turn = tuple[int, float, str]
 """Sorts by whose turn it is: priority, highest first, then Unix time of creation, then `namespace/name`."""
@@ -74,6 +75,11 @@ class Waitlist:
     def _queued(self) -> dict[str, Entry]:
         return {entry.uid: entry for entry in self.backlog.waiting()} if self.backlog else {}
 
+    def everyone(self) -> Iterator["Awaited"]:
+        """All that wait, in no order: read when this is called, and worked out as they are gone through."""
+        ahead = self.wall_clock() - self.clock()
+        return _awaited(self.unbound.all(), self._rejected(), self._queued(), ahead)
+
     def why(self, uid: str) -> str:
         """Why a pod waits in the queue, in the words of its last round; "" where it does not wait there."""
         entry = self.backlog.entries.get(uid) if self.backlog else None
@@ -117,6 +123,56 @@ class Waiting(NamedTuple):
     """As the queue names it, "" for none."""
     rejected: bool
     """Whether Kerf was asked about it and found no node."""
+
+
+class Awaited(NamedTuple):
+    """A pod without a node, in short."""
+
+    uid: str
+    pod: str
+    """`namespace/name`."""
+    priority: int
+    created: float
+    """Unix time."""
+    request: GpuRequest | None
+    """None where it can't be understood."""
+    owner: str
+    """`Kind/name`."""
+    gang: str
+    """`namespace/name`, "" for none."""
+    gated: bool
+    """Whether a gate keeps it from kube-scheduler."""
+
+
+def _awaited(
+    unbound: Sequence[UnboundPod],
+    rejected: Mapping[str, tuple[PodIdentity, PodRequest, float]],
+    queued: Mapping[str, Entry],
+    ahead_s: float,
+) -> Iterator[Awaited]:
+    """Pods by whom tells most of each: the watch, the queue, and who was rejected; Unix time is `ahead_s` ahead of the
+    time of rejections."""
+    told: set[str] = set()
+    for known in unbound:
+        told.add(known.uid)
+        entry, refused = queued.get(known.uid), rejected.get(known.uid)
+        planned = entry.planned if entry is not None else None
+        asked = refused[1] if refused is not None else known.asked
+        request = (planned.gpus if planned is not None else None) or (asked.gpus if asked is not None else None)
+        of_its = known.owner, known.gang, known.gated
+        yield Awaited(known.uid, known.key, known.priority, known.created, request, *of_its)
+    for uid, entry in queued.items():
+        if uid not in told:
+            told.add(uid)
+            planned, pod = entry.planned, entry.pod
+            request, gang = (planned.gpus, planned.gang) if planned is not None else (None, "")
+            owner, gated = who_of(pod.metadata).owner, entry.stage.behind_gate
+            yield Awaited(uid, pod.key, _priority(entry), entry.created, request, owner, gang, gated)
+    for uid, (identity, asked, first) in rejected.items():
+        if uid not in told:
+            owner = identity.owner.partition("/")[2] or f"Pod/{identity.name}"
+            created = unix_time(identity.created) or first + ahead_s
+            yield Awaited(uid, identity.key, asked.priority, created, asked.gpus, owner, identity.gang, gated=False)
 
 
 def _priority(entry: Entry) -> int:

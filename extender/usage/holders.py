@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -35,6 +36,20 @@ _OF_SEVERAL: Final = {
 }
 """Labels by which those that make several controllers name themselves on pods."""
 _MAX_CHARS: Final = 128
+_OWN_TAINTS: Final = "node.kubernetes.io/"
+"""Begins Kubernetes' own: nodes that are not ready, unreachable or out of something."""
+_REPELLING: Final = ("NoSchedule", "NoExecute")
+_FIRST_LOOK: Final = 1000
+
+
+class Closed(Enum):
+    """Whether Kubernetes keeps new pods off a node."""
+
+    NOT = auto()
+    CORDONED = auto()
+    """Somebody wants it so."""
+    OUT_OF_USE = auto()
+    """It is not ready, or out of something."""
 
 
 class Who(NamedTuple):
@@ -77,6 +92,13 @@ def who_of(metadata: objects.Metadata) -> Who:
     return _named(metadata.namespace, kind, name)
 
 
+def _closed(node: objects.Node) -> Closed:
+    if node.spec.unschedulable:
+        return Closed.CORDONED
+    repel = (taint for taint in node.spec.taints or () if taint.effect in _REPELLING)
+    return Closed.OUT_OF_USE if any(taint.key.startswith(_OWN_TAINTS) for taint in repel) else Closed.NOT
+
+
 def _named(namespace: str, kind: str, name: str) -> Who:
     # Of the pods of an owner all have the same text. An API server takes any text for the name of an owner.
     owner = printable(f"{kind}/{name}"[:_MAX_CHARS])[:_MAX_CHARS]
@@ -90,6 +112,7 @@ class Holders:
         self._ledger = ledger
         self.changed: set[str] = set()
         """Nodes of which something may be another's since they were looked at."""
+        self._closed: dict[str, Closed] = {}  # by node
         self._who: dict[str, tuple[str, Who]] = {}  # name and whose it is, by UID: pods with a node
         self._uid_of: dict[str, str] = {}  # by `namespace/name`
         self._by_key: dict[str, Holder] = {}  # by UID, or a claim's name
@@ -97,6 +120,7 @@ class Holders:
         self._given = bytearray()  # by number, whether it is somebody's
         self._on: dict[str, set[int]] = {}  # numbers, by node
         self._free: list[int] = []
+        self._most = _FIRST_LOOK
         self.fresh: list[int] = []
         """Numbers given since somebody took these."""
         ledger.rows.written.append(self.changed.add)
@@ -110,6 +134,10 @@ class Holders:
         """(U,) numbers that are somebody's, whether he has something just now or not."""
         return np.frombuffer(bytes(self._given), np.bool_)
 
+    def all(self) -> list[Holder | None]:
+        """(U,) by number."""
+        return list(self._by_number)
+
     def at(self, number: int) -> Holder | None:
         """The holder of a number."""
         return self._by_number[number]
@@ -117,13 +145,28 @@ class Holders:
     # What the mirror tells
 
     def node_changed(self, node: objects.Node) -> None:
-        """Nodes are the ledger's to tell of."""
+        """A node was added or changed; what it offers is the ledger's to tell of."""
+        name, why = node.metadata.name, _closed(node)
+        if self._closed.get(name, Closed.NOT) is not why:
+            self._closed[name] = why
+            self.changed.add(name)
+
+    def closed(self, node: str) -> "Closed":
+        """Whether a node takes no new pods, and why."""
+        return self._closed.get(node, Closed.NOT)
+
+    def forget_node(self, node: str) -> None:
+        """It is gone."""
+        self._closed.pop(node, None)
 
     def pod_changed(self, pod: objects.Pod) -> None:
         """A pod with a node was added or changed."""
         uid = pod.metadata.uid
         holds = self._ledger.claim(uid) is not None or pod.spec.resource_claims
         if holds and not pod.finished and uid not in self._who:
+            if len(self._who) >= self._most:
+                self.forget_gone()
+                self._most = 2 * len(self._who) + _FIRST_LOOK
             self._who[uid] = pod.key, who_of(pod.metadata)
             self._uid_of[pod.key] = uid
             self.changed.add(pod.spec.node_name or "")

@@ -21,13 +21,13 @@ from extender.kube.leadership.elections import Led
 from extender.ledger.ledger import Ledger
 from extender.settings.operation import UsageSettings
 from extender.usage.accounts import Accounts, Rate
-from extender.usage.holders import Holders
+from extender.usage.holders import Closed, Holders
 from extender.usage.idle import IdleTimes
 from extender.usage.lines import Key
 from extender.usage.rates import SICK, Occupants, Rates, unusable_of
 from extender.usage.timeline import Timeline
 
-_NODES_AT_ONCE: Final = 50
+_MINUTES_AT_ONCE: Final = 50
 _MIX_EVERY_S: Final = 300.0
 _FIRST_S: Final = 0.5
 _FORGET_EVERY_S: Final = 300.0
@@ -69,7 +69,8 @@ class Meter(Background):
         """Unix time from which on something was counted, None before."""
         self.rates: Rates | None = None
         """As they were last; None before, and where others lead."""
-        self._tenure = ""
+        self.tenure = ""
+        """In which it counted last, as of `Led`."""
         self._began = float("inf")
         self._forgot_at = float("-inf")
         self._tables: tuple[float, tuple[int, int], FragmentTables] | None = None
@@ -98,21 +99,26 @@ class Meter(Background):
         return int(self._sight.clock() * _S)
 
     def nodes(self, most: int) -> Iterator[tuple[str, dict[str, float]]]:
-        """GPUs of nodes by state: those with GPUs out of use first, then by name; nothing while others lead."""
-        rates, booked = self.rates, self.occupants.booked()
+        """GPUs of nodes by state: those with GPUs out of use first, then by name; nothing while others lead.
+
+        Where somebody has cordoned a node those are told apart: he knows, and nothing is broken.
+        """
+        rates = self.rates
         if rates is None:
             return
-        known = [(name, row) for name, row in self.occupants.names() if row < len(booked)]
+        known = [(name, row) for name, row in self.occupants.names() if row < rates.of_nodes.shape[1]]
         sick = rates.of_nodes[SICK]
         for name, row in sorted(known, key=lambda item: not sick[item[1]])[:most]:
-            _, free, stranded, out = rates.of_nodes[:, row].tolist()
-            states = {"booked": int(booked[row]), "free": free, "stranded": stranded, "sick": out}
+            capacity, free, stranded, out = rates.of_nodes[:, row].tolist()
+            cordoned = out if self.holders.closed(name) is Closed.CORDONED else 0
+            states = {"booked": capacity - free - stranded - out, "free": free, "stranded": stranded}
+            states |= {"sick": out - cordoned, "cordoned": cordoned}
             yield name, {state: milli / WHOLE_MILLI for state, milli in states.items()}
 
     async def tick(self) -> None:
         """Count what is certain, and look at what is booked now."""
         now, led = self._sight.clock(), self._sight.led()
-        if led.tenure == self._tenure:
+        if led.tenure == self.tenure:
             await self._count(int(min(now, max(led.until, 0.0)) * _S))
         if self._sight.standby():
             self.idle.forget()
@@ -120,18 +126,15 @@ class Meter(Background):
             return
         if self._sight.fault():
             return  # what was known last goes on to count
-        if led.tenure != self._tenure:
-            self._tenure = led.tenure
+        if led.tenure != self.tenure:
+            self.tenure = led.tenure
             since = max(led.since, self._began)
             self.cut()  # what was counted before is of that time
             self.timeline.align(int(now * _S), self._sight.wall_clock())
             self.accounts.begin(int(since * _S))
             if self.since is None:
                 self.since = self._sight.wall_clock() - (now - since)
-        for done, node in enumerate(self.occupants.pending(), 1):
-            self.occupants.look_at(node)
-            if done % _NODES_AT_ONCE == 0:
-                await give_way()
+        await self.occupants.catch_up()
         cluster = self._sight.ledger.snapshot(now)
         rate = self._rate_in(cluster, await self._current_tables(cluster, now), now)
         self.accounts.rate(int(now * _S), rate)
@@ -145,7 +148,7 @@ class Meter(Background):
         for done, at_ms in enumerate(self.timeline.bounds(self.accounts.until_ms, until_ms), 1):
             self.accounts.count(at_ms)
             self.cut()
-            if done % _NODES_AT_ONCE == 0:  # it has slept for long
+            if done % _MINUTES_AT_ONCE == 0:  # it has slept for long
                 await give_way()
         self.accounts.count(until_ms)
 

@@ -6,8 +6,7 @@ from typing import Any, Final
 from extender.usage.budgets import HOUR_S
 from extender.usage.questions import PastError, Step
 from extender.usage.report import NO_PROMETHEUS, Usage
-from extender.usage.steps import AMOUNTS, Span, by_names, grouped, names_told
-from extender.usage.timeline import COARSE_S
+from extender.usage.steps import AMOUNTS, Span, by_names, names_told
 
 _DIGITS: Final = 6
 """Of GPU-hours: a thousandth of a GPU for some seconds is told."""
@@ -41,12 +40,9 @@ async def over_time(usage: Usage, span: Span, source: str) -> dict[str, Any]:
 
 def _own(usage: Usage, span: Span, wall_s: float) -> tuple[int, list[Step]]:
     """The length of a step, which may be longer than asked for, and the steps."""
-    meter, first = usage.meter, span.first(wall_s)
+    meter = usage.meter
     meter.cut()
-    step_s = span.step_s
-    if not meter.timeline.knows_minutes(first, wall_s):
-        step_s = -(-step_s // COARSE_S) * COARSE_S
-    return step_s, grouped(meter.timeline.steps_since(first, meter.now_ms, wall_s), step_s)
+    return meter.timeline.steps_since(span.first(wall_s), span.step_s, meter.now_ms, wall_s)
 
 
 def _is_whole(own: tuple[int, Sequence[Step]], span: Span, wall_s: float) -> bool:

@@ -16,8 +16,9 @@ from extender.core.fragmentation.fragment_tables import FragmentTables, unusable
 from extender.core.observations import Gauge
 from extender.core.resources.gpu_models import describe_model
 from extender.core.resources.nodes import PRODUCT_LABEL, SLICES, GpuUnit, NodeOffer
+from extender.kube.background import give_way
 from extender.ledger.ledger import Ledger
-from extender.usage.holders import Holders
+from extender.usage.holders import Closed, Holders
 from extender.usage.shares import NO_SHARES, UNKNOWN_GPU, NodeShares, shares_of
 
 BOOKED, USED, MEASURED, IDLE = range(4)
@@ -28,6 +29,7 @@ NUM_OF_NODES: Final = 4
 """Rows of `Rates.of_nodes`: `capacity = booked + free + stranded + sick`."""
 UNKNOWN_MODEL: Final = "unknown"
 _NOBODY: Final = -1
+_NODES_AT_ONCE: Final = 50
 IntegerT = TypeVar("IntegerT", bound=np.integer)
 _SLICED: Final[Mask] = np.isin(np.arange(len(GpuUnit)), SLICES)
 
@@ -60,11 +62,20 @@ class _Entries(NamedTuple):
     """(U,) milli booked."""
 
 
+class OfHolders(NamedTuple):
+    """What each holder has now."""
+
+    booked: Longs
+    """(U,) GPU milli."""
+    load: Floats
+    """(U,) of the GPUs behind that; NaN where that of any is not known, or it has nothing."""
+
+
 class Occupants:
     """The entries of all nodes as arrays. Not thread-safe."""
 
     def __init__(self, ledger: Ledger, holders: Holders) -> None:
-        self._ledger, self._holders = ledger, holders
+        self._ledger, self.holders = ledger, holders
         self._holder: npt.NDArray[np.int32] = np.full((0, 1), _NOBODY, np.int32)
         """(N, E) whose an entry is."""
         self._gpu: npt.NDArray[np.int16] = np.full((0, 1), UNKNOWN_GPU, np.int16)
@@ -85,11 +96,16 @@ class Occupants:
         """Grows with every change."""
         self._made: tuple[tuple[int, int, int], _Entries] | None = None
 
-    def pending(self) -> list[str]:
-        """Nodes that are to be looked at again, which are no more after this call."""
-        nodes = sorted(self._holders.changed)
-        self._holders.changed.clear()
-        return nodes
+    async def catch_up(self) -> None:
+        """Look at all nodes that have changed; others of the event loop go on in between, and may do the same: whoever
+        is stopped leaves the rest to the next."""
+        changed = self.holders.changed
+        for done, node in enumerate(sorted(changed), 1):
+            if node in changed:
+                changed.discard(node)
+                self.look_at(node)
+            if done % _NODES_AT_ONCE == 0:
+                await give_way()
 
     def look_at(self, node: str) -> None:
         """Write down who has what of a node now."""
@@ -97,13 +113,15 @@ class Occupants:
         row, before = self._ledger.rows.arrays.row_of.get(node), self._row_of.pop(node, None)
         if before is not None and self._node_at[before] == node:  # not another's by now
             self._write(before, NO_SHARES)
-        held = list(self._holders.on(node))
+        held = list(self.holders.on(node))
         if row is None:
+            self.holders.forget_node(node)
             return
         self._row_of[node], self._node_at[row] = row, node
         offer = self._ledger.rows.offer_of(node)
         index = self._model(node, offer)
-        self._write(row, shares_of(offer, held, self.models[index]))
+        closed = self.holders.closed(node) is not Closed.NOT
+        self._write(row, shares_of(offer, held, self.models[index], closed=closed))
         self.model[row] = index
         if self.model_of(node) != model:  # a label came later than the pods
             self.renamed += [number for number, _ in held]
@@ -178,9 +196,12 @@ class Occupants:
             (num_busy == 0) & (entries.of_holders > 0),
         )
 
-    def booked(self) -> Longs:
-        """(N,) GPU milli that holders have, as of the last rates."""
-        return np.zeros(0, np.int64) if self._made is None else self._made[1].of_nodes
+    def of_holders(self, cluster: Cluster) -> OfHolders:
+        """What each holder has in a cluster, and how that is used. Nodes count as of `rates`."""
+        entries = self._flat(min(cluster.num_nodes, len(self.capacity)), cluster.gpu_model.shape[1])
+        used = np.bincount(entries.holder, entries.milli * _loads(cluster, entries), len(entries.of_holders))
+        load = np.where(entries.of_holders > 0, used / np.maximum(entries.of_holders, 1), np.nan)
+        return OfHolders(entries.of_holders, load)
 
     def _flat(self, num_rows: int, num_slots: int) -> _Entries:
         """The entries, made once for each change."""
@@ -191,7 +212,7 @@ class Occupants:
         holder = self._holder[row, place].astype(np.intp)
         gpu, milli = self._gpu[row, place].astype(np.intp), self._milli[row, place].astype(np.float64)
         slot = np.where((gpu >= 0) & (gpu < num_slots), row * num_slots + gpu, -1)
-        num_holders = self._holders.num_numbers
+        num_holders = self.holders.num_numbers
         entries = _Entries(
             *(row, holder, milli, slot),
             of_nodes=np.bincount(row, milli, num_rows).astype(np.int64),

@@ -21,6 +21,9 @@ _MAX_IDLE_TOLD: Final = 200
 _MAX_ON_PAGE: Final = 20
 _DIGITS: Final = 4
 _BUDGETS_EVERY_S: Final = 60.0
+_RECALL_EVERY_S: Final = 30.0
+_RECALL_AFTER_S: Final = 120.0
+_RECALL_TRIES: Final = 5
 _PAST_EVERY: Final = 10
 """Rounds of budgets from one question to Prometheus to the next."""
 
@@ -129,7 +132,8 @@ class Usage:
         told = self._since_start("namespace", "")
         rows = [row | _whole(row) for row in told["rows"][:_MAX_ON_PAGE]]
         rest = len(told["rows"]) - len(rows)
-        idle = {name: told["idle"][name] for name in ("afterSeconds", "pods", "gpus")}
+        now = told["idle"] or self.idle()  # the lead may be lost at any moment
+        idle = {name: now[name] for name in ("afterSeconds", "pods", "gpus")}
         return {"since": told["since"], "rows": rows, "more": rest, "totals": _whole(told["totals"]), "idle": idle}
 
 
@@ -186,3 +190,34 @@ class BudgetWatch(Background):
         for namespace, text in usage.budgets.warnings().items():
             logger.warning("namespace %s: %s", namespace, text)
             self._events.emit_about_namespace(namespace, reason="GPUBudget", message=text)
+
+
+class IdleRecall(Background):
+    """Has Prometheus tell who leads anew which pods were idle before; runs from `start` to `stop`."""
+
+    def __init__(self, usage: Usage, past: Past) -> None:
+        super().__init__("idle times", needed=False)
+        self._usage, self._past = usage, past
+        self._tenure, self._asks_at, self._tries = "", 0.0, 0
+
+    async def run(self) -> None:
+        await repeat(self.round, _RECALL_EVERY_S, "asking which pods were idle")
+
+    async def round(self) -> None:
+        """Ask, once telemetry has told of this moment, and a few times more if there is no answer."""
+        usage, meter = self._usage, self._usage.meter
+        if usage.standby() or meter.rates is None:
+            return
+        if meter.tenure != self._tenure:
+            self._tenure, self._asks_at, self._tries = meter.tenure, usage.clock() + _RECALL_AFTER_S, _RECALL_TRIES
+        if not self._tries or usage.clock() < self._asks_at:
+            return
+        self._tries -= 1
+        window_s = int(meter.wanted.idle_after_s)
+        try:
+            answer = await self._past.answer(window_s, "owner")
+        except PastError as error:
+            logger.info("idle times: %s", error)
+        else:
+            self._tries = 0
+            meter.idle.recall(answer.rows, window_s, usage.clock())

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from extender.core.clusters import WHOLE_MILLI
 from extender.core.resources.mig import mig_slices
 from extender.core.resources.nodes import SLICES, NodeOffer
+from extender.core.resources.requests import AskedUnit, GpuRequest
 from extender.ledger.occupancy import Occupancy
 from extender.plugins.holdings import Holding, Part
 
@@ -33,7 +34,8 @@ class NodeShares(NamedTuple):
     entries: Sequence[Entry]
     capacity_milli: int
     sick_milli: int
-    """Of GPUs that nobody has and nobody is given: unhealthy, withheld by the kubelet, or of a node set aside."""
+    """Of GPUs that nobody has and nobody is given: unhealthy, withheld by the kubelet, or of a node that is set aside
+    or takes no pods."""
 
     @property
     def booked_milli(self) -> int:
@@ -50,11 +52,24 @@ def mig_milli(profile: str, model: str = "") -> int:
     return WHOLE_MILLI * num // of
 
 
-def shares_of(offer: NodeOffer, held: Sequence[tuple[int, Holding]], model: str = "") -> NodeShares:
-    """What holders, by number, have of a node that offers this; its GPUs' model tells how they are cut."""
+def asked_milli(request: GpuRequest) -> int | None:
+    """Thousandths of a GPU that a request comes to, by the same measure; None where that depends on the node: time
+    slices, and memory in total."""
+    if request.mig:
+        return sum(count * mig_milli(profile) for profile, count in request.mig)
+    if request.unit is AskedUnit.SHARED or not request.count:
+        return None
+    return request.count * (request.milli or WHOLE_MILLI)
+
+
+def shares_of(
+    offer: NodeOffer, held: Sequence[tuple[int, Holding]], model: str = "", *, closed: bool = False
+) -> NodeShares:
+    """What holders, by number, have of a node that offers this, of GPUs of a model; a closed one gives nothing of the
+    rest to anybody."""
     if not offer.gpus and not offer.mig:
         return NO_SHARES
-    node = _Node(offer, model)
+    node = _Node(offer, model, closed or offer.set_aside > 0)
     for holder, holding in held:
         node.take(holder, holding)
     return node.shares()
@@ -74,8 +89,8 @@ class _OnGpu:
 
 
 class _Node:
-    def __init__(self, offer: NodeOffer, model: str) -> None:
-        self._offer, self._model = offer, model
+    def __init__(self, offer: NodeOffer, model: str, closed: bool) -> None:
+        self._offer, self._model, self._closed = offer, model, closed
         self._occupancy = Occupancy(offer)
         self._per_gpu = max(offer.units_per_gpu, 1)
         self._sliced = offer.unit in SLICES
@@ -133,7 +148,7 @@ class _Node:
         sick = unhealthy + min(withheld, healthy)
         if offer.mig:  # GPUs that are cut are withheld: their devices count instead
             capacity, sick = capacity - min(withheld, healthy), unhealthy
-        if offer.set_aside:
+        if self._closed:
             sick = capacity - named - wanted - of_mig
         return NodeShares(entries, capacity, sick)
 

@@ -70,7 +70,7 @@ def grouped(steps: Iterable[Step], step_s: int) -> list[Step]:
             last.amounts = [one + more for one, more in zip(last.amounts, step.amounts, strict=True)]
             last.booked = added(last.booked, step.booked)
         else:
-            found.append(Step(at, step.seconds, list(step.amounts), dict(step.booked)))
+            found.append(Step(at, step.seconds, step.amounts, step.booked))
     return found
 
 

@@ -12,7 +12,7 @@ from typing import Final
 from extender.usage.accounts import MICRO, Sums
 from extender.usage.lines import OTHER
 from extender.usage.questions import Step
-from extender.usage.steps import MINUTE_S, added
+from extender.usage.steps import MINUTE_S, added, grouped
 
 COARSE_S: Final = 900
 _DAY_S: Final = 86_400
@@ -94,16 +94,16 @@ class Timeline:
         for ring in (self.fine, self.coarse):
             ring.add(at_ms + self._moved_ms, counted_ms, amounts, booked)
 
-    @staticmethod
-    def knows_minutes(since_s: float, wall_s: float) -> bool:
-        """Whether minutes are kept since then, else quarters of an hour."""
-        return since_s >= wall_s - _FINE_FOR_S
+    def steps_since(self, since_s: float, step_s: int, now_ms: int, wall_s: float) -> tuple[int, list[Step]]:
+        """From a Unix time on: the length of a step, and the steps.
 
-    def steps_since(self, since_s: float, now_ms: int, wall_s: float) -> list[Step]:
-        """From a Unix time on: minutes where these are kept for so long, else quarters of an hour."""
+        It is the length asked for, or the next of whole quarters of an hour where no minutes are kept for so long.
+        """
+        if since_s < wall_s - _FINE_FOR_S:
+            step_s = -(-step_s // COARSE_S) * COARSE_S
+        ring = self.fine if step_s % COARSE_S else self.coarse
         moved_s = 0 if self._moved_ms is None else round(wall_s - (now_ms + self._moved_ms) / _MS)
-        ring = self.fine if self.knows_minutes(since_s, wall_s) else self.coarse
-        return [
+        found = (
             Step(
                 at,
                 one.counted_ms / _MS,
@@ -112,7 +112,8 @@ class Timeline:
             )
             for one in ring.steps
             if (at := one.number * ring.step_s + moved_s) >= since_s
-        ]
+        )
+        return step_s, grouped(found, step_s)
 
 
 def _few(booked: Mapping[str, int]) -> dict[str, int]:

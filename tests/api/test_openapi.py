@@ -80,6 +80,8 @@ def description() -> schemathesis.BaseSchema:
         pytest.param("GET /metrics", VALID, (), id="metrics"),
         pytest.param("GET /pending", VALID, (), id="pending, valid"),
         pytest.param("GET /pending", INVALID, (), id="pending, invalid"),
+        pytest.param("GET /workloads", VALID, (), id="workloads, valid"),
+        pytest.param("GET /workloads", INVALID, (), id="workloads, invalid"),
         # 503 without the Prometheus that is asked for is an answer.
         pytest.param("GET /usage", VALID, (positive_data_acceptance, not_a_server_error), id="usage, valid"),
         pytest.param("GET /nodes", VALID, (), id="nodes, valid"),
@@ -148,6 +150,7 @@ def test_every_route_is_described_with_every_status(description: schemathesis.Ba
         "/model": {"200"},
         "/history": {"200", "404"},
         "/pending": {"200", "422"},
+        "/workloads": {"200", "422"},
         "/usage": {"200", "400", "404", "422", "503"},
         "/usage/over-time": {"200", "400", "404", "422", "503"},
         "/nodes": {"200", "422"},

@@ -4,13 +4,16 @@ import csv
 import io
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from extender.cli.main import app
-from extender.cli.reports.usage import _as_csv
+from extender.cli.reports.over_time import _picture
+from extender.cli.reports.sheets import as_csv
 from tests.api.processes import Server, ready_demo
 from tests.controlplane.processes import wait_until
 from tests.telemetry.servers import serving
@@ -62,7 +65,7 @@ def test_as_csv_it_has_a_heading_and_a_line_for_each_row(server: Server) -> None
 
 
 def test_a_name_is_no_formula() -> None:
-    text = _as_csv(("owner", "bookedGpuHours"), [{"owner": "=HYPERLINK(1)", "bookedGpuHours": -1.0}])
+    text = as_csv(("owner", "bookedGpuHours"), [{"owner": "=HYPERLINK(1)", "bookedGpuHours": -1.0}])
     assert text == "owner,bookedGpuHours\n'=HYPERLINK(1),-1.0\n"
 
 
@@ -136,4 +139,55 @@ def test_nobody_is_idle_yet(server: Server) -> None:
 def test_what_can_not_be_answered(server: Server, arguments: list[str], status: int, said: str) -> None:
     result = kerf(server, *arguments)
     assert result.exit_code == status
+    assert said in result.output
+
+
+def test_step_by_step_as_a_table(server: Server) -> None:
+    result = kerf(server, "--since", "1h", "--step", "10m")
+    assert result.exit_code == 0, result.output
+    assert "(by Kerf itself); times are UTC" in result.output
+    headings = ["FROM", "ALL", "BOOKED", "USED", "IDLE", "FREE", "STRANDED", "OUT"]
+    assert headings in [line.split() for line in result.output.splitlines()]
+
+
+def test_no_number_of_a_large_cluster_is_cut_on_a_narrow_terminal() -> None:
+    """40,000 GPUs for a day, and for a week."""
+    names = ("capacity", "booked", "used", "idle", "free", "stranded", "sick")
+    days = [960_000.0, 6_720_000.0]
+    rows = [{f"{name}GpuHours": hours for name in names} | {"at": 0, "measuredGpuHours": 1.0} for hours in days]
+    for step_s, date in ((604_800, ["1970-01-01"]), (900, ["01-01", "00:00"])):
+        told = {"source": "kerf", "since": 1.0, "until": 2.0, "stepSeconds": step_s, "steps": rows}
+        text = io.StringIO()
+        Console(width=80, file=text).print(_picture(told))
+        *_, day, week = (line.split() for line in text.getvalue().splitlines())
+        assert (day, week) == ([*date, *["960,000"] * 7], [*date, *["6.72M"] * 7])
+
+
+def test_step_by_step_as_json_and_csv(server: Server) -> None:
+    told = json.loads(kerf(server, "--since", "1h", "--step", "1m", "-o", "json").stdout)
+    totals = told["totals"]
+    parts = sum(totals[f"{name}GpuHours"] for name in ("booked", "free", "stranded", "sick"))
+    assert totals["capacityGpuHours"] == pytest.approx(parts, abs=1e-3)
+    assert told["rows"][0]["bookedGpuHours"] > 0
+    rows = list(csv.DictReader(io.StringIO(kerf(server, "--since", "1h", "--step", "1m", "-o", "csv").stdout)))
+    assert rows[0]["from"] == datetime.fromtimestamp(told["rows"][0]["at"], UTC).isoformat()
+    assert float(rows[0]["capacityGpuHours"]) >= told["rows"][0]["capacityGpuHours"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--step", "1d"), "--step needs --since"),
+        (("--since", "7d", "--step", "1d", "--by", "owner"), "goes with neither --idle nor --by"),
+        (("--since", "7d", "--step", "1d", "--idle"), "goes with neither"),
+        (
+            ("--since", "7d", "--step", "1m"),
+            "--step: 7d in steps of 1m are 10080, and 750 is the most: take 15m or more",
+        ),
+        (("--since", "7", "--step", "1m"), "--since: '7' is no length of time"),
+    ],
+)
+def test_a_step_that_makes_no_sense_is_wrong_usage(server: Server, arguments: tuple[str, ...], said: str) -> None:
+    result = kerf(server, *arguments)
+    assert result.exit_code == USAGE
     assert said in result.output

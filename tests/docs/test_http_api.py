@@ -63,6 +63,7 @@ def test_keys_of_answers_are_told() -> None:
         kerf.clock.now += 60.0
         kerf.run(kerf.parts.usage.meter.tick())  # type: ignore[union-attr]
         over_time = json.loads(kerf.get("/usage/over-time").content)
+        works, owners = (json.loads(kerf.get(f"/workloads{query}").content) for query in ("?q=a", "?by=owner"))
         trial = json.loads(kerf.post("/what-if", json.dumps({"pods": [asked]}).encode()).content)
     untold = {
         "/nodes": {key for key in keys_of(answers["/nodes"]) if f"`{key}`" not in section("GET /nodes")},
@@ -70,6 +71,7 @@ def test_keys_of_answers_are_told() -> None:
         "/version": {key for key in answers["/version"] if f'"{key}"' not in section("GET /version")},
         "/explain": {key for key in explanation if f"`{key}" not in EXPLAIN},
         "nodes of /explain": {key for key in keys_of(explanation["nodes"][0]) if f"`{key}" not in EXPLAIN},
+        "/workloads": {key for key in keys_of(works) | keys_of(owners) if f"`{key}`" not in section("GET /workloads")},
         "/usage": {key for key in keys_of(usage) if f"`{key}`" not in section("GET /usage")},
         "/usage/over-time": {key for key in keys_of(over_time) if f"`{key}`" not in section("GET /usage/over-time")},
         "/what-if": {key for key in trial if f"`{key}`" not in section("POST /what-if")},

@@ -85,7 +85,7 @@ def test_the_table_is_sorted_and_searched(open_page: Opener) -> None:
     expect(table.get_by_role("rowheader")).to_have_count(6)
     page.get_by_role("button", name="Booked").click()
     page.get_by_role("button", name="Booked").click()
-    expect(page.get_by_role("columnheader", name="Booked")).to_have_attribute("aria-sort", "descending")
+    expect(table.get_by_role("columnheader", name="Booked")).to_have_attribute("aria-sort", "descending")
     expect(table.get_by_role("rowheader").first).to_have_text("h100-0")  # the only full one
     page.get_by_role("tab", name="Map").click()
     expect(page.locator("#map h3")).to_have_count(1)
@@ -165,7 +165,7 @@ def test_what_if(open_page: Opener) -> None:
     page = open_page()
     page.get_by_label("Pods", exact=True).fill("20")
     page.get_by_label("GPUs each").fill("8")
-    page.get_by_role("button", name="Run").click()
+    page.get_by_role("button", name="Run", exact=True).click()
     told = page.locator("#what-if-result")
     expect(told).to_contain_text("3 of 20 pods would be placed")
     expect(told).to_contain_text(re.compile(r"fragmented GPU units: \d+\.\d % now, \d+\.\d % after"))
@@ -341,8 +341,11 @@ def test_five_thousand_nodes(open_page: Opener, tmp_path: Path, capsys: pytest.C
         page.keyboard.press("End")
         expect(page.locator("#map-node")).to_contain_text("n-4999: ")
         page.get_by_role("tab", name="Table").click()
-        expect(page.get_by_role("rowheader")).to_have_count(50)
-        expect(page.locator(".pager")).to_contain_text("5,000 nodes, page 1 of 100")
+        expect(page.get_by_role("table", name="Nodes, and").get_by_role("rowheader")).to_have_count(50)
+        expect(page.locator("#cluster .pager")).to_contain_text("5,000 nodes, page 1 of 100")
+        page.evaluate("location.hash = '#workloads?by=pod'")
+        expect(page.locator("#workloads .pager")).to_contain_text("5,000 pods, page 1 of 100")
+        expect(page.locator("#workloads tbody tr")).to_have_count(50)
 
 
 TIMES = """() => {

@@ -1,6 +1,7 @@
 """A meter beside a ledger, a clock that stands still, and who leads as it is told."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,9 +50,14 @@ class Rig:
         self.meter = Meter(self.wanted, sight)
         self.meter._began = self.clock()  # noqa: SLF001 - as of `start`, which takes a loop
 
-    def node(self, name: str, gpus: int, **kinds: Any) -> None:
-        """Add or change a node."""
-        self.ledger.upsert_node(node_object(name, gpus, **kinds))
+    def node(
+        self, name: str, gpus: int, *, cordoned: bool = False, taints: Sequence[tuple[str, str]] = (), **kinds: Any
+    ) -> None:
+        """Add or change a node; taints are keys and effects."""
+        node = node_object(name, gpus, **kinds)
+        node.spec.unschedulable, node.spec.taints = cordoned, [objects.Taint(key, "", does) for key, does in taints]
+        self.ledger.upsert_node(node)
+        self.meter.holders.node_changed(node)
 
     def pod(self, name: str, gpus: int | str, node: str, namespace: str = "default", **kinds: Any) -> objects.Pod:
         """A pod has a node."""

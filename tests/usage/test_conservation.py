@@ -78,6 +78,11 @@ class AnyHistory(RuleBasedStateMachine):
         if node not in self.account.gpus_of:
             self._node(node, 4)
 
+    @rule(node=st.sampled_from(NODES), cordoned=st.booleans())
+    def cordon(self, node: str, *, cordoned: bool) -> None:
+        if node in self.account.gpus_of:
+            self.rig.node(node, 4, product=PRODUCTS[node], cordoned=cordoned)
+
     @rule(node=st.sampled_from(NODES), loads=st.lists(st.sampled_from([0.0, 0.02, 0.5, 1.0]), min_size=4, max_size=4))
     def tell(self, node: str, loads: list[float]) -> None:
         if node in self.account.gpus_of:

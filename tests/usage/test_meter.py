@@ -1,11 +1,19 @@
 """The meter: who has booked what for how long, whoever leads."""
 
+import asyncio
+from typing import Any
+
+import numpy as np
 import pytest
 
 from extender.kube.leadership.elections import Led
 from extender.plugins.holdings import whole_gpus
 from extender.settings.operation import UsageSettings
+from extender.usage.budgets import DAY_S, Budgets
+from extender.usage.holders import Closed
 from extender.usage.lines import Key
+from extender.usage.questions import Answer, PastError
+from extender.usage.report import IdleRecall, Usage
 from tests.ledger.builders import Clock
 from tests.usage.rigs import Rig
 
@@ -147,6 +155,52 @@ def test_nodes_set_aside_and_broken_gpus_are_out_of_use() -> None:
     rig.tick()
     rig.tick(10.0)
     assert rig.sums()["sick"] == 10_000_000
+
+
+READY, PRESSURE = "node.kubernetes.io/not-ready", "node.kubernetes.io/memory-pressure"
+
+
+@pytest.mark.parametrize(
+    ("kinds", "state"),
+    [
+        ({"cordoned": True}, "cordoned"),
+        ({"taints": [(READY, "NoExecute")]}, "sick"),
+        ({"taints": [(PRESSURE, "NoSchedule")]}, "sick"),
+        ({"taints": [("nvidia.com/gpu", "NoSchedule")]}, "free"),
+        ({"taints": [(READY, "PreferNoSchedule")]}, "free"),
+        ({}, "free"),
+    ],
+)
+def test_what_is_free_on_a_node_that_takes_no_pods_is_of_use_to_nobody(kinds: dict[str, Any], state: str) -> None:
+    rig = one_node()
+    rig.pod("p", 1, "n")
+    rig.tick()
+    rig.node("n", 4, **kinds)
+    rig.tick()
+    rig.tick(10.0)
+    sums = rig.sums()
+    of_use = sums["free"] + sums["stranded"]
+    assert (sums["booked"], of_use, sums["sick"]) == (10e6, *((30e6, 0) if state == "free" else (0, 30e6)))
+    ((_, states),) = rig.meter.nodes(5)
+    assert states["booked"] == 1.0
+    assert (states["sick"], states["cordoned"]) == (3.0 * (state == "sick"), 3.0 * (state == "cordoned"))
+    rig.node("n", 4)
+    rig.tick()
+    rig.tick(10.0)
+    assert rig.sums()["sick"] == sums["sick"], "it takes pods again"
+
+
+def test_a_node_that_is_gone_is_not_closed_when_another_has_its_name() -> None:
+    rig = one_node()
+    rig.node("n", 4, cordoned=True)
+    rig.tick()
+    rig.ledger.remove_node("n")
+    rig.tick()
+    assert rig.meter.holders.closed("n") is Closed.NOT
+    rig.node("n", 4)
+    rig.tick()
+    rig.tick(10.0)
+    assert rig.sums()["sick"] == 0
 
 
 # Who leads
@@ -346,8 +400,8 @@ def test_a_number_that_is_used_again_is_another_holder_s() -> None:
 # Idle pods
 
 
-def idle(rig: Rig) -> list[tuple[str, float]]:
-    return [(one.pod, one.idle_s) for one in rig.meter.idle.pods(rig.clock(), 600.0)]
+def idle(rig: Rig, after_s: float = 600.0) -> list[tuple[str, float]]:
+    return [(one.pod, one.idle_s) for one in rig.meter.idle.pods(rig.clock(), after_s)]
 
 
 def test_pods_whose_gpus_are_all_idle_for_long_are_named() -> None:
@@ -398,6 +452,73 @@ def test_of_whom_nothing_is_known_for_a_while_nobody_says_that_it_did_nothing() 
     assert idle(rig) == []
 
 
+WINDOW_S = 600.0
+
+
+@pytest.mark.parametrize(
+    ("row", "recalled"),
+    [
+        ((1200.0, 3.0, 1200.0, 1200.0), True),
+        ((1150.0, 3.0, 1000.0, 1000.0), True),  # some of it was lost in between
+        ((600.0, 3.0, 600.0, 600.0), False),  # half of its GPUs are new
+        ((1200.0, 3.0, 1200.0, 1190.0), False),  # one was at work
+        ((1200.0, 3.0, 500.0, 500.0), False),  # of most of it nobody knows
+        (None, False),
+    ],
+)
+def test_what_others_saw_who_led_before_is_recalled(row: tuple[float, ...] | None, *, recalled: bool) -> None:
+    rig = one_node()
+    for number in (0, 1):
+        rig.pod(f"job-{number}", 1, "n", assigned=str(number), owner="Job/j")
+    rig.pod("works", 1, "n", assigned="2")
+    rig.loads("n", 0.0, 0.0, 0.9, 0.0)
+    rig.tick()
+    rows = {"default/Pod/works": [600.0, 0.0, 600.0, 600.0]} | ({"default/Job/j": list(row)} if row else {})
+    rig.meter.idle.recall(rows, WINDOW_S, rig.clock())
+    assert idle(rig) == ([("default/job-0", 600.0), ("default/job-1", 600.0)] if recalled else [])
+    rig.loads("n", 0.9, 0.0, 0.9, 0.0)
+    rig.tick()
+    assert [name for name, _ in idle(rig)] == (["default/job-1"] if recalled else []), "at work again"
+
+
+class Told:
+    """A Prometheus, or none for as long as it has faults."""
+
+    def __init__(self, faults: int) -> None:
+        self.faults, self.asked = faults, 0
+
+    async def answer(self, window_s: int, by: str) -> Answer:
+        self.asked += 1
+        if self.asked <= self.faults:
+            raise PastError("no connection")
+        assert (window_s, by) == (1800, "owner")
+        return Answer({"default/Pod/sleeps": [1800.0, 0.0, 1800.0, 1800.0]}, [])
+
+
+@pytest.mark.parametrize(("faults", "asked"), [(0, 1), (2, 3), (9, 5)])
+def test_who_leads_anew_asks_once_or_until_there_is_an_answer(faults: int, asked: int) -> None:
+    rig, told = one_node(), Told(faults)
+    rig.pod("sleeps", 1, "n", assigned="0")
+    usage = Usage(rig.meter, Budgets({}, DAY_S), None, lambda: rig.standby, rig.clock, rig.clock)
+    recall = IdleRecall(usage, told)  # type: ignore[arg-type]
+    asks = []
+    for _ in range(20):
+        rig.loads("n", 0.0, 0.0, 0.0, 0.0)
+        rig.tick(30.0)
+        asyncio.run(recall.round())
+        asks.append(told.asked)
+    assert asks[:4] == [0, 0, 0, 0], "telemetry is to have told of now"
+    assert asks[-1] == asked
+    assert [name for name, _ in idle(rig, 1800.0)] == (["default/sleeps"] if faults < 5 else [])
+    rig.standby = "standby"
+    rig.tick(30.0)
+    rig.standby, rig.led = "", Led("2", rig.clock() - 15, float("inf"))
+    for _ in range(6):
+        rig.tick(30.0)
+        asyncio.run(recall.round())
+    assert told.asked > asked, "a new term, a new question"
+
+
 def test_two_meters_of_one_cluster_count_each_moment_once() -> None:
     """The first is paused, the second takes over, the first wakes up: as the Lease tells them."""
     clock = Clock()
@@ -421,3 +542,28 @@ def test_two_meters_of_one_cluster_count_each_moment_once() -> None:
     second.tick(8.0)
     total = first.booked()["default"] + second.booked()["default"]
     assert total == 3 * (30.0 - 2.0)  # of the 30 s those between the renewal and its sight are nobody's
+
+
+def test_pods_that_come_and_go_unseen_are_forgotten() -> None:
+    rig = one_node()
+    for number in range(5000):
+        rig.pod(f"p{number}", 1, "n")
+        rig.gone(f"p{number}")
+    assert len(rig.meter.holders._who) < 2100  # noqa: SLF001 - nobody has looked at any of them
+
+
+def test_who_gets_the_number_of_another_is_not_idle_for_as_long() -> None:
+    rig = one_node()
+    rig.pod("sleeps", 1, "n", assigned="0")
+    rig.loads("n", 0.0)
+    rig.tick()
+    rig.tick(100.0)
+    assert [pod.pod for pod in rig.meter.idle.pods(rig.clock(), 60.0)] == ["default/sleeps"]
+    rig.gone("sleeps")
+    asyncio.run(rig.meter.occupants.catch_up())  # not the meter itself, which looks at times
+    rig.pod("fresh", 1, "n", assigned="0")
+    asyncio.run(rig.meter.occupants.catch_up())
+    (holder,) = [holder for holder in rig.meter.holders.all() if holder is not None]
+    assert (holder.name, holder.number) == ("default/fresh", 0)
+    assert np.isnan(rig.meter.idle.seconds(rig.clock(), 1)).all()
+    assert list(rig.meter.idle.pods(rig.clock(), 60.0)) == []

@@ -8,6 +8,7 @@ from extender.kube.leadership.elections import Led
 from extender.usage.accounts import Sums
 from extender.usage.lines import OTHER
 from extender.usage.questions import Step
+from extender.usage.steps import Span, grouped
 from extender.usage.timeline import Timeline
 from tests.ledger.builders import Clock
 from tests.usage.rigs import Rig
@@ -16,10 +17,10 @@ BEGAN = 1_000_001_000
 """Unix time of the rig's clock when it begins: 03:03:20, so that the first minute has 40 s."""
 
 
-def told(rig: Rig, since_s: float = 0.0) -> list[Step]:
+def told(rig: Rig, since_s: float = 0.0, step_s: int = 60) -> list[Step]:
     rig.meter.cut()
     now = rig.clock()
-    return rig.meter.timeline.steps_since(since_s or 1e9 + now - 3600, rig.meter.now_ms, 1e9 + now)
+    return rig.meter.timeline.steps_since(since_s or 1e9 + now - 3600, step_s, rig.meter.now_ms, 1e9 + now)[1]
 
 
 def booked(steps: list[Step]) -> list[tuple[int, float, float]]:
@@ -83,6 +84,8 @@ def test_older_than_a_day_is_told_in_quarters_of_an_hour() -> None:
     assert {after.at - before.at for before, after in itertools.pairwise(minutes)} == {60}
     assert {after.at - before.at for before, after in itertools.pairwise(quarters)} == {900}
     assert sum(step.seconds for step in quarters) == 30 * 3600.0
+    first = Span(86_400, 3600).first(now)
+    assert told(rig, first, 3600) == grouped(told(rig, first), 3600), "whichever they are made of"
     assert len(rig.meter.timeline.fine.steps) == 25 * 60, "no more than a day and an hour of minutes"
 
 
@@ -90,7 +93,7 @@ def test_where_the_clock_is_set_all_steps_move_with_it() -> None:
     timeline = Timeline()
     timeline.align(5_000, 1e9)
     timeline.cut(25_000, Sums(20_000, (0,) * 8, {}))
-    (before,), (after,) = (timeline.steps_since(wall - 3600, 25_000, wall) for wall in (1e9 + 20, 1e9 + 3620))
+    (before,), (after,) = (timeline.steps_since(wall - 3600, 60, 25_000, wall)[1] for wall in (1e9 + 20, 1e9 + 3620))
     assert (before.at, after.at) == (1e9 - 40, 1e9 - 40 + 3600)
 
 

@@ -12,7 +12,8 @@ from extender.cli.main import COMMANDS, LazyGroup
 
 class _Asking(LazyGroup):
     own: ClassVar = {
-        name: COMMANDS[name] for name in ("explain", "pending", "top", "usage", "what-if", "defrag", "drain")
+        name: COMMANDS[name]
+        for name in ("explain", "pending", "workloads", "top", "usage", "what-if", "defrag", "drain")
     }
     others = ""
 

@@ -1,9 +1,6 @@
 """`kerf usage`: GPU-hours booked, used and idle, by namespace, owner or GPU model; and the pods that are idle now."""
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any
 from urllib.parse import urlencode
@@ -16,11 +13,10 @@ from rich.text import Text
 
 from extender.cli.client.kerf import FAILED, USAGE, AnswerError, Kerf, Output, asks_kerf, fail, show
 from extender.cli.client.tables import age
+from extender.cli.reports.forms import hours, part, time_of
+from extender.cli.reports.over_time import BAD_REQUEST, TIMEOUT_S, show_over_time
+from extender.cli.reports.sheets import as_csv
 from extender.core.texts import printable
-
-_TIMEOUT_S = 90.0
-"""Prometheus may take a minute over weeks."""
-_BAD_REQUEST = 400, 422
 
 
 class By(StrEnum):
@@ -60,24 +56,32 @@ def usage(
     source: Annotated[
         Source, typer.Option(help="Who is asked: Prometheus where Kerf knows one, Kerf itself, or as is there.")
     ] = Source.AUTO,
+    step: Annotated[
+        str, typer.Option(help="Instead of rows by name, one for each step of --since: 1d, 15m.", metavar="TIME")
+    ] = "",
     output: Annotated[Form, typer.Option("--output", "-o", help="table, json or csv.")] = Form.TABLE,
 ) -> None:
     """GPU-hours booked, used and idle. From Prometheus with --since, where Kerf has one; else since Kerf's start."""
+    if step:
+        if not since or idle or by is not By.NAMESPACE:
+            fail("--step needs --since, and goes with neither --idle nor --by", USAGE)
+        show_over_time(kerf, since, step, source.value, output.value)
+        return
     query = urlencode({"since": since, "by": by.value, "source": source.value})
     try:
-        told = kerf.ask(f"/usage?{query}", timeout_s=_TIMEOUT_S)
+        told = kerf.ask(f"/usage?{query}", timeout_s=TIMEOUT_S)
     except AnswerError as error:
-        if error.status in _BAD_REQUEST:
+        if error.status in BAD_REQUEST:
             fail(f"--since {since}: {str(error).removeprefix('since: ')}", USAGE)
         fail(str(error), FAILED)
     if told.get("note"):
-        typer.echo(f"{told['note']}: this is what Kerf has counted itself since {_time(told['since'])}", err=True)
+        typer.echo(f"{told['note']}: this is what Kerf has counted itself since {time_of(told['since'])}", err=True)
     if idle and told["idle"] is None:
         fail("another replica leads, and it alone knows which pods are idle", FAILED)
     rows = told["idle"]["items"] if idle else told["rows"]
     match output:
         case Form.CSV:
-            typer.echo(_as_csv(_IDLE_COLUMNS if idle else _columns(by, told), rows), nl=False)
+            typer.echo(as_csv(_IDLE_COLUMNS if idle else _columns(by, told), rows), nl=False)
         case Form.JSON:
             answer = {"rows": rows, "totals": _without_items(told["idle"])} if idle else _as_json(told)
             show(answer, Output.JSON, lambda console: None)
@@ -106,30 +110,15 @@ def _columns(by: By, told: Mapping[str, Any]) -> Sequence[str]:
     return (*names, *_HOURS, *budgets)
 
 
-def _as_csv(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({name: _safe(value) for name, value in row.items()} for row in rows)
-    return text.getvalue()
-
-
-def _safe(value: Any) -> Any:
-    """Authors choose names: spreadsheets take some for formulas, and terminals obey others."""
-    if not isinstance(value, str):
-        return value
-    return printable(f"'{value}" if value[:1] in ("=", "+", "-", "@") else value)
-
-
 def _picture(told: Mapping[str, Any], by: By) -> Group:
     totals, budgets = told["totals"], told.get("budgets") or {}
     whose = "by Prometheus" if told["source"] == "prometheus" else "by Kerf, since it began to count"
     capacity = totals["capacityGpuHours"]
     head = Text(
-        f"GPU-hours from {_time(told['since'])} to {_time(told['until'])} ({whose})\n"
-        f"{_hours(capacity)} there were: {_part(totals['bookedGpuHours'], capacity)} booked, "
-        f"{_part(totals['freeGpuHours'], capacity)} free, {_part(totals['strandedGpuHours'], capacity)} stranded, "
-        f"{_part(totals['sickGpuHours'], capacity)} out of use"
+        f"GPU-hours from {time_of(told['since'])} to {time_of(told['until'])} ({whose})\n"
+        f"{hours(capacity)} there were: {part(totals['bookedGpuHours'], capacity)} booked, "
+        f"{part(totals['freeGpuHours'], capacity)} free, {part(totals['strandedGpuHours'], capacity)} stranded, "
+        f"{part(totals['sickGpuHours'], capacity)} out of use"
     )
     table = Table(box=None, pad_edge=False)
     for name in ("NAMESPACE", "OWNER") if by is By.OWNER else (by.value.upper(),):
@@ -150,9 +139,9 @@ def _line(row: Mapping[str, Any], by: By, *, with_budgets: bool) -> list[str]:
     measured = row["measuredGpuHours"]
     cells = [
         *(escape(printable(name)) for name in names),
-        _hours(row["bookedGpuHours"]),
-        f"{_hours(row['usedGpuHours'])} ({_part(row['usedGpuHours'], measured)})" if measured else "-",
-        f"{_hours(row['idleGpuHours'])} ({_part(row['idleGpuHours'], measured)})" if measured else "-",
+        hours(row["bookedGpuHours"]),
+        f"{hours(row['usedGpuHours'])} ({part(row['usedGpuHours'], measured)})" if measured else "-",
+        f"{hours(row['idleGpuHours'])} ({part(row['idleGpuHours'], measured)})" if measured else "-",
     ]
     if with_budgets:
         cells.append(_budget(row))
@@ -163,7 +152,7 @@ def _budget(row: Mapping[str, Any]) -> str:
     if "budgetGpuHours" not in row:
         return "-"
     budget, spent = row["budgetGpuHours"], row["budgetSpentGpuHours"]
-    text = f"{_hours(spent)} of {_hours(budget)}"
+    text = f"{hours(spent)} of {hours(budget)}"
     return f"[red]{text}, exceeded[/red]" if spent > budget else text
 
 
@@ -182,15 +171,3 @@ def _idle_picture(idle: Mapping[str, Any]) -> Group:
     hidden = idle["pods"] - len(idle["items"])
     head = Text(f"{idle['pods']} pods with {idle['gpus']:g} GPUs have been idle for {after} or more")
     return Group(head, table, *([Text(f"and {hidden} more")] if hidden else []))
-
-
-def _time(unix: float) -> str:
-    return datetime.fromtimestamp(unix, UTC).strftime("%Y-%m-%d %H:%M UTC")
-
-
-def _hours(amount: float) -> str:
-    return f"{amount:,.1f}"
-
-
-def _part(part: float, whole: float) -> str:
-    return f"{100 * part / whole:.0f} %" if whole else "-"

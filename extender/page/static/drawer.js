@@ -1,10 +1,12 @@
 // The drawer at the side, for one pod or one node; which one stands in the address, so that it can be linked to.
 
+import { named, say } from './address.js';
 import { byId, el } from './dom.js';
 
 export class Drawer {
   #number = 0;
   #load = null;
+  #before = ''; // the address that closing it returns to
 
   constructor() {
     this.root = byId('drawer');
@@ -13,17 +15,24 @@ export class Drawer {
     byId('drawer-close').addEventListener('click', () => this.root.close());
     byId('drawer-refresh').addEventListener('click', () => this.#fill());
     this.root.addEventListener('click', (event) => event.target === this.root && this.root.close());
-    this.root.addEventListener('close', () => history.replaceState(null, '', location.pathname + location.search));
+    this.root.addEventListener('close', () => named(location.hash).drawer && say(this.#before));
   }
 
-  /** Open on a title; `load` promises what to show, and is called again on Refresh. */
-  show(title, load) {
+  /** Open on a title; `load` promises what to show, and is called again on Refresh. `before` is the address that it
+   * was opened from. */
+  show(title, load, before) {
     this.title.textContent = title;
     this.#load = load;
+    if (!this.root.open) this.#before = before;
     this.body.replaceChildren(el('p', { class: 'hint' }, 'loading'));
     if (!this.root.open) this.root.showModal();
     this.title.focus();
     this.#fill();
+  }
+
+  /** Close it, if it is open: the address names something else by now. */
+  hide() {
+    if (this.root.open) this.root.close();
   }
 
   async #fill() {

@@ -1,40 +1,56 @@
 // Everything put together: the header, a card for each panel, and the drawer that the address opens.
 
+import { named } from './address.js';
 import { byId, el } from './dom.js';
 import { Drawer } from './drawer.js';
 import { explainNode, explainPod } from './explain.js';
 import { showHeader } from './header.js';
 import { PANELS } from './panels/index.js';
 import { makeRoom } from './room.js';
+import { addSearch } from './search.js';
 import { Store } from './store.js';
 
 const store = new Store();
 const drawer = new Drawer();
+const views = new Map(); // by a panel's id: what shows the query of an address there, if anything does
 
 for (const { id, title, column, build } of PANELS) {
   const head = el('div', { class: 'head' }, el('h2', { id: `${id}-title` }, title));
   const body = el('div');
   byId(column).append(el('section', { class: 'card', id, 'aria-labelledby': `${id}-title`, tabindex: -1 }, head, body));
-  build({ head, body, store });
+  views.set(id, build({ head, body, store }));
 }
 
+const SETTLE_MS = 5000;
 const SHOWN = { pod: explainPod, node: explainNode, room: makeRoom };
 
-/** Open what the address names: #pod/NAMESPACE/NAME, #room/NAMESPACE/NAME or #node/NAME; or a panel, as #waiting. */
-function follow() {
-  followPanel();
-  const [, kind, name] = /^#(pod|node|room)\/(.+)$/.exec(decodeURI(location.hash)) ?? [];
-  if (kind) drawer.show(kind === 'room' ? `Make room for ${name}` : name, () => SHOWN[kind](name));
+/** Open what the address names: the drawer, or a panel with what it is to show. */
+function follow(before) {
+  const { drawer: kind, name, panel, query } = named(location.hash);
+  if (kind) {
+    drawer.show(kind === 'room' ? `Make room for ${name}` : name, () => SHOWN[kind](name), before);
+    return;
+  }
+  drawer.hide();
+  if (!views.has(panel)) return;
+  views.get(panel)?.(query);
+  byId(panel).focus({ preventScroll: true });
+  byId(panel).scrollIntoView();
 }
 
-/** Go to the panel that the address names; what follows a question mark is the panel's own: #usage?since=7d. */
-function followPanel() {
-  const [, id] = /^#([a-z-]+)(?:\?.*)?$/.exec(location.hash) ?? [];
-  if (PANELS.some((panel) => panel.id === id)) byId(id).focus();
+/** Go on going where the address leads while the panels get their first heights, unless somebody moves. */
+function settle() {
+  const { panel } = named(location.hash);
+  if (!views.has(panel)) return;
+  const growing = new ResizeObserver(() => byId(panel).scrollIntoView());
+  growing.observe(document.body);
+  setTimeout(() => growing.disconnect(), SETTLE_MS);
+  for (const kind of ['wheel', 'pointerdown', 'keydown', 'hashchange']) addEventListener(kind, () => growing.disconnect(), { once: true });
 }
 
-addEventListener('hashchange', follow);
-store.addEventListener('shape', followPanel, { once: true }); // what is above it has its height by now
+addEventListener('hashchange', (event) => follow(new URL(event.oldURL).hash));
 showHeader(store);
+addSearch(store);
 store.follow('live');
-follow();
+follow('');
+settle();

@@ -1,5 +1,6 @@
 // How many GPUs were booked, used, free, stranded and out of use, step by step.
 
+import { panelAddress, say } from './address.js';
 import { chart } from './chart.js';
 import { ask, el, figure, plural, table } from './dom.js';
 
@@ -8,7 +9,7 @@ const STATES = { used: 'used', booked: 'booked', stranded: 'stranded', free: 'fr
 const EVERY_MS = 60000;
 const SOON_MS = 5000;
 
-/** Fill an element, and keep it current. The address chooses what is shown: #usage?since=7d&by=namespace. */
+/** Fill an element, and keep it current; returns what shows the query of an address: #usage?since=7d&by=namespace. */
 export function showOverTime(root) {
   const shown = { since: '', by: 'state', told: null, of: '', fault: '', number: 0 };
   const buttons = el('div', { class: 'choices', role: 'group', 'aria-label': 'Usage over time' });
@@ -17,8 +18,7 @@ export function showOverTime(root) {
 
   const choose = (name, value) => {
     shown[name] = value;
-    const address = new URLSearchParams({ since: shown.since || '24h', ...(shown.by !== 'state' && { by: shown.by }) });
-    history.replaceState(null, '', `#usage?${address}`);
+    say(panelAddress('usage', { since: shown.since || '24h', by: shown.by === 'state' ? '' : shown.by }));
     if (name === 'since') load();
     draw();
   };
@@ -68,19 +68,16 @@ export function showOverTime(root) {
     view.dataset.of = of;
   }
 
-  function follow() {
-    const [, query] = /^#usage\?(.*)$/.exec(location.hash) ?? [];
-    const asked = new URLSearchParams(query ?? '');
-    if (WINDOWS[asked.get('since')]) shown.since = asked.get('since');
-    if (query !== undefined) shown.by = asked.get('by') === 'namespace' ? 'namespace' : 'state';
-    if (query !== undefined || !shown.told) load();
-    draw();
-  }
-
-  addEventListener('hashchange', () => location.hash.startsWith('#usage?') && follow());
   setInterval(() => !document.hidden && load(), EVERY_MS);
   document.addEventListener('visibilitychange', () => !document.hidden && load());
-  follow();
+  load();
+  draw();
+  return (query) => {
+    if (WINDOWS[query.get('since')]) shown.since = query.get('since');
+    shown.by = query.get('by') === 'namespace' ? 'namespace' : 'state';
+    load();
+    draw();
+  };
 }
 
 /** What is drawn of an answer. */

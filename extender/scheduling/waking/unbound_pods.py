@@ -47,6 +47,12 @@ class UnboundPod:
     """Whether kube-scheduler has found no node for it, and nothing else holds it."""
     asked: PodRequest | None = None
     """The request itself, None where it can't be understood."""
+    owner: str = ""
+    """`Kind/name` of what keeps pods like it."""
+    gang: str = ""
+    """`namespace/name`, "" for none."""
+    gated: bool = False
+    """Whether a scheduling gate keeps it from kube-scheduler."""
 
     @property
     def key(self) -> str:
@@ -62,8 +68,10 @@ class UnboundPods:
         read: Callable[[objects.Pod], PodRequest],
         wall_clock: Callable[[], float],
         most: int = _MAX_PODS,
+        belonging: Callable[[objects.Pod], tuple[str, str]] = lambda pod: ("", ""),
     ) -> None:
-        """`read` tells what a pod asks for and raises RequestError."""
+        """`read` tells what a pod asks for and raises RequestError; `belonging` its owner and gang."""
+        self._belonging = belonging
         self._read = read
         self._wall_clock = wall_clock
         self.left: Callable[[str], None] = lambda uid: None
@@ -130,6 +138,7 @@ class UnboundPods:
         refused = pod.refusal.partition(". ")[0].removesuffix(".")
         gated = _gated(pod)
         held = fault or gated or refused
+        owner, gang = self._belonging(pod)
         return UnboundPod(
             uid=pod.metadata.uid,
             namespace=pod.metadata.namespace,
@@ -142,6 +151,9 @@ class UnboundPods:
             owed=not held,
             refused=bool(refused) and not (fault or gated),
             asked=asked,
+            owner=owner,
+            gang=gang,
+            gated=bool(gated),
         )
 
 

@@ -1,7 +1,8 @@
 // The panels of the page, in their order. Each is an object in a file of its own:
 //   id, title   of its card; `#id` is its section
 //   column      'wide' or 'narrow'
-//   build       called once with {head, body, store}: the elements to fill, and the data (store.js)
+//   build       called once with {head, body, store}: the elements to fill, and the data (store.js); what it returns,
+//               if anything, is called with the query of the address whenever that is `#id?query`
 
 import cluster from './cluster.js';
 import decisions from './decisions.js';
@@ -9,5 +10,6 @@ import explain from './explain.js';
 import usage from './usage.js';
 import waiting from './waiting.js';
 import whatIf from './what_if.js';
+import workloads from './workloads.js';
 
-export const PANELS = [cluster, waiting, decisions, explain, whatIf, usage];
+export const PANELS = [cluster, waiting, decisions, explain, whatIf, usage, workloads];

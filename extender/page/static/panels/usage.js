@@ -14,8 +14,8 @@ export default {
     const overTime = el('div', { class: 'usage-over-time' });
     body.append(sums, overTime);
     const show = () => showUsage(store.sections.usage, count, sums);
-    showOverTime(overTime);
     store.addEventListener('usage', show);
+    return showOverTime(overTime);
   },
 };
 

@@ -1,0 +1,81 @@
+"""`kerf usage --step`: GPU-hours step by step."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import urlencode
+
+import typer
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from extender.cli.client.kerf import FAILED, USAGE, AnswerError, Kerf, Output, fail, show
+from extender.cli.reports.forms import hours, time_of
+from extender.cli.reports.sheets import as_csv
+
+TIMEOUT_S: Final = 90.0
+"""Prometheus may take a minute over weeks."""
+BAD_REQUEST: Final = 400, 422
+_COLUMNS: Final = {
+    "capacity": "ALL",
+    "booked": "BOOKED",
+    "used": "USED",
+    "idle": "IDLE",
+    "free": "FREE",
+    "stranded": "STRANDED",
+    "sick": "OUT",
+}
+_AMOUNTS: Final = (*(f"{name}GpuHours" for name in _COLUMNS), "measuredGpuHours")
+_DAY_S: Final = 86_400
+_MANY: Final = 10_000
+_MILLION: Final = 1_000_000
+_TOLD: Final = "source", "since", "until", "stepSeconds", "namespaces"
+
+
+def show_over_time(kerf: Kerf, since: str, step: str, source: str, form: str) -> None:
+    """Ask, and print the answer as `table`, `json` or `csv`; ends the command where there is none."""
+    try:
+        query = urlencode({"since": since, "step": step, "source": source})
+        told = kerf.ask(f"/usage/over-time?{query}", timeout_s=TIMEOUT_S)
+    except AnswerError as error:
+        fail(
+            f"--{error}" if error.status in BAD_REQUEST else str(error),
+            USAGE if error.status in BAD_REQUEST else FAILED,
+        )
+    if note := told.get("note"):
+        began = f" since {time_of(told['knownSince'])}" if told["knownSince"] else ""
+        typer.echo(f"{note}: this is what Kerf has counted itself{began}", err=True)
+    rows = told["steps"]
+    match form:
+        case "csv":
+            dated = [row | {"from": datetime.fromtimestamp(row["at"], UTC).isoformat()} for row in rows]
+            typer.echo(as_csv(("from", "seconds", *_AMOUNTS), dated), nl=False)
+        case "json":
+            totals = {name: round(sum(row[name] for row in rows), 6) for name in _AMOUNTS}
+            answer = {"rows": rows, "totals": totals} | {name: told[name] for name in _TOLD}
+            show(answer, Output.JSON, lambda console: None)
+        case _:
+            show(told, Output.TABLE, lambda console: console.print(_picture(told)))
+
+
+def _picture(told: Mapping[str, Any]) -> Group:
+    whose = "by Prometheus" if told["source"] == "prometheus" else "by Kerf itself"
+    head = Text(f"GPU-hours from {time_of(told['since'])} to {time_of(told['until'])} ({whose}); times are UTC")
+    date = "%m-%d %H:%M" if told["stepSeconds"] % _DAY_S else "%Y-%m-%d"
+    table = Table(box=None, pad_edge=False)
+    table.add_column("FROM", no_wrap=True)
+    for name in _COLUMNS.values():
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in told["steps"]:
+        known = row["measuredGpuHours"] > 0
+        cells = ("-" if name in ("used", "idle") and not known else _short(row[f"{name}GpuHours"]) for name in _COLUMNS)
+        table.add_row(datetime.fromtimestamp(row["at"], UTC).strftime(date), *cells)
+    return Group(head, table if told["steps"] else Text("nothing was counted"))
+
+
+def _short(amount: float) -> str:
+    """In as many characters as fit seven times on a narrow terminal."""
+    if amount >= _MILLION:
+        return f"{amount / _MILLION:,.2f}M"
+    return f"{amount:,.0f}" if amount >= _MANY else hours(amount)

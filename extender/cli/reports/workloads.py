@@ -1,0 +1,203 @@
+"""`kerf workloads`: every pod that has GPUs or asks for some, pod by pod or summed up by owner or namespace."""
+
+import time
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Annotated, Any, Final
+from urllib.parse import urlencode
+
+import typer
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from extender.cli.client.kerf import FAILED, USAGE, AnswerError, Kerf, Output, asks_kerf, fail, show
+from extender.cli.client.tables import age
+from extender.cli.reports.sheets import as_csv
+from extender.core.texts import printable
+
+_UNREADABLE: Final = 422
+_WIDE: Final = 120
+"""Columns from which on owners are shown beside their pods."""
+_STATES: Final = ("running", "starting", "ending", "held", "placing", "pending", "gated")
+_SUMS: Final = ("gpusBooked", "gpusAsked", "load", "idlePods", "idleGpus", "idleSeconds", "since", "priority")
+_OF_PODS: Final = (
+    *("pod", "namespace", "owner", "gang", "state", "node", "model", "gpus", "indices", "memoryMiB", "request"),
+    *("load", "idleSeconds", "priority", "since"),
+)
+
+
+class By(StrEnum):
+    """What a row is of."""
+
+    POD = "pod"
+    OWNER = "owner"
+    NAMESPACE = "namespace"
+
+
+class Sort(StrEnum):
+    """What comes first."""
+
+    IDLE = "idle"
+    GPUS = "gpus"
+    LOAD = "load"
+    AGE = "age"
+    PRIORITY = "priority"
+    PODS = "pods"
+    NAME = "name"
+
+
+class State(StrEnum):
+    """Of a pod."""
+
+    RUNNING = "running"
+    STARTING = "starting"
+    ENDING = "ending"
+    HELD = "held"
+    PLACING = "placing"
+    PENDING = "pending"
+    GATED = "gated"
+
+
+class Form(StrEnum):
+    """Form of the answer."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+
+
+@asks_kerf
+def workloads(  # noqa: PLR0913, PLR0917 - options of a command
+    kerf: Kerf,
+    text: Annotated[str, typer.Argument(help="Words that a pod, its owner, node, ... have.", metavar="[TEXT]")] = "",
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", help="Only pods of this namespace; default: all.")
+    ] = None,
+    owner: Annotated[str, typer.Option(help="Only pods of this owner, as in Job/train.", metavar="KIND/NAME")] = "",
+    node: Annotated[str, typer.Option(help="Only pods on this node.")] = "",
+    state: Annotated[State | None, typer.Option(help="Only pods in this state.")] = None,
+    idle: Annotated[bool, typer.Option("--idle", help="Only pods that have been idle for long.")] = False,
+    by: Annotated[By, typer.Option(help="What a row is of.")] = By.POD,
+    sort: Annotated[Sort, typer.Option(help="What comes first: idle pods, most GPUs, least load, ...")] = Sort.IDLE,
+    reverse: Annotated[bool, typer.Option("--reverse", "-r", help="The other way round.")] = False,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Most rows.")] = 100,
+    output: Annotated[Form, typer.Option("--output", "-o", help="table, json or csv.")] = Form.TABLE,
+) -> None:
+    """Every pod that has GPUs or asks for some: how it is, where, since when, and how its GPUs are used. Idle ones come
+    first. Asks a running Kerf."""
+    query = {
+        **{
+            "q": text,
+            "namespace": namespace or "",
+            "owner": owner,
+            "node": node,
+            "state": state.value if state else "",
+        },
+        **{"idle": idle, "by": by.value, "sort": sort.value, "reverse": reverse, "limit": limit},
+    }
+    try:
+        told = kerf.ask(f"/workloads?{urlencode({name: value for name, value in query.items() if value})}")
+    except AnswerError as error:
+        if error.status == _UNREADABLE:
+            fail("TEXT, --namespace, --owner or --node is too long", USAGE)
+        fail(str(error), FAILED)
+    match output:
+        case Form.CSV:
+            typer.echo(_sheet(told), nl=False)
+        case Form.JSON:
+            show(told, Output.JSON, lambda console: None)
+        case Form.TABLE:
+            show(told, Output.TABLE, lambda console: _print(told, console))
+
+
+def _sheet(told: Mapping[str, Any]) -> str:
+    if told["by"] == By.POD:
+        rows = [pod | {"indices": " ".join(map(str, pod["indices"]))} for pod in told["pods"]]
+        return as_csv(_OF_PODS, rows)
+    names = ("namespace", "owner") if told["by"] == By.OWNER else ("namespace",)
+    return as_csv((*names, "pods", *_STATES, *_SUMS), [group | group["states"] for group in told["groups"]])
+
+
+def _print(told: Mapping[str, Any], console: Console) -> None:
+    rows = told["pods"] or told["groups"]
+    if not told["total"]:
+        console.print(Text("no such pod has GPUs or asks for some"))
+        return
+    foot = [Text(f"and {told['more']} more (--limit, -n NAMESPACE)")] if told["more"] else []
+    by_pod = told["by"] == By.POD
+    table = (
+        (_of_pods(rows, wide=console.width >= _WIDE) if by_pod else _of_groups(rows, told["by"])) if rows else Text()
+    )
+    console.print(Group(_head(told), table, *foot))
+
+
+def _head(told: Mapping[str, Any]) -> Text:
+    """How many pods of which states, what they have, and what of that is idle."""
+    totals = told["totals"]
+    states = ", ".join(f"{count} {name}" for name, count in totals["states"].items() if count)
+    pods = f"{totals['pods']} pod{'s' if totals['pods'] != 1 else ''}"
+    words = f"{pods}{states and f' ({states})'}: {totals['gpusBooked']:.10g} GPUs booked"
+    if totals["load"] is not None:
+        words += f", load {100 * totals['load']:.0f} %"
+    if totals["gpusAsked"]:
+        words += f", {totals['gpusAsked']:.10g} asked for"
+    if totals["idlePods"]:
+        minutes = told["idleAfterSeconds"] / 60
+        words += f"; {totals['idlePods']} with {totals['idleGpus']:.10g} GPUs idle for {minutes:g} min or more (--idle)"
+    return Text(words)
+
+
+def _of_pods(pods: Sequence[Mapping[str, Any]], *, wide: bool) -> Table:
+    with_gangs = any(pod["gang"] for pod in pods)
+    table = _table(["POD", *(["OWNER"] if wide else []), *(["GANG"] if with_gangs else [])])
+    table.add_column("STATE", no_wrap=True)
+    table.add_column("NODE", overflow="fold", min_width=8)
+    _add_numbers(table, "GPUS", "LOAD", "IDLE", "AGE")
+    now = time.time()
+    for pod in pods:
+        names = [pod["pod"], *([pod["owner"]] if wide else []), *([pod["gang"] or "-"] if with_gangs else [])]
+        cells = [*names, pod["state"], pod["node"] or "-", _number(pod["gpus"]), *_used(pod), _age(pod, now)]
+        table.add_row(*(Text(printable(cell)) for cell in cells))
+    return table
+
+
+def _of_groups(groups: Sequence[Mapping[str, Any]], by: str) -> Table:
+    table = _table(["NAMESPACE", *(["OWNER"] if by == By.OWNER else [])])
+    _add_numbers(table, "PODS", "RUN", "WAIT", "GPUS", "ASKED", "LOAD", "IDLE", "AGE")
+    now = time.time()
+    for group in groups:
+        states = group["states"]
+        waiting = states["placing"] + states["pending"] + states["gated"]
+        names = [group["namespace"], *([group["owner"]] if by == By.OWNER else [])]
+        counts = [str(group["pods"]), str(group["pods"] - waiting), str(waiting)]
+        idle = f"{group['idleGpus']:.10g}" if group["idlePods"] else "-"
+        numbers = [_number(group["gpusBooked"]), _number(group["gpusAsked"]), _used(group)[0], idle, _age(group, now)]
+        table.add_row(*(Text(printable(cell)) for cell in (*names, *counts, *numbers)))
+    return table
+
+
+def _table(names: Sequence[str]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for name in names:
+        table.add_column(name, overflow="fold", min_width=8, ratio=1 if len(names) > 1 else None)
+    return table
+
+
+def _add_numbers(table: Table, *names: str) -> None:
+    for name in names:
+        table.add_column(name, justify="right", no_wrap=True)
+
+
+def _used(row: Mapping[str, Any]) -> list[str]:
+    """Load, and for how long it has been idle."""
+    load = "-" if row["load"] is None else f"{100 * row['load']:.0f} %"
+    return [load, "-" if row["idleSeconds"] is None else age(row["idleSeconds"])]
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.10g}"
+
+
+def _age(row: Mapping[str, Any], now: float) -> str:
+    return "-" if row["since"] is None else age(now - row["since"])

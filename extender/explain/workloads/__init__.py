@@ -1,0 +1,1 @@
+"""All pods that have GPUs or ask for some, as tables: for people, and whatever they search by."""

@@ -1,0 +1,474 @@
+"""`GET /workloads`: every pod that has GPUs or asks for some, whom it belongs to, and what they come to together."""
+
+import asyncio
+import contextlib
+import math
+import random
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from extender.core.observations import Gauge
+from extender.core.resources.requests import AskedUnit, GpuRequest
+from extender.explain.waiting_pods import Awaited
+from extender.explain.workloads.bound_pods import BoundPod, BoundPods
+from extender.explain.workloads.selections import Question, chosen, long_idle, of_states, summed, told_sums
+from extender.explain.workloads.tables import HAVE, STATES, Sources, Workload, WorkloadTable, table_of
+from extender.kube import objects
+from extender.queueing.pods.objects import GATE
+from extender.usage.holders import Holder, Who
+from extender.usage.shares import asked_milli
+from tests.api.bodies import Manifest, node, pod
+from tests.api.services import Clock, Kerf, running
+from tests.explain.test_waiting_pods import made
+from tests.ledger.builders import until
+from tests.telemetry.feeds import FakeFeed
+
+NODES = [node("n", 8), node("m", 4)]
+
+
+def told(kerf: Kerf, query: str = "") -> Any:
+    """The answer now, not that of a moment ago."""
+    kerf.clock.now += 3
+    answer = kerf.get(f"/workloads?{query}")
+    assert answer.status == 200, answer.content
+    return answer.json()
+
+
+def by_pod(answer: Any) -> dict[str, Any]:
+    return {item["pod"].partition("/")[2]: item for item in answer["pods"]}
+
+
+def bound(name: str, gpus: str, on: str = "n", *, owner: str = "", namespace: str = "default", **more: Any) -> Manifest:
+    """A pod that has these GPUs of a node."""
+    annotations = {"kerf.dev/assigned-gpus": gpus, **more.pop("annotations", {})}
+    manifest = pod(name, len(gpus.split(",")), node_name=on, annotations=annotations, **more)
+    manifest["status"]["phase"] = "Running"
+    manifest["metadata"] |= {"namespace": namespace, "uid": f"uid-of-{namespace}-{name}"}
+    if owner:
+        kind, _, called = owner.partition("/")
+        manifest["metadata"]["ownerReferences"] = [{"kind": kind, "name": called, "controller": True}]
+    return manifest
+
+
+def seen(kerf: Kerf, *pods: Manifest, waiting: int = 0) -> None:
+    """The watch has told of these, and of so many that wait."""
+    for one in pods:
+        kerf.create(one)
+    kerf.run(until(lambda: kerf.service.waitlist.num_pods() == waiting))
+
+
+def test_each_pod_has_its_state_owner_node_gpus_and_age() -> None:
+    starting, ending = bound("starts", "2,3"), bound("ends", "4")
+    starting["status"]["phase"] = "Pending"
+    ending["metadata"]["deletionTimestamp"] = "2026-11-26T17:00:00Z"
+    with running(NODES) as kerf:
+        runs = bound("train-1", "0,1", owner="Job/train", annotations={"kerf.dev/gang": "g", "kerf.dev/gang-size": "2"})
+        gated = made("gated", 2, 60, schedulingGates=[{"name": "example.com/later"}])
+        seen(kerf, runs, starting, ending, made("waits", 9, 600, priority=7), gated, waiting=2)
+        pods = by_pod(told(kerf))
+    states = {"train-1": "running", "starts": "starting", "ends": "ending", "waits": "pending", "gated": "gated"}
+    assert {name: item["state"] for name, item in pods.items()} == states
+    train, waits = pods["train-1"], pods["waits"]
+    assert (train["namespace"], train["owner"], train["gang"]) == ("default", "Job/train", "default/g")
+    assert (train["node"], train["model"], train["gpus"], train["indices"]) == ("n", "a100-sxm4-80gb", 2.0, [0, 1])
+    assert (train["memoryMiB"], train["request"], train["since"]) == (163840, None, 1795240762.0)
+    assert train["explain"] == "kerf explain default/train-1"
+    assert (waits["owner"], waits["node"], waits["gpus"], waits["request"]) == ("Pod/waits", None, 9.0, "9 GPUs")
+    assert (waits["priority"], waits["memoryMiB"], waits["load"], waits["idleSeconds"]) == (7, None, None, None)
+    assert 600 <= time.time() - waits["since"] < 700
+
+
+def test_a_pod_that_a_node_is_reserved_for_is_being_placed_there() -> None:
+    with running(NODES) as kerf:
+        asked = made("asked", 2, 60)
+        seen(kerf, asked, waiting=1)
+        kerf.filter(asked, ["m"])
+        placing = by_pod(told(kerf))["asked"]
+        assert kerf.bind(asked, "m") == ""
+        placed = by_pod(told(kerf))["asked"]
+    assert (placing["state"], placing["node"], placing["gpus"]) == ("placing", "m", 2.0)
+    assert (placed["state"], placed["node"], placed["gpus"], placed["request"]) == ("running", "m", 2.0, None)
+
+
+def test_a_pod_of_the_queue_has_its_gang_and_one_that_was_rejected_by_hand_its_owner() -> None:
+    with running(NODES, queue__enabled=True) as kerf:
+        marks = {"kerf.dev/gang": "ring", "kerf.dev/gang-size": "2"}
+        seen(kerf, made("gated", 1, 60, annotations=marks, schedulingGates=[{"name": GATE}]), waiting=1)
+        kerf.filter(pod("by-hand", 9), ["n"])  # of no API server
+        pods = by_pod(told(kerf))
+    assert (pods["gated"]["state"], pods["gated"]["gang"]) == ("gated", "default/ring")
+    by_hand = pods["by-hand"]
+    assert (by_hand["state"], by_hand["owner"], by_hand["gpus"]) == ("pending", "Pod/by-hand", 9)
+
+
+def test_a_share_is_its_part_of_a_gpu_with_its_memory() -> None:
+    with running(NODES) as kerf:
+        asks = {"kerf.dev/gpu-share": "250", "kerf.dev/gpu-memory-each": "8Gi"}
+        has = {"kerf.dev/assigned-gpus": "3", "kerf.dev/assigned-share": "250", "kerf.dev/assigned-memory-mib": "8192"}
+        seen(kerf, pod("has", annotations=asks | has, node_name="n"), pod("asks", annotations=asks), waiting=1)
+        pods = by_pod(told(kerf))
+    assert (pods["has"]["gpus"], pods["has"]["indices"], pods["has"]["memoryMiB"]) == (0.25, [3], 8192)
+    assert (pods["asks"]["gpus"], pods["asks"]["request"]) == (0.25, "250 milli of a GPU with 8 GiB")
+
+
+def test_who_belongs_to_a_deployment_is_told_by_it() -> None:
+    with running(NODES) as kerf:
+        labels = {"pod-template-hash": "6b8f9c5d4b"}
+        seen(kerf, bound("serve-1", "0", owner="ReplicaSet/serve-6b8f9c5d4b", labels=labels))
+        waits = made("serve-2", 9, 60, labels=labels)
+        waits["metadata"]["ownerReferences"] = [{"kind": "ReplicaSet", "name": "serve-6b8f9c5d4b", "controller": True}]
+        seen(kerf, waits, waiting=1)
+        (group,) = told(kerf, "by=owner")["groups"]
+    assert (group["owner"], group["pods"], group["gpusBooked"], group["gpusAsked"]) == ("Deployment/serve", 2, 1.0, 9.0)
+    assert (group["states"]["running"], group["states"]["pending"]) == (1, 1)
+
+
+def test_what_pods_have_is_what_the_nodes_have_given() -> None:
+    with running(NODES) as kerf:
+        seen(kerf, bound("a", "0,1,2"), bound("b", "3", namespace="team"), bound("c", "0,1", "m", namespace="team"))
+        answer = told(kerf)
+        booked = kerf.get("/nodes").json()["totals"]["gpusBooked"]
+        groups = told(kerf, "by=namespace")["groups"]
+        kerf.cluster.delete(bound("a", "0,1,2"))
+        kerf.settle()
+        after = told(kerf)
+    assert answer["totals"]["gpusBooked"] == booked == sum(item["gpus"] for item in answer["pods"]) == 6.0
+    assert [(group["namespace"], group["gpusBooked"], group["owner"]) for group in groups] == [
+        ("default", 3.0, None),
+        ("team", 3.0, None),
+    ]
+    assert (after["totals"]["gpusBooked"], after["total"]) == (3.0, 2)
+
+
+def slept(kerf: Kerf, feed: FakeFeed, seconds: float) -> None:
+    """Some time passes, and the meter looks before and after."""
+    assert kerf.parts.telemetry is not None and kerf.parts.usage is not None
+    for _ in range(3):
+        feed.clock.now = kerf.clock.now
+        kerf.run(kerf.parts.telemetry.observer.round())
+        kerf.run(kerf.parts.usage.meter.tick())
+        kerf.clock.now += seconds / 2
+    kerf.run(kerf.parts.usage.meter.tick())
+
+
+def test_idle_pods_come_first_then_those_with_most_gpus() -> None:
+    feed = FakeFeed(Clock(), {"n": {Gauge.LOAD: [0.0] * 2 + [0.5, 1.0] * 3}})
+    with running(NODES, feed=feed, telemetry__url="http://p", usage__idle_after_s=60) as kerf:
+        seen(kerf, bound("sleeps", "0,1"), bound("works", "2,3,4,5"), bound("unknown", "0,1,2", "m"))
+        slept(kerf, feed, 60.0)
+        answer, only = told(kerf), told(kerf, "idle=true")
+        (group,) = told(kerf, "by=namespace")["groups"]
+    pods = by_pod(answer)
+    assert list(pods) == ["sleeps", "works", "unknown"]
+    assert pods["sleeps"]["idleSeconds"] >= 60 and pods["sleeps"]["load"] == 0.0
+    assert (pods["works"]["load"], pods["works"]["idleSeconds"]) == (0.75, None)
+    assert (pods["unknown"]["load"], pods["unknown"]["idleSeconds"]) == (None, None)
+    assert [item["pod"] for item in only["pods"]] == ["default/sleeps"]
+    assert (answer["states"]["idle"], only["states"]["running"], only["total"]) == (1, 3, 1)
+    assert (group["idlePods"], group["idleGpus"], group["load"]) == (1, 2.0, 0.5)  # 2 x 0 and 4 x 0.75 of 6 GPUs
+    assert group["idleSeconds"] >= 60
+    assert answer["idleAfterSeconds"] == 60
+
+
+def test_a_pod_that_gets_the_number_of_another_is_not_idle_for_as_long() -> None:
+    feed = FakeFeed(Clock(), {"n": {Gauge.LOAD: [0.0] * 8}})
+    with running(NODES, feed=feed, telemetry__url="http://p", usage__idle_after_s=60) as kerf:
+        seen(kerf, bound("sleeps", "0,1"))
+        slept(kerf, feed, 60.0)
+        kerf.cluster.delete(bound("sleeps", "0,1"))
+        kerf.settle()
+        seen(kerf, bound("fresh", "0,1"))
+        pods = by_pod(told(kerf))
+        assert kerf.parts.usage is not None
+        listed = kerf.parts.usage.idle()
+    assert (list(pods), pods["fresh"]["idleSeconds"]) == (["fresh"], None)
+    assert listed["pods"] == 0
+
+
+def test_without_a_meter_pods_are_listed_and_nobody_knows_who_is_idle() -> None:
+    with running(NODES, usage__enabled=False) as kerf:
+        seen(kerf, bound("a", "0,1"), made("waits", 9, 60), waiting=1)
+        answer = told(kerf)
+        kerf.cluster.delete(bound("a", "0,1"))
+        kerf.settle()
+        seen(kerf, bound("b", "0,1,2"), waiting=1)
+        after = told(kerf)
+        assert kerf.service.workloads.occupants.holders.fresh == []
+    assert {name: item["gpus"] for name, item in by_pod(answer).items()} == {"a": 2.0, "waits": 9.0}
+    assert {name: item["gpus"] for name, item in by_pod(after).items()} == {"b": 3.0, "waits": 9.0}
+    assert (answer["idleAfterSeconds"], answer["states"]["idle"]) == (None, 0)
+
+
+def test_rows_are_filtered_and_searched() -> None:
+    with running(NODES) as kerf:
+        marks = {"kerf.dev/gang": "ring", "kerf.dev/gang-size": "1"}
+        seen(
+            kerf,
+            bound("Train-1", "0", owner="Job/train"),
+            bound("eval-1", "1", owner="Job/eval", annotations=marks),
+            *(bound("train-2", "0", "m", owner="Job/train", namespace="team"), made("train-3", 9, 60)),
+            waiting=1,
+        )
+
+        def names(query: str) -> list[str]:
+            return sorted(by_pod(told(kerf, query)))
+
+        assert names("namespace=team") == ["train-2"]
+        assert names("owner=Job/train") == ["Train-1", "train-2"]
+        assert names("gang=default/ring") == ["eval-1"]
+        assert names("node=m") == ["train-2"]
+        assert names("state=pending") == ["train-3"]
+        assert names("state=running&namespace=default") == ["Train-1", "eval-1"]
+        assert names("q=TRAIN") == ["Train-1", "train-2", "train-3"]
+        assert names("q=train+team") == ["train-2"]
+        assert names("q=a100") == ["Train-1", "eval-1", "train-2"]
+        assert names("q=nowhere") == []
+        assert told(kerf, "q=nowhere")["totals"]["pods"] == 0
+        found = told(kerf, "q=ring")["found"]
+        assert found == {"pods": [], "owners": [], "namespaces": [], "gangs": ["default/ring"]}
+        found = told(kerf, "q=t")["found"]
+    assert found["namespaces"] == ["team", "default"]  # what begins with it first
+    assert found["owners"][:2] == ["default/Job/train", "default/Pod/train-3"]
+
+
+def test_pages_are_bounded_and_sorted_either_way() -> None:
+    with running(NODES) as kerf:
+        seen(kerf, bound("a", "0"), bound("b", "1,2,3"), bound("c", "4,5"), made("d", 9, 60, priority=5), waiting=1)
+
+        def names(query: str) -> list[str]:
+            return list(by_pod(told(kerf, query)))
+
+        assert names("") == names("sort=gpus") == ["d", "b", "c", "a"]
+        assert names("sort=gpus&reverse=true") == ["a", "c", "b", "d"]
+        assert names("sort=name") == ["a", "b", "c", "d"]
+        assert names("sort=name&reverse=true&limit=3") == ["d", "c", "b"]
+        assert names("sort=priority")[0] == "d"
+        assert names("sort=age") == ["b", "c", "a", "d"]  # all but the last of one time
+        page = told(kerf, "sort=name&limit=2&offset=1")
+        assert ([item["pod"] for item in page["pods"]], page["total"], page["more"]) == (
+            *(["default/b", "default/c"], 4),
+            1,
+        )
+        assert told(kerf, "offset=9") | {"states": {}, "totals": {}} == {
+            **{"by": "pod", "pods": [], "groups": [], "total": 4, "more": 0, "atLeast": False},
+            **{"idleAfterSeconds": 1800.0, "found": None, "states": {}, "totals": {}},
+        }
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        *("limit=0", "limit=1001", "offset=-1", f"namespace={'n' * 64}", "by=gang", "state=dead", "sort=luck"),
+        *("idle=perhaps", f"q={'q' * 201}", f"owner={'o' * 129}"),
+    ],
+)
+def test_what_is_out_of_range_is_refused(query: str) -> None:
+    with running(NODES) as kerf:
+        assert kerf.get(f"/workloads?{query}").status == 422
+
+
+def random_table(seed: int) -> WorkloadTable:
+    """Pods of a few namespaces and owners, half of what is known of them left out."""
+    rng = np.random.default_rng(seed)
+    draw = random.Random(seed)
+    num = draw.choice((1, 2, 40))
+    state = rng.integers(0, len(STATES), num)
+    have = state < HAVE
+
+    def some(values: Any, where: Any) -> Any:
+        return np.where(where, values, np.nan)
+
+    since = some(1e9 + rng.integers(0, 9999, num), rng.random(num) < 0.8)
+    rows = [
+        Workload(
+            *(f"uid-{row}", f"ns/pod-{row}", f"ns-{draw.randrange(3)}", f"Job/j-{draw.randrange(3)}"),
+            *("", "", "", ""),
+            state=int(state[row]),
+            since=float(since[row]),
+            priority=0,
+            asked=0.0,
+        )
+        for row in range(num)
+    ]
+    return WorkloadTable(
+        rows,
+        state,
+        np.where(have, rng.integers(0, 9, num) / 2, 0.0),
+        np.where(have, 0.0, some(rng.integers(1, 9, num), rng.random(num) < 0.8)),
+        some(rng.integers(0, 5, num) / 4, have & (rng.random(num) < 0.7)),
+        some(rng.integers(0, 200, num).astype(float), have & (rng.random(num) < 0.5)),
+        since,
+        rng.integers(-3, 4, num),
+    )
+
+
+def by_hand(table: WorkloadTable, positions: list[int], after_s: float) -> dict[str, Any]:
+    """What some pods come to, one by one."""
+    sums: dict[str, Any] = {"pods": 0, "states": dict.fromkeys(STATES, 0), "idlePods": 0}
+    booked = asked = idle_gpus = used = measured = 0.0
+    for at in positions:
+        sums["pods"] += 1
+        sums["states"][STATES[table.state[at]]] += 1
+        booked += table.booked[at]
+        if not math.isnan(table.asked[at]):
+            asked += table.asked[at]
+        if not math.isnan(table.load[at]):
+            measured += table.booked[at]
+            used += table.booked[at] * table.load[at]
+        if not math.isnan(table.idle_s[at]) and table.idle_s[at] >= after_s:
+            sums["idlePods"] += 1
+            idle_gpus += table.booked[at]
+    load = round(used / measured, 3) if measured else None
+    numbers = {"gpusBooked": round(booked, 3), "gpusAsked": round(asked, 3), "idleGpus": round(idle_gpus, 3)}
+    return sums | numbers | {"load": load}
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_groups_are_the_sums_of_their_pods(seed: int) -> None:
+    table, after_s = random_table(seed), 100.0
+    idle = long_idle(table, after_s)
+    for asked in (Question(), Question(namespace="ns-1"), Question(state="pending"), Question(idle=True)):
+        rows = of_states(table, asked, chosen(table, asked), idle)
+        wanted = [
+            at
+            for at, row in enumerate(table.rows)
+            if (not asked.namespace or row.namespace == asked.namespace)
+            and (not asked.state or STATES[table.state[at]] == asked.state)
+            and (not asked.idle or (not math.isnan(table.idle_s[at]) and table.idle_s[at] >= after_s))
+        ]
+        assert rows.tolist() == wanted
+        owners = summed(table, rows, idle, "owner")
+        groups: dict[tuple[str, str], list[int]] = {}
+        for at in wanted:
+            groups.setdefault((table.rows[at].namespace, table.rows[at].owner), []).append(at)
+        assert list(owners.names) == list(groups)
+        for number, positions in enumerate(groups.values()):
+            assert told_sums(owners, number) == by_hand(table, positions, after_s)
+            ages = [table.since[at] for at in positions if not math.isnan(table.since[at])]
+            assert owners.since[number] == (min(ages) if ages else pytest.approx(math.nan, nan_ok=True))
+            sleeps = [table.idle_s[at] for at in positions if not math.isnan(table.idle_s[at])]
+            assert owners.idle_s[number] == (max(sleeps) if sleeps else pytest.approx(math.nan, nan_ok=True))
+            assert owners.priority[number] == max(table.priority[at] for at in positions)
+        assert told_sums(summed(table, rows, idle, "all"), 0) == by_hand(table, wanted, after_s)
+
+
+def test_what_nobody_is_known_to_use_is_held_and_a_pod_that_has_its_node_waits_no_longer() -> None:
+    holders = [
+        Holder(0, "team/claim", "team/claim", Who("team", "ResourceClaim/claim"), "n"),
+        None,  # a number that is free
+        Holder(2, "uid-static", "kube-system/static", Who("kube-system", "Node/n"), "n"),
+        Holder(3, "uid-a", "team/a", Who("team", "Job/a"), "n"),
+    ]
+    waiting = [
+        Awaited(uid, f"team/{uid}", 0, 1e9, asked, "Job/a", "", gated=False)
+        for uid, asked in (("uid-a", GpuRequest(2)), ("uid-b", None), ("uid-c", GpuRequest(0, memory_total_mib=8)))
+    ]
+    table = table_of(
+        Sources(
+            *(holders, np.array([1000, 0, 500, 2000]), np.full(4, np.nan), np.full(4, np.nan), waiting),
+            bound=lambda uid: BoundPod(1e9, 0, "", starting=False, leaving=False) if uid == "uid-a" else None,
+            claim=lambda uid: None,
+            model=lambda node: "a100",
+        )
+    )
+    assert [(row.pod, STATES[row.state]) for row in table.rows] == [
+        *(("team/claim", "held"), ("kube-system/static", "held"), ("team/a", "running")),
+        *(("team/uid-b", "pending"), ("team/uid-c", "pending")),
+    ]
+    assert table.booked.tolist() == [1.0, 0.5, 2.0, 0.0, 0.0]
+    assert table.asked[:3].tolist() == [0.0, 0.0, 0.0] and np.isnan(table.asked[3:]).all()
+
+
+@pytest.mark.parametrize(
+    ("request_", "milli"),
+    [
+        (GpuRequest(2), 2000),
+        (GpuRequest(1, milli=250), 250),
+        (GpuRequest(2, AskedUnit.PART, milli=300), 600),
+        (GpuRequest(3, AskedUnit.MIG, mig=(("1g.5gb", 2), ("3g.20gb", 1))), 2 * 142 + 428),
+        (GpuRequest(3, AskedUnit.SHARED), None),
+        (GpuRequest(0, memory_total_mib=90_000), None),
+    ],
+)
+def test_gpus_are_asked_for_by_the_measure_that_they_are_booked_by(request_: GpuRequest, milli: int | None) -> None:
+    assert asked_milli(request_) == milli
+
+
+def test_who_has_no_gpus_is_who_is_pending() -> None:
+    with running(NODES, queue__enabled=True) as kerf:
+        gated = made("gated", 1, 60, schedulingGates=[{"name": GATE}])
+        seen(kerf, bound("a", "0,1"), made("waits", 9, 60, priority=3), gated, waiting=2)
+        kerf.filter(pod("by-hand", 9), ["n"])
+        works = [item for item in told(kerf)["pods"] if item["state"] in ("placing", "pending", "gated")]
+        pending = kerf.get("/pending").json()["pods"]
+    shared = ("pod", "request", "priority", "gang", "since")
+    assert sorted([item[key] for key in shared] for item in works) == sorted(
+        [item[key] for key in shared] for item in pending
+    )
+
+
+def test_who_is_stopped_while_looking_leaves_the_rest_to_the_next() -> None:
+    with running([node(f"n-{number:03}", 2) for number in range(120)]) as kerf:
+        occupants = kerf.service.workloads.occupants
+
+        async def stopped() -> None:
+            occupants.holders.changed.update(f"n-{number:03}" for number in range(120))
+            looking = asyncio.create_task(occupants.catch_up())
+            await asyncio.sleep(0)
+            looking.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await looking
+
+        kerf.run(stopped())
+        assert occupants.holders.changed == {f"n-{number:03}" for number in range(50, 120)}
+        kerf.run(occupants.catch_up())
+        assert occupants.holders.changed == set()
+
+
+def test_a_table_does_for_a_moment_and_is_not_kept_for_longer() -> None:
+    with running(NODES) as kerf:
+        seen(kerf, bound("a", "0"))
+        assert told(kerf)["total"] == 1
+        seen(kerf, bound("b", "1"))
+        assert kerf.get("/workloads").json()["total"] == 1  # that of a moment ago
+        assert told(kerf)["total"] == 2
+        kerf.run(until(lambda: kerf.service.workloads._made is None))  # noqa: SLF001 - nothing else tells
+
+
+class _Ledger:
+    """Knows which pods are bound, and that each has something."""
+
+    def __init__(self) -> None:
+        self.pods: set[str] = set()
+
+    def is_bound(self, uid: str) -> bool:
+        return uid in self.pods
+
+    def claim(self, uid: str) -> str:
+        return uid
+
+
+def test_what_is_told_of_pods_that_are_gone_is_forgotten_and_bounded() -> None:
+    ledger = _Ledger()
+    pods = BoundPods(ledger)  # type: ignore[arg-type]
+    for number in range(5000):
+        uid = f"uid-{number}"
+        ledger.pods = {uid}
+        pods.pod_changed(objects.Pod(objects.Metadata(name=uid, uid=uid), objects.PodSpec(node_name="n")))
+    assert len(pods) < 2100
+    assert pods.get("uid-4999") is not None and pods.get("uid-4998") is None
+    ended = objects.Pod(objects.Metadata(uid="uid-4999"), objects.PodSpec(), objects.PodStatus(phase="Succeeded"))
+    pods.pod_changed(ended)
+    assert pods.get("uid-4999") is None
+
+
+def test_a_gang_of_unreadable_size_and_a_priority_that_is_none_cost_nobody_else_anything() -> None:
+    marks = {"kerf.dev/gang": "ring", "kerf.dev/gang-size": "many"}
+    with running(NODES) as kerf:
+        seen(kerf, bound("odd", "0", annotations=marks, labels={"genius/priority": "first"}), bound("even", "1"))
+        pods = by_pod(told(kerf))
+    assert (pods["odd"]["gang"], pods["odd"]["priority"], len(pods)) == (None, 0, 2)
+    assert (pods["odd"]["state"], pods["even"]["state"]) == ("running", "running")
