@@ -28,6 +28,7 @@ _HASH_LABELS: Final = {"pod-template-hash": "Deployment", "rollouts-pod-template
 _OF_CRON_JOB: Final = re.compile(r"-(?:2[6-9]|3[0-9])[0-9]{6}$")
 """What a CronJob appends to the names of its Jobs (Kubernetes' cronjob_controllerv2.go, `getJobName`): the minute of
 the run since 1970, of the years 2019 to 2046. Few dates that people write look like that."""
+_COUNTED: Final = re.compile("-[0-9]+$")
 _OF_SEVERAL: Final = {
     "jobset.sigs.k8s.io/jobset-name": "JobSet",
     "leaderworkerset.sigs.k8s.io/name": "LeaderWorkerSet",
@@ -75,14 +76,16 @@ class Holder:
 
 def who_of(metadata: objects.Metadata) -> Who:
     """The namespace and owner of a pod: the Deployment of a ReplicaSet's, what keeps several Jobs where its label says
-    so, else its controller; the pod itself where there is none. Names lose what these controllers have appended, and
-    nothing that people chose."""
+    so, else its controller. Names lose what these controllers have appended, and nothing that people chose. A pod that
+    has none is its own owner, or one of those that are counted through, as train-1 and train-2."""
     labels = metadata.labels or {}
     for label, kind in _OF_SEVERAL.items():
         if name := labels.get(label):
             return _named(metadata.namespace, kind, name)
     controller = metadata.controller
-    kind, name = (controller.kind, controller.name) if controller else ("Pod", metadata.name)
+    if controller is None:
+        return _named(metadata.namespace, "Pod", _COUNTED.sub("", metadata.name))
+    kind, name = controller.kind, controller.name
     if kind == "ReplicaSet":
         for label, keeper in _HASH_LABELS.items():
             if (suffix := labels.get(label)) and name.endswith(f"-{suffix}"):

@@ -231,7 +231,7 @@ def test_rows_are_filtered_and_searched() -> None:
         assert found == {"pods": [], "owners": [], "namespaces": [], "gangs": ["default/ring"]}
         found = told(kerf, "q=t")["found"]
     assert found["namespaces"] == ["team", "default"]  # what begins with it first
-    assert found["owners"][:2] == ["default/Job/train", "default/Pod/train-3"]
+    assert found["owners"][:2] == ["default/Job/train", "default/Pod/train"]
 
 
 def test_pages_are_bounded_and_sorted_either_way() -> None:

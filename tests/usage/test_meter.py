@@ -99,6 +99,15 @@ def test_names_of_owners_are_text_and_no_more() -> None:
     assert sorted(rig.booked("owner")) == ["Job/" + 31 * "\\x07", "Job/\\x1b[2J\\nx"]
 
 
+@pytest.mark.parametrize(("name", "owner"), [("train-1", "train"), ("llama-7b", "llama-7b"), ("a-1-x", "a-1-x")])
+def test_pods_that_nobody_keeps_are_one_where_they_are_counted_through(name: str, owner: str) -> None:
+    rig = one_node()
+    rig.pod(name, 1, "n")
+    rig.tick()
+    rig.tick(1.0)
+    assert rig.booked("owner") == {f"Pod/{owner}": 1.0}
+
+
 def test_what_is_reserved_is_not_booked() -> None:
     rig = one_node()
     rig.ledger.reserve("uid-p", "n", whole_gpus(2), rig.clock())
