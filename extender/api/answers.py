@@ -150,8 +150,8 @@ class UsageReport(msgspec.Struct):
     by: Literal["namespace", "owner", "model"]
     rows: list[dict[str, Any]]
     totals: UsageTotals
-    budgets: dict[str, dict[str, float]]
-    idle: dict[str, Any]
+    budgets: dict[str, dict[str, float]] | None
+    idle: dict[str, Any] | None
     note: str | None = None
 
 

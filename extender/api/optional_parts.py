@@ -102,7 +102,7 @@ def usage_of(
     budgets = Budgets(wanted.budgets, wanted.budget_days * DAY_S)
     asked = wanted_of(telemetry)
     url = next(iter(asked.addresses), "") if asked.kind == PROMETHEUS and telemetry.source != "off" else ""
-    past = Past(url, asked.access, wanted.matchers, base.clock) if url else None
+    past = Past(url, asked.access, wanted.matchers, base.clock, tuple(wanted.budgets)) if url else None
     usage = Usage(meter, budgets, past, base.fence.standby, base.clock, time.time)
     watches = [BudgetWatch(usage, base.events)] if wanted.budgets else []
     return usage, (meter, *watches, *([IdleRecall(usage, past)] if past is not None else []))

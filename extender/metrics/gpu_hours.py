@@ -49,7 +49,7 @@ def gpu_hour_metrics(usage: Usage) -> Iterator[Metric]:
         GaugeMetricFamily, "kerf_budget_gpu_hours", "Soft budget of GPU-hours for the window.", "namespace", limits
     )
     parts = {name: one.frac for name, one in spent.items()}
-    told = "Spent part of the budget; above 1 where it is exceeded."
+    told = "Spent part of the budget; above 1 where it is exceeded, +Inf for anything spent of a budget of 0."
     yield by_label(GaugeMetricFamily, "kerf_budget_spent_ratio", told, "namespace", parts)
     yield from _nodes(usage.meter)
 

@@ -61,7 +61,8 @@ class UsageSettings(Section):
     """Pods whose GPUs have all been idle for this many seconds are listed, counted and alerted on."""
     max_series: int = Field(default=200, ge=10, le=5000)
     """Most series of each counter of GPU-seconds: pairs of owner and GPU model, a namespace at most a tenth of them.
-    The rest counts as owner `(other)` of its namespace or, where that has no series, of namespace `(other)`."""
+    The rest counts as owner `(other)` of its namespace; of these there are at most half as many series more, and what
+    is over counts as of namespace `(other)`."""
     max_nodes: int = Field(default=100, ge=0, le=5000)
     """Most nodes that have metrics of their own: those with GPUs out of use, then the first by name."""
     budgets: dict[str, Annotated[float, Field(ge=0)]] = {}

@@ -1,6 +1,5 @@
 """GPUs as their series name them, numbered once, and samples folded into arrays by that number."""
 
-import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -8,12 +7,10 @@ import numpy as np
 
 from extender.core.clusters import Floats
 from extender.core.observations import Gauge
+from extender.core.resources.mig import mig_slices
 from extender.telemetry.aliases import FRACTIONS, Alias, read_values
 from extender.telemetry.series import Device, Host, Labels
 
-_SLICES: Final = re.compile(r"([0-9])g\.")
-_NUM_SLICES: Final = 7  # compute slices of an A100 or H100, MIG user guide; an A30 has 4
-_NUM_SLICES_A30: Final = 4
 _SUMMED: Final = frozenset({Gauge.MEMORY_USED, Gauge.MEMORY_FREE, Gauge.MEMORY_TOTAL}) | FRACTIONS
 """What the MIG instances of one GPU add up to; of all other gauges each instance tells the GPU's own value."""
 
@@ -78,6 +75,5 @@ def _part(labels: Labels) -> float:
     """How much of its GPU's compute a MIG instance has, 1 for what is none."""
     if not labels.instance_id:
         return 1.0
-    match = _SLICES.match(labels.profile)
-    of = _NUM_SLICES_A30 if "a30" in labels.model_name.lower().split()[-1:] else _NUM_SLICES
-    return min(int(match[1]) / of, 1 - 1e-9) if match else 1 / of
+    num, of = mig_slices(labels.profile, labels.model_name)
+    return min(num / of, 1 - 1e-9)

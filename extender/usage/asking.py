@@ -4,13 +4,14 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
 
 from extender.telemetry.errors import SourceError
 from extender.telemetry.sources.prometheus_client import Prometheus, to_float
+from extender.usage.lines import OTHER
 from extender.usage.questions import (
     COUNTED,
     LABELS,
@@ -25,6 +26,7 @@ from extender.usage.questions import (
 )
 
 _NICE: Final = 10
+_NO_HOLDERS: Final = (0.0,) * len(OF_HOLDERS)
 
 
 def ask(question: Question) -> Answer:
@@ -46,14 +48,26 @@ def _asked(prometheus: Prometheus, question: Question) -> Answer:
             if question.by == "owner":
                 name = f"{item.metric.get('namespace', '')}/{name}"
             if math.isfinite(amount := to_float(item.value[1])):
-                rows.setdefault(name, [0.0] * len(OF_HOLDERS))[number] = amount
+                rows.setdefault(name, [*_NO_HOLDERS])[number] = amount
     totals = [0.0] * len(OF_MODELS)
     known = False
     for number, what in enumerate(OF_MODELS):
         for item in prometheus.counted(query(question, what)):
             if math.isfinite(amount := to_float(item.value[1])):
                 totals[number], known = amount, True
-    return Answer(rows, totals) if known else _nothing(question)
+    return Answer(_most(rows, question), totals) if known else _nothing(question)
+
+
+def _most(rows: dict[str, list[float]], question: Question) -> dict[str, list[float]]:
+    """Not too many rows, and one of all others: authors choose the names of owners."""
+    names = sorted(rows, key=lambda name: (-rows[name][0], name))
+    kept = {name: rows[name] for name in names[: question.most]}
+    if question.by == "namespace":
+        kept |= {name: rows[name] for name in question.always if name in rows}
+    if rest := [rows[name] for name in names[question.most :] if name not in kept]:
+        other = f"{OTHER}/{OTHER}" if question.by == "owner" else OTHER
+        kept[other] = [sum(amounts) for amounts in zip(kept.get(other, _NO_HOLDERS), *rest, strict=True)]
+    return kept
 
 
 def _nothing(question: Question) -> Answer:
@@ -91,7 +105,22 @@ def _asked_by_step(prometheus: Prometheus, question: Question) -> Answer:
     for _, at, seconds in told(COUNTED):
         if at in known:
             steps[at].seconds = seconds
-    return Answer(steps=[steps[at] for at in sorted(known)]) if known else _nothing(question)
+    found = [steps[at] for at in sorted(known)]
+    _tell_apart(found, question.most)
+    return Answer(steps=found) if known else _nothing(question)
+
+
+def _tell_apart(steps: Sequence[Step], most: int) -> None:
+    """The namespaces that booked most in all steps, and one of all others."""
+    sums: dict[str, float] = {}
+    for step in steps:
+        for name, amount in step.booked.items():
+            sums[name] = sums.get(name, 0.0) + amount
+    told = set(sorted(sums, key=lambda name: (-sums[name], name))[:most])
+    for step in steps:
+        if rest := [amount for name, amount in step.booked.items() if name not in told]:
+            step.booked = {name: amount for name, amount in step.booked.items() if name in told}
+            step.booked[OTHER] = step.booked.get(OTHER, 0.0) + sum(rest)
 
 
 def main() -> None:

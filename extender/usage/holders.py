@@ -3,23 +3,32 @@
 Names are their authors', and so is what an object says of its owners: they are cut to a length, and no more than names.
 """
 
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
+import numpy as np
+
+from extender.core.clusters import Mask
 from extender.core.dra.devices import DeviceId
 from extender.core.resources.nodes import OF_CLAIMS
+from extender.core.texts import printable
 from extender.dra.published.gpus import DRIVER
 from extender.dra.uses import DeviceUse
 from extender.kube import objects
 from extender.ledger.claims import ClaimState
 from extender.ledger.ledger import Ledger
 from extender.plugins.holdings import Holding, Part
-from extender.plugins.pods import owner_of
 
-_HASH_LABEL: Final = "pod-template-hash"
+_HASH_LABELS: Final = {"pod-template-hash": "Deployment", "rollouts-pod-template-hash": "Rollout"}
+"""Labels with what a ReplicaSet's name ends with, where one of these keeps it."""
+_OF_CRON_JOB: Final = re.compile(r"-(?:2[6-9]|3[0-9])[0-9]{6}$")
+"""What a CronJob appends to the names of its Jobs (Kubernetes' cronjob_controllerv2.go, `getJobName`): the minute of
+the run since 1970, of the years 2019 to 2046. Few dates that people write look like that."""
+_COUNTED: Final = re.compile("-[0-9]+$")
 _OF_SEVERAL: Final = {
     "jobset.sigs.k8s.io/jobset-name": "JobSet",
     "leaderworkerset.sigs.k8s.io/name": "LeaderWorkerSet",
@@ -67,14 +76,22 @@ class Holder:
 
 def who_of(metadata: objects.Metadata) -> Who:
     """The namespace and owner of a pod: the Deployment of a ReplicaSet's, what keeps several Jobs where its label says
-    so, else its controller; the pod itself where there is none."""
+    so, else its controller. Names lose what these controllers have appended, and nothing that people chose. A pod that
+    has none is its own owner, or one of those that are counted through, as train-1 and train-2."""
     labels = metadata.labels or {}
     for label, kind in _OF_SEVERAL.items():
         if name := labels.get(label):
             return _named(metadata.namespace, kind, name)
-    _, kind, name = owner_of(metadata).split("/", 2)
-    if kind == "ReplicaSet" and _HASH_LABEL in labels:
-        kind = "Deployment"
+    controller = metadata.controller
+    if controller is None:
+        return _named(metadata.namespace, "Pod", _COUNTED.sub("", metadata.name))
+    kind, name = controller.kind, controller.name
+    if kind == "ReplicaSet":
+        for label, keeper in _HASH_LABELS.items():
+            if (suffix := labels.get(label)) and name.endswith(f"-{suffix}"):
+                return _named(metadata.namespace, keeper, name.removesuffix(f"-{suffix}"))
+    if kind == "Job":
+        name = _OF_CRON_JOB.sub("", name)
     return _named(metadata.namespace, kind, name)
 
 
@@ -86,8 +103,9 @@ def _closed(node: objects.Node) -> Closed:
 
 
 def _named(namespace: str, kind: str, name: str) -> Who:
-    # Of the pods of an owner all have the same text.
-    return Who(sys.intern(namespace[:_MAX_CHARS]), sys.intern(f"{kind}/{name}"[:_MAX_CHARS]))
+    # Of the pods of an owner all have the same text. An API server takes any text for the name of an owner.
+    owner = printable(f"{kind}/{name}"[:_MAX_CHARS])[:_MAX_CHARS]
+    return Who(sys.intern(namespace[:_MAX_CHARS]), sys.intern(owner))
 
 
 class Holders:
@@ -102,6 +120,7 @@ class Holders:
         self._uid_of: dict[str, str] = {}  # by `namespace/name`
         self._by_key: dict[str, Holder] = {}  # by UID, or a claim's name
         self._by_number: list[Holder | None] = []
+        self._given = bytearray()  # by number, whether it is somebody's
         self._on: dict[str, set[int]] = {}  # numbers, by node
         self._free: list[int] = []
         self._most = _FIRST_LOOK
@@ -113,6 +132,10 @@ class Holders:
     def num_numbers(self) -> int:
         """Numbers given so far, free ones included."""
         return len(self._by_number)
+
+    def given(self) -> Mask:
+        """(U,) numbers that are somebody's, whether he has something just now or not."""
+        return np.frombuffer(bytes(self._given), np.bool_)
 
     def all(self) -> list[Holder | None]:
         """(U,) by number."""
@@ -207,6 +230,8 @@ class Holders:
         holder = Holder(number, key, name, who)
         if number == len(self._by_number):
             self._by_number.append(None)
+            self._given.append(True)
+        self._given[number] = True
         self._by_number[number] = self._by_key[key] = holder
         self.fresh.append(number)
         return holder
@@ -215,5 +240,6 @@ class Holders:
         holder = self._by_number[number]
         if holder is not None and holder.node == node:  # else it is another node's by now
             self._by_number[number] = None
+            self._given[number] = False
             del self._by_key[holder.key]
             self._free.append(number)

@@ -1,7 +1,8 @@
 """Lines of an account: one for each namespace, owner and GPU model, and no more than so many.
 
 Authors choose the names of owners, and some those of namespaces. Nobody gets more than a part of the lines; who finds
-none counts under OTHER: of his namespace if that has a line already, else of all.
+none counts under OTHER of his namespace. There is room for these beside the lines of owners, so that busy namespaces
+take nobody's name; where that is full too, who finds none counts under OTHER of all.
 """
 
 from dataclasses import dataclass, field
@@ -24,14 +25,16 @@ class Lines:
     """Keys by number. Numbers of lines that were closed are used again."""
 
     most: int
-    """Lines, those of OTHER of all namespaces aside: of these there is one for each GPU model."""
+    """Lines of owners. Beside them half as many of namespaces' OTHER, and for each GPU model one of OTHER of all."""
     most_each: int
-    """Of a namespace, the one of its OTHER aside."""
+    """Lines of owners of a namespace."""
     always: frozenset[str] = frozenset()
     """Namespaces that get lines of their own however many there are."""
     keys: list[Key | None] = field(default_factory=list, init=False)
     _number_of: dict[Key, int] = field(default_factory=dict, init=False)
     _of_namespace: dict[str, int] = field(default_factory=dict, init=False)
+    """Lines of owners."""
+    _num_of_owners: int = field(default=0, init=False)
     _free: list[int] = field(default_factory=list, init=False)
     opened: list[int] = field(default_factory=list, init=False)
     """Numbers opened since somebody took these."""
@@ -53,16 +56,18 @@ class Lines:
         if key is not None:
             self.keys[number] = None
             del self._number_of[key]
-            self._of_namespace[key.namespace] -= 1
-            if not self._of_namespace[key.namespace]:
-                del self._of_namespace[key.namespace]
             self._free.append(number)
+            if key.owner != OTHER:
+                self._num_of_owners -= 1
+                self._of_namespace[key.namespace] -= 1
+                if not self._of_namespace[key.namespace]:
+                    del self._of_namespace[key.namespace]
 
     def _has_room(self, key: Key) -> bool:
-        if len(self._number_of) >= self.most and key.namespace not in self.always:
-            return False
-        of_its = self._of_namespace.get(key.namespace, 0)
-        return of_its < self.most_each or key.owner == OTHER
+        always = key.namespace in self.always
+        if key.owner == OTHER:
+            return always or len(self._number_of) - self._num_of_owners < self.most // 2
+        return self._of_namespace.get(key.namespace, 0) < self.most_each and (always or self._num_of_owners < self.most)
 
     def _open(self, key: Key) -> int:
         number = self._free.pop() if self._free else len(self.keys)
@@ -70,6 +75,8 @@ class Lines:
             self.keys.append(None)
         self.keys[number] = key
         self._number_of[key] = number
-        self._of_namespace[key.namespace] = self._of_namespace.get(key.namespace, 0) + 1
+        if key.owner != OTHER:
+            self._num_of_owners += 1
+            self._of_namespace[key.namespace] = self._of_namespace.get(key.namespace, 0) + 1
         self.opened.append(number)
         return number

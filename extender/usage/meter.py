@@ -176,7 +176,8 @@ class Meter(Background):
             cluster, self.wanted.idle_below_frac, unusable_of(cluster, tables), self._group_of[:width], num_groups
         )
         self.idle.note(rates, fresh, now)
-        live = np.flatnonzero(np.bincount(self._group_of[:width][rates.holds], minlength=num_groups))
+        # Of all holders: who has nothing for a while, as its node is gone, comes back to the line that it had.
+        live = np.flatnonzero(np.bincount(self._group_of[:width][self.holders.given()], minlength=num_groups))
         self._seen = seen
         self._rate = Rate(
             _summed(rates.of_groups, groups[:, 0], len(accounts.report.keys)),
@@ -187,13 +188,15 @@ class Meter(Background):
         return self._rate
 
     def _assign_groups(self) -> list[int]:
-        """Find the lines of new holders; returns their numbers."""
+        """Find the lines of new holders, and of those whose model is another now; returns the numbers of new ones."""
         fresh, width = list(dict.fromkeys(self.holders.fresh)), self.holders.num_numbers
+        to_assign = dict.fromkeys([*fresh, *self.occupants.renamed])
         self.holders.fresh.clear()
+        self.occupants.renamed.clear()
         self._group_of = np.append(self._group_of, np.zeros(max(width - len(self._group_of), 0), np.intp))
         if len(self._lines_of_groups) > _MAX_GROUPS:
             self._renumber_groups()
-        for number in fresh:
+        for number in to_assign:
             holder = self.holders.at(number)
             if holder is not None:
                 key = Key(*holder.who, self.occupants.model_of(holder.node))

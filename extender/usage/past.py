@@ -5,7 +5,7 @@ In a process of its own, one question at a time: an answer may be large and slow
 
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -21,6 +21,8 @@ _MAX_WAITING: Final = 4
 _WORTH_S: Final = 30.0
 """For so long an answer does for whoever asks the same."""
 _MAX_KEPT: Final = 16
+_MAX_NAMES: Final = 50
+"""Namespaces told apart step by step."""
 _SLOW_S: Final = 30.0
 """Time-out of a query over weeks."""
 
@@ -33,6 +35,8 @@ class Past:
     access: Access
     matchers: str
     clock: Callable[[], float]
+    always: Sequence[str] = ()
+    """Namespaces that are told of however little they booked: those with a budget."""
     _busy: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     _num_waiting: int = field(default=0, init=False)
     _kept: dict[tuple[int, str, int], tuple[float, Answer]] = field(default_factory=dict, init=False)
@@ -45,12 +49,13 @@ class Past:
         """What was counted step by step up to now, a Unix time. Raises PastError."""
         question = self._question(span.window_s, "namespace")
         question.step_s, question.first = span.step_s, span.first(now)
+        question.most = _MAX_NAMES
         question.last = -int(-now // span.step_s) * span.step_s
         return (await self._told((span.window_s, question.by, span.step_s), question)).steps
 
     def _question(self, window_s: int, by: str) -> Question:
         access = msgspec.structs.replace(self.access, timeout_s=max(self.access.timeout_s, _SLOW_S))
-        return Question(self.url, access, window_s, by, self.matchers)
+        return Question(self.url, access, window_s, by, self.matchers, always=list(self.always))
 
     async def _told(self, key: tuple[int, str, int], question: Question) -> Answer:
         if self._num_waiting >= _MAX_WAITING:
@@ -58,11 +63,11 @@ class Past:
         self._num_waiting += 1
         try:
             async with self._busy:
-                at, kept = self._kept.get(key, (float("-inf"), Answer()))
-                if self.clock() - at < _WORTH_S:
-                    return kept
+                now = self.clock()
+                self._kept = {asked: kept for asked, kept in self._kept.items() if now - kept[0] < _WORTH_S}
+                if key in self._kept:
+                    return self._kept[key][1]
                 found = await self._ask(question)
-                self._kept.pop(key, None)
                 while len(self._kept) >= _MAX_KEPT:
                     del self._kept[next(iter(self._kept))]
                 self._kept[key] = self.clock(), found

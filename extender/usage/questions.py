@@ -37,6 +37,10 @@ class Question(msgspec.Struct):
     """Unix time at which the first step begins."""
     last: int = 0
     """Unix time at which the last one ends, which may be later than now."""
+    most: int = 1000
+    """Rows told apart, those that booked most; all others are one."""
+    always: list[str] = []
+    """Namespaces that have rows of their own, whatever they booked."""
 
 
 class Step(msgspec.Struct):

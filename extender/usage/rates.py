@@ -45,8 +45,6 @@ class Rates(NamedTuple):
     """(U,) by holder."""
     idles: Mask
     """(U,) holders of whose GPUs the load is known and below the threshold, of all of them."""
-    holds: Mask
-    """(U,) holders that have something, be it nothing that counts."""
 
 
 class _Entries(NamedTuple):
@@ -62,8 +60,6 @@ class _Entries(NamedTuple):
     """(N,) milli booked."""
     of_holders: Longs
     """(U,) milli booked."""
-    holds: Mask
-    """(U,)."""
 
 
 class OfHolders(NamedTuple):
@@ -92,6 +88,8 @@ class Occupants:
         """(N,) index into `models`."""
         self.models: list[str] = []
         """Names of GPU models. A node of several counts as its first."""
+        self.renamed: list[int] = []
+        """Numbers of holders whose GPUs turned out to be of another model, since somebody took these."""
         self._row_of: dict[str, int] = {}
         self._node_at: dict[int, str] = {}
         self.version = 0
@@ -111,6 +109,7 @@ class Occupants:
 
     def look_at(self, node: str) -> None:
         """Write down who has what of a node now."""
+        model = self.model_of(node)
         row, before = self._ledger.rows.arrays.row_of.get(node), self._row_of.pop(node, None)
         if before is not None and self._node_at[before] == node:  # not another's by now
             self._write(before, NO_SHARES)
@@ -120,8 +119,12 @@ class Occupants:
             return
         self._row_of[node], self._node_at[row] = row, node
         offer = self._ledger.rows.offer_of(node)
-        self._write(row, shares_of(offer, held, closed=self.holders.closed(node) is not Closed.NOT))
-        self.model[row] = self._model(node, offer)
+        index = self._model(node, offer)
+        closed = self.holders.closed(node) is not Closed.NOT
+        self._write(row, shares_of(offer, held, self.models[index], closed=closed))
+        self.model[row] = index
+        if self.model_of(node) != model:  # a label came later than the pods
+            self.renamed += [number for number, _ in held]
 
     def names(self) -> list[tuple[str, int]]:
         """Nodes with GPUs and their rows, by name."""
@@ -130,7 +133,9 @@ class Occupants:
     def model_of(self, node: str) -> str:
         """The GPU model of a node that was looked at."""
         row = self._row_of.get(node)
-        return UNKNOWN_MODEL if row is None else self.models[self.model[row]]
+        if row is None or self._node_at[row] != node:
+            return UNKNOWN_MODEL
+        return self.models[int(self.model[row])]
 
     def _model(self, node: str, offer: NodeOffer) -> int:
         name = offer.gpus[0].model.name if offer.gpus else ""
@@ -180,7 +185,7 @@ class Occupants:
         idle = load < idle_below  # nothing is less than NaN, nor more
         groups = group[entries.holder]
         of_groups = [np.bincount(groups, column, num_groups) for column in (milli, used, milli * known, milli * idle)]
-        num_busy = np.bincount(entries.holder[~idle], minlength=len(entries.holds))
+        num_busy = np.bincount(entries.holder[~idle], minlength=len(entries.of_holders))
         capacity, sick = self.capacity[:num_rows], self.sick[:num_rows]
         left = capacity - entries.of_nodes - sick
         stranded = np.minimum(np.maximum(unusable[:num_rows], 0), left)
@@ -189,7 +194,6 @@ class Occupants:
             np.stack([capacity, left - stranded, stranded, sick]),
             entries.of_holders,
             (num_busy == 0) & (entries.of_holders > 0),
-            entries.holds,
         )
 
     def of_holders(self, cluster: Cluster) -> OfHolders:
@@ -213,7 +217,6 @@ class Occupants:
             *(row, holder, milli, slot),
             of_nodes=np.bincount(row, milli, num_rows).astype(np.int64),
             of_holders=np.bincount(holder, milli, num_holders).astype(np.int64),
-            holds=np.bincount(holder, minlength=num_holders) > 0,
         )
         self._made = made_of, entries
         return entries

@@ -8,7 +8,7 @@ from typing import Any, Final
 from extender.kube.background import Background, repeat
 from extender.kube.events import EventRecorder
 from extender.usage.accounts import MICRO
-from extender.usage.budgets import HOUR_S, Budgets
+from extender.usage.budgets import HOUR_S, Budgets, Spent
 from extender.usage.meter import Meter
 from extender.usage.past import Past
 from extender.usage.questions import OF_HOLDERS, OF_MODELS, PastError
@@ -16,6 +16,7 @@ from extender.usage.questions import OF_HOLDERS, OF_MODELS, PastError
 logger = logging.getLogger(__name__)
 
 NO_PROMETHEUS: Final = "no Prometheus is configured (setting telemetry.url)"
+NOT_ASKED: Final = "only Prometheus can tell of a given time, and source=kerf asks none"
 _MAX_IDLE_TOLD: Final = 200
 _MAX_ON_PAGE: Final = 20
 _DIGITS: Final = 4
@@ -47,9 +48,13 @@ class Usage:
         `source` is `auto`, `prometheus` or `kerf`: the last two take no other. Raises PastError.
         """
         note = ""
-        if source != "kerf" and self.past is None:
+        if source == "kerf":
+            note = NOT_ASKED if window_s else ""
+        elif not window_s and source == "auto":
+            pass  # since the start: what this process knows
+        elif self.past is None:
             note = NO_PROMETHEUS
-        elif source != "kerf" and self.past is not None and (window_s or source == "prometheus"):
+        else:
             window_s = window_s or int(self.budgets.window_s)
             try:
                 answer = await self.past.answer(window_s, by)
@@ -83,7 +88,8 @@ class Usage:
     def _told(
         self, source: str, since: float, by: str, rows: Mapping[str, Sequence[float]], totals: Sequence[float]
     ) -> dict[str, Any]:
-        spent = self.budgets.spent() if by == "namespace" else {}
+        leads = not self.standby()  # only who leads knows what is idle, and what is spent of budgets
+        spent = self.budgets.spent() if leads and by == "namespace" else {}
         told = []
         for name, row in sorted(rows.items(), key=lambda item: (-item[1][0], item[0])):
             line: dict[str, Any] = {by: name} if by != "owner" else _owner(name)
@@ -99,8 +105,8 @@ class Usage:
             "by": by,
             "rows": told,
             "totals": _hours(OF_MODELS, totals) | _hours(OF_HOLDERS, sums),
-            "budgets": {name: {"gpuHours": s.budget, "spentGpuHours": _rounded(s.spent)} for name, s in spent.items()},
-            "idle": self.idle(),
+            "budgets": _of_budgets(spent) if leads else None,
+            "idle": self.idle() if leads else None,
         }
 
     def idle(self) -> dict[str, Any]:
@@ -126,8 +132,13 @@ class Usage:
         told = self._since_start("namespace", "")
         rows = [row | _whole(row) for row in told["rows"][:_MAX_ON_PAGE]]
         rest = len(told["rows"]) - len(rows)
-        idle = {name: told["idle"][name] for name in ("afterSeconds", "pods", "gpus")}
+        now = told["idle"] or self.idle()  # the lead may be lost at any moment
+        idle = {name: now[name] for name in ("afterSeconds", "pods", "gpus")}
         return {"since": told["since"], "rows": rows, "more": rest, "totals": _whole(told["totals"]), "idle": idle}
+
+
+def _of_budgets(spent: Mapping[str, Spent]) -> dict[str, dict[str, float]]:
+    return {name: {"gpuHours": one.budget, "spentGpuHours": _rounded(one.spent)} for name, one in spent.items()}
 
 
 def _owner(name: str) -> dict[str, str]:

@@ -5,21 +5,18 @@ the larger of its part of the compute and of the memory; where shares of one GPU
 either measure, each counts less, in proportion. All numbers are whole, and those of a node add up to its capacity.
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from extender.core.clusters import WHOLE_MILLI
+from extender.core.resources.mig import mig_slices
 from extender.core.resources.nodes import SLICES, NodeOffer
 from extender.core.resources.requests import AskedUnit, GpuRequest
 from extender.ledger.occupancy import Occupancy
 from extender.plugins.holdings import Holding, Part
 
 UNKNOWN_GPU: Final = -1
-_SLICES_OF_A_GPU: Final = 7
-_LARGER_SLICES: Final = {"1g.6gb": 250, "2g.12gb": 500, "4g.24gb": 1000, "2g.48gb": 500, "4g.96gb": 1000}
-"""MIG devices of GPUs that are cut into four (A30, RTX PRO 6000), as far as their names tell them from others."""
 
 
 class Entry(NamedTuple):
@@ -49,14 +46,10 @@ class NodeShares(NamedTuple):
 NO_SHARES: Final = NodeShares((), 0, 0)
 
 
-def mig_milli(profile: str) -> int:
-    """Thousandths of a GPU that a MIG device has, by its profile, as in `1g.5gb`; a seventh where that can't be read.
-
-    A GPU has seven compute slices, an A30 four (NVIDIA, "MIG User Guide", supported profiles).
-    """
-    name = profile.partition("+")[0]
-    found = re.search(r"([1-7])g\.", name)
-    return _LARGER_SLICES.get(name) or WHOLE_MILLI * (int(found[1]) if found else 1) // _SLICES_OF_A_GPU
+def mig_milli(profile: str, model: str = "") -> int:
+    """Thousandths of a GPU that a MIG device has, by its profile, as in `1g.5gb`, and its GPU's model."""
+    num, of = mig_slices(profile, model)
+    return WHOLE_MILLI * num // of
 
 
 def asked_milli(request: GpuRequest) -> int | None:
@@ -69,11 +62,14 @@ def asked_milli(request: GpuRequest) -> int | None:
     return request.count * (request.milli or WHOLE_MILLI)
 
 
-def shares_of(offer: NodeOffer, held: Sequence[tuple[int, Holding]], *, closed: bool = False) -> NodeShares:
-    """What holders, by number, have of a node that offers this; a closed one gives nothing of the rest to anybody."""
+def shares_of(
+    offer: NodeOffer, held: Sequence[tuple[int, Holding]], model: str = "", *, closed: bool = False
+) -> NodeShares:
+    """What holders, by number, have of a node that offers this, of GPUs of a model; a closed one gives nothing of the
+    rest to anybody."""
     if not offer.gpus and not offer.mig:
         return NO_SHARES
-    node = _Node(offer, closed or offer.set_aside > 0)
+    node = _Node(offer, model, closed or offer.set_aside > 0)
     for holder, holding in held:
         node.take(holder, holding)
     return node.shares()
@@ -93,8 +89,8 @@ class _OnGpu:
 
 
 class _Node:
-    def __init__(self, offer: NodeOffer, closed: bool) -> None:
-        self._offer, self._closed = offer, closed
+    def __init__(self, offer: NodeOffer, model: str, closed: bool) -> None:
+        self._offer, self._model, self._closed = offer, model, closed
         self._occupancy = Occupancy(offer)
         self._per_gpu = max(offer.units_per_gpu, 1)
         self._sliced = offer.unit in SLICES
@@ -105,7 +101,7 @@ class _Node:
     def take(self, holder: int, holding: Holding) -> None:
         """Count what a holder has."""
         for profile, count in holding.mig:
-            self._mig[holder] = self._mig.get(holder, 0) + count * mig_milli(profile)
+            self._mig[holder] = self._mig.get(holder, 0) + count * mig_milli(profile, self._model)
         num_unknown = holding.units - len(holding.parts)
         for part in holding.parts:
             gpu = self._occupancy.find(part.gpu, part.uuid)
@@ -145,7 +141,7 @@ class _Node:
         entries += [Entry(holder, UNKNOWN_GPU, milli) for holder, milli in _dealt(wanted, self._unknown)]
         withheld = WHOLE_MILLI * offer.withheld_units // self._per_gpu
         unhealthy, healthy = _taken(unhealthy, room - unhealthy, wanted)
-        installed_mig = sum(count * mig_milli(profile) for profile, count in offer.mig)
+        installed_mig = sum(count * mig_milli(profile, self._model) for profile, count in offer.mig)
         of_mig = min(sum(self._mig.values()), installed_mig)
         entries += [Entry(holder, UNKNOWN_GPU, milli) for holder, milli in _dealt(of_mig, self._mig)]
         capacity = WHOLE_MILLI * len(offer.gpus) + installed_mig

@@ -1,15 +1,19 @@
 """GET /usage and the metrics of GPU-hours, of a running service."""
 
+from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from extender.api.answers import UsageReport
 from extender.core.observations import Gauge
 from extender.usage.meter import Meter
 from tests.api.bodies import pod
 from tests.api.services import Clock, Kerf, running
 from tests.telemetry.feeds import FakeFeed
+from tests.usage.prometheuses import Told, answering
 
 
 def meter_of(kerf: Kerf) -> Meter:
@@ -175,6 +179,36 @@ def test_a_standby_has_nothing_to_tell() -> None:
         assert kerf.get("/usage/over-time").json()["detail"].startswith("standby: ")
 
 
+def test_a_standby_tells_of_the_past_and_not_what_the_leader_alone_knows() -> None:
+    told: dict[str, Sequence[Told]] = {"booked": [({"namespace": "default"}, 7200)], "capacity": [({}, 9000)]}
+    with answering(told) as prometheus:
+        settings: dict[str, Any] = {"telemetry__url": prometheus.url, "usage__budgets": {"default": 1.0}}
+        with running(feed=FakeFeed(Clock()), leader_election__mode="never", **settings) as standby:
+            found = usage(standby, "since=7d")
+            assert (found["source"], found["budgets"], found["idle"]) == ("prometheus", None, None)
+            assert found["rows"][0]["bookedGpuHours"] == 2.0
+            assert "budgetSpentGpuHours" not in found["rows"][0]
+            msgspec.convert(found, UsageReport)
+        with running(feed=FakeFeed(Clock()), **settings) as leader:
+            found = usage(leader, "since=7d")
+            assert (found["idle"]["pods"], found["budgets"].keys()) == (0, {"default"})
+
+
+@pytest.mark.parametrize(
+    ("query", "note"),
+    [
+        ("", None),
+        ("source=kerf", None),
+        ("since=7d&source=kerf", "only Prometheus can tell of a given time, and source=kerf asks none"),
+        ("since=7d", "no Prometheus is configured (setting telemetry.url)"),
+    ],
+)
+def test_what_is_not_of_the_time_asked_for_says_why_and_nothing_else_does(
+    kerf: Kerf, query: str, note: str | None
+) -> None:
+    assert usage(kerf, query).get("note") == note
+
+
 def test_the_counters_are_what_prometheus_reads(kerf: Kerf) -> None:
     placed(kerf, "p", 2)
     passes(kerf, 0.0)
@@ -243,6 +277,18 @@ def test_a_budget_is_told_in_an_event_by_metrics_and_in_the_rows() -> None:
         }
         assert (event["type"], event["reason"]) == ("Warning", "GPUBudget")
         assert event["message"] == "2.0 of 2 GPU-hours for 30 days are booked (100 %)"
+
+
+def test_whatever_is_booked_on_a_budget_of_nothing_is_more_than_all_of_it() -> None:
+    with running(usage__budgets={"default": 0.0, "other": 0.0}) as kerf:
+        watch = next(part for part in kerf.parts.in_background if type(part).__name__ == "BudgetWatch")
+        placed(kerf, "p", 1)
+        passes(kerf, 3600.0)
+        kerf.run(watch.round())  # type: ignore[attr-defined]
+        assert kerf.metric("kerf_budget_spent_ratio", namespace="default") == float("inf"), "+Inf is above 1"
+        assert kerf.metric("kerf_budget_spent_ratio", namespace="other") == 0
+        assert kerf.events()[-1]["message"] == "1.0 of 0 GPU-hours for 30 days are booked"
+        assert usage(kerf)["rows"][0]["budgetSpentGpuHours"] == 1.0
 
 
 def test_the_age_of_the_oldest_pending_pod_is_told_by_namespace(kerf: Kerf) -> None:

@@ -5,6 +5,7 @@ import io
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -15,6 +16,7 @@ from extender.cli.reports.over_time import _picture
 from extender.cli.reports.sheets import as_csv
 from tests.api.processes import Server, ready_demo
 from tests.controlplane.processes import wait_until
+from tests.telemetry.servers import serving
 
 FAILED, USAGE = 1, 2
 
@@ -67,11 +69,53 @@ def test_a_name_is_no_formula() -> None:
     assert text == "owner,bookedGpuHours\n'=HYPERLINK(1),-1.0\n"
 
 
+HOURS = {f"{name}GpuHours": 1.0 for name in ("booked", "used", "idle", "measured")}
+TOTALS = HOURS | {f"{name}GpuHours": 1.0 for name in ("capacity", "free", "stranded", "sick")}
+NASTY = "Job/\x1b]0;owned\x07[red]x"
+
+
+def of_a_server(told: dict[str, Any], *arguments: str) -> Result:
+    """The output where a server answers so."""
+    body = {"source": "prometheus", "since": 0.0, "until": 1.0, "by": "owner", "totals": TOTALS} | told
+    with serving(lambda *_: (200, json.dumps(body).encode())) as answering:
+        return CliRunner().invoke(app, ["usage", *arguments], env={"KERF_SERVER_URL": answering.url})
+
+
+@pytest.mark.parametrize("arguments", [("--by", "owner"), ("--by", "owner", "-o", "csv"), ("--idle",)])
+def test_names_do_nothing_to_the_terminal(arguments: tuple[str, ...]) -> None:
+    item = {"pod": "a/p", "owner": NASTY, "node": "n", "gpus": 1.0, "idleSeconds": 93_784}
+    idle = {"afterSeconds": 60, "pods": 1, "gpus": 1.0, "items": [item]}
+    told = {"rows": [{"namespace": "a", "owner": NASTY} | HOURS], "budgets": {}, "idle": idle}
+    result = of_a_server(told, *arguments)
+    assert result.exit_code == 0, result.output
+    assert "\x1b" not in result.output and "\x07" not in result.output
+    assert "\\x1b" in result.output and "[red]" in result.output
+    if "--idle" in arguments:
+        assert "1d2h" in result.output
+
+
+def test_who_follows_tells_of_the_past_and_not_who_is_idle() -> None:
+    told = {"rows": [{"namespace": "a", "owner": "Job/x"} | HOURS], "budgets": None, "idle": None}
+    assert "Job/x" in of_a_server(told, "--by", "owner", "--since", "7d").output
+    result = of_a_server(told, "--since", "7d", "--idle")
+    assert result.exit_code == FAILED
+    assert "another replica leads, and it alone knows which pods are idle" in result.output
+
+
 def test_without_a_prometheus_it_says_since_when(server: Server) -> None:
     result = kerf(server, "--since", "7d")
     assert result.exit_code == 0, result.output
     assert (
         "no Prometheus is configured (setting telemetry.url): this is what Kerf has counted itself since "
+        in result.output
+    )
+
+
+def test_kerf_itself_says_that_it_knows_no_other_time(server: Server) -> None:
+    result = kerf(server, "--since", "7d", "--source", "kerf")
+    assert result.exit_code == 0, result.output
+    assert (
+        "only Prometheus can tell of a given time, and source=kerf asks none: this is what Kerf has counted "
         in result.output
     )
 

@@ -21,11 +21,34 @@ def test_nobody_has_more_than_a_part_of_the_lines() -> None:
     assert lines.number(Key("modest", "x", "t4")) == 3
 
 
-def test_who_finds_no_line_counts_under_other() -> None:
+def test_who_finds_no_line_counts_under_other_of_its_namespace_and_then_of_all() -> None:
     lines = Lines(2, 2)
-    for namespace in "abcd":
+    for namespace in "abcde":
         lines.number(Key(namespace, "x", "t4"))
-    assert lines.keys == [Key("a", "x", "t4"), Key("b", "x", "t4"), Key(OTHER, OTHER, "t4")]
+    assert lines.keys == [
+        *(Key("a", "x", "t4"), Key("b", "x", "t4")),  # all the lines of owners
+        Key("c", OTHER, "t4"),  # all those of namespaces
+        Key(OTHER, OTHER, "t4"),
+    ]
+
+
+def test_busy_namespaces_do_not_take_the_names_of_others() -> None:
+    lines = Lines(40, 4)
+    for busy in range(10):
+        for owner in "pqrst":
+            lines.number(Key(f"busy-{busy}", owner, "t4"))
+    for namespace in ("late", "later"):
+        assert lines.keys[lines.number(Key(namespace, "x", "t4"))] == Key(namespace, OTHER, "t4")
+
+
+def test_a_namespace_whose_others_came_first_has_all_its_lines() -> None:
+    lines = Lines(2, 2)
+    for namespace in "abc":
+        lines.number(Key(namespace, "x", "t4"))
+    lines.close(0)
+    lines.close(1)
+    for owner in "yz":
+        assert lines.keys[lines.number(Key("c", owner, "t4"))] == Key("c", owner, "t4")
 
 
 def test_a_namespace_with_a_budget_has_its_lines_however_many_there_are() -> None:
@@ -61,4 +84,4 @@ def test_there_are_never_more_lines_than_allowed(asked: list[tuple[str, str, str
         assert key.namespace in (namespace, OTHER) and key.owner in (owner, OTHER)
         if closed < len(lines.keys):
             lines.close(closed)
-        assert sum(key is not None for key in lines.keys) <= 12 + 2
+        assert sum(key is not None for key in lines.keys) <= 12 + 6 + 2

@@ -65,6 +65,49 @@ def test_a_pod_without_an_owner_is_its_own() -> None:
     assert rig.booked("owner") == {"Pod/notebook": 1.0}
 
 
+@pytest.mark.parametrize(
+    ("owner", "labels", "told"),
+    [
+        ("StatefulSet/llama-7b", {}, "StatefulSet/llama-7b"),
+        ("StatefulSet/llama-70b", {}, "StatefulSet/llama-70b"),
+        ("Job/resnet-50", {}, "Job/resnet-50"),
+        ("Job/train-20261126", {}, "Job/train-20261126"),
+        ("Job/nightly-29728805", {}, "Job/nightly"),
+        ("PyTorchJob/bert-29728805", {}, "PyTorchJob/bert-29728805"),
+        ("ReplicaSet/gpt-4-7d4b9", {"pod-template-hash": "7d4b9"}, "Deployment/gpt-4"),
+        ("ReplicaSet/gpt-4", {"pod-template-hash": "7d4b9"}, "ReplicaSet/gpt-4"),
+        ("ReplicaSet/gpt-4", {"pod-template-hash": ""}, "ReplicaSet/gpt-4"),
+        ("ReplicaSet/gpt-4-7d4b9", {"rollouts-pod-template-hash": "7d4b9"}, "Rollout/gpt-4"),
+    ],
+)
+def test_names_lose_what_a_controller_appended_and_nothing_that_people_chose(
+    owner: str, labels: dict[str, str], told: str
+) -> None:
+    rig = one_node()
+    rig.pod("p", 1, "n", owner=owner, labels=labels)
+    rig.tick()
+    rig.tick(1.0)
+    assert rig.booked("owner") == {told: 1.0}
+
+
+def test_names_of_owners_are_text_and_no_more() -> None:
+    rig = one_node()
+    rig.pod("p", 1, "n", owner="Job/\x1b[2J\nx")
+    rig.pod("q", 1, "n", owner="Job/" + 200 * "\x07")
+    rig.tick()
+    rig.tick(1.0)
+    assert sorted(rig.booked("owner")) == ["Job/" + 31 * "\\x07", "Job/\\x1b[2J\\nx"]
+
+
+@pytest.mark.parametrize(("name", "owner"), [("train-1", "train"), ("llama-7b", "llama-7b"), ("a-1-x", "a-1-x")])
+def test_pods_that_nobody_keeps_are_one_where_they_are_counted_through(name: str, owner: str) -> None:
+    rig = one_node()
+    rig.pod(name, 1, "n")
+    rig.tick()
+    rig.tick(1.0)
+    assert rig.booked("owner") == {f"Pod/{owner}": 1.0}
+
+
 def test_what_is_reserved_is_not_booked() -> None:
     rig = one_node()
     rig.ledger.reserve("uid-p", "n", whole_gpus(2), rig.clock())
@@ -264,6 +307,23 @@ def test_a_node_that_comes_back_in_another_s_place_is_itself() -> None:
     assert (rig.sums()["capacity"], rig.sums()["booked"]) == (40_000_000, 10_000_000)
 
 
+def test_gpus_whose_model_is_known_late_count_as_that_from_then_on() -> None:
+    """As when a pod is bound before the feature discovery's labels arrive; its idle time goes on."""
+    rig = Rig()
+    rig.node("n", 2, product="")
+    rig.pod("p", 1, "n", assigned="0")
+    rig.loads("n", 0.0, 0.0)
+    rig.tick()
+    rig.loads("n", 0.0, 0.0)
+    rig.tick(400.0)
+    rig.node("n", 2, product=A100)
+    rig.tick()
+    rig.loads("n", 0.0, 0.0)
+    rig.tick(200.0)
+    assert rig.booked("gpu_model") == {"unknown": 400.0, "a100-sxm4-80gb": 200.0}
+    assert idle(rig) == [("default/p", 600.0)]
+
+
 # Series
 
 
@@ -298,6 +358,25 @@ def test_a_series_goes_an_hour_after_its_last_gpu_and_begins_anew() -> None:
     rig.tick()
     rig.tick(60.0)
     assert shown(rig) == {"Pod/p": 60.0}
+
+
+def test_who_has_nothing_for_hours_comes_back_to_its_own_series() -> None:
+    """The node's object was gone, and its pod known all the time; others came meanwhile."""
+    rig = one_node()
+    rig.node("m", 4)
+    rig.pod("p", 1, "n", "x")
+    rig.tick()
+    rig.tick(60.0)
+    rig.ledger.remove_node("n")
+    rig.tick()
+    rig.tick(3601.0)
+    rig.pod("q", 2, "m", "y")
+    rig.tick()
+    rig.tick(60.0)
+    rig.node("n", 4)
+    rig.tick()
+    rig.tick(60.0)
+    assert shown(rig) == {"Pod/p": 120.0, "Pod/q": 240.0}
 
 
 def test_masses_of_owners_share_a_series() -> None:

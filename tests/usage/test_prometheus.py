@@ -187,6 +187,9 @@ def test_step_by_step_it_is_what_was_booked_and_adds_up(asked: tuple[World, str]
     steps = asyncio.run(Past(url, Access(), "", Clock()).steps(span, time.time()))
     assert [after.at - before.at for before, after in itertools.pairwise(steps)] == [1800] * (len(steps) - 1)
     for step in steps:
+        if not step.seconds:  # the first minute alone, in which series are 0
+            assert not any(step.amounts)
+            continue
         capacity, free, stranded, sick, booked, *_ = step.amounts
         # Each counter is stretched a little to the ends of a step by itself.
         assert capacity == pytest.approx(free + stranded + sick + booked, rel=0.02)

@@ -78,10 +78,17 @@ def test_what_there_is(node: NodeOffer, held: list[Holding], capacity: int, sick
 
 
 @pytest.mark.parametrize(
-    ("profile", "milli"), [("1g.5gb", 142), ("7g.80gb", 1000), ("1g.6gb", 250), ("1g.6gb+me", 250), ("nonsense", 142)]
+    ("profile", "milli"), [("1g.5gb", 142), ("7g.80gb", 1000), ("1g.6gb", 250), ("1g.6gb.me", 250), ("nonsense", 142)]
 )
 def test_a_mig_device_has_its_compute_slices(profile: str, milli: int) -> None:
     assert mig_milli(profile) == milli
+
+
+def test_how_a_gpu_is_cut_is_told_by_its_model() -> None:
+    node = NodeOffer(mig=(("1g.24gb", 4),))
+    held = [(0, Holding(0, mig=(("1g.24gb", 1),)))]
+    assert shares_of(node, held, "rtx-pro-6000-blackwell-server-edition") == ([Entry(0, -1, 250)], 1000, 0)
+    assert shares_of(node, held, "gh200").capacity_milli == 4 * 142
 
 
 def test_entries_name_their_gpus() -> None:

@@ -5,6 +5,8 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from extender.core.texts import printable
+
 
 def as_csv(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
     """A heading, and a line for each row; keys that are no columns are left out."""
@@ -16,5 +18,7 @@ def as_csv(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _safe(value: Any) -> Any:
-    """Authors choose names, and spreadsheets take some for formulas."""
-    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@") else value
+    """Authors choose names: spreadsheets take some for formulas, and terminals obey others."""
+    if not isinstance(value, str):
+        return value
+    return printable(f"'{value}" if value[:1] in ("=", "+", "-", "@") else value)

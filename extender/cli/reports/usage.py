@@ -12,9 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from extender.cli.client.kerf import FAILED, USAGE, AnswerError, Kerf, Output, asks_kerf, fail, show
+from extender.cli.client.tables import age
 from extender.cli.reports.forms import hours, part, time_of
 from extender.cli.reports.over_time import BAD_REQUEST, TIMEOUT_S, show_over_time
 from extender.cli.reports.sheets import as_csv
+from extender.core.texts import printable
 
 
 class By(StrEnum):
@@ -72,8 +74,10 @@ def usage(
         if error.status in BAD_REQUEST:
             fail(f"--since {since}: {str(error).removeprefix('since: ')}", USAGE)
         fail(str(error), FAILED)
-    if told.get("note") and since:
+    if told.get("note"):
         typer.echo(f"{told['note']}: this is what Kerf has counted itself since {time_of(told['since'])}", err=True)
+    if idle and told["idle"] is None:
+        fail("another replica leads, and it alone knows which pods are idle", FAILED)
     rows = told["idle"]["items"] if idle else told["rows"]
     match output:
         case Form.CSV:
@@ -124,7 +128,9 @@ def _picture(told: Mapping[str, Any], by: By) -> Group:
     for row in told["rows"]:
         table.add_row(*_line(row, by, with_budgets=bool(budgets)))
     idle = told["idle"]
-    foot = [Text(f"{idle['pods']} pods with {idle['gpus']:g} GPUs are idle now (--idle)")] if idle["pods"] else []
+    foot = (
+        [Text(f"{idle['pods']} pods with {idle['gpus']:g} GPUs are idle now (--idle)")] if idle and idle["pods"] else []
+    )
     return Group(head, table if told["rows"] else Text("nothing was booked"), *foot)
 
 
@@ -132,7 +138,7 @@ def _line(row: Mapping[str, Any], by: By, *, with_budgets: bool) -> list[str]:
     names = [row["namespace"], row["owner"]] if by is By.OWNER else [row[by.value]]
     measured = row["measuredGpuHours"]
     cells = [
-        *(escape(name) for name in names),
+        *(escape(printable(name)) for name in names),
         hours(row["bookedGpuHours"]),
         f"{hours(row['usedGpuHours'])} ({part(row['usedGpuHours'], measured)})" if measured else "-",
         f"{hours(row['idleGpuHours'])} ({part(row['idleGpuHours'], measured)})" if measured else "-",
@@ -160,15 +166,8 @@ def _idle_picture(idle: Mapping[str, Any]) -> Group:
     for name in ("GPUS", "IDLE"):
         table.add_column(name, justify="right", no_wrap=True)
     for item in idle["items"]:
-        names = (escape(item[name]) for name in ("pod", "owner", "node"))
-        table.add_row(*names, f"{item['gpus']:g}", _length(item["idleSeconds"]))
+        names = (escape(printable(item[name])) for name in ("pod", "owner", "node"))
+        table.add_row(*names, f"{item['gpus']:g}", age(item["idleSeconds"]))
     hidden = idle["pods"] - len(idle["items"])
     head = Text(f"{idle['pods']} pods with {idle['gpus']:g} GPUs have been idle for {after} or more")
     return Group(head, table, *([Text(f"and {hidden} more")] if hidden else []))
-
-
-def _length(seconds: float) -> str:
-    minutes = int(seconds // 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    return f"{days}d{hours}h" if days else f"{hours}h{minutes:02}m" if hours else f"{minutes}m"

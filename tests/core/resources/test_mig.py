@@ -1,0 +1,30 @@
+"""What part of its GPU's compute a MIG device has."""
+
+import pytest
+
+from extender.core.resources.mig import mig_slices
+
+
+@pytest.mark.parametrize(
+    ("profile", "model", "slices"),
+    [
+        ("1g.5gb", "", (1, 7)),
+        ("7g.80gb", "NVIDIA H100 80GB HBM3", (7, 7)),
+        ("3g.20gb.me", "a100-sxm4-40gb", (3, 7)),
+        ("1g.6gb", "", (1, 4)),
+        ("1g.6gb+me", "", (1, 4)),  # as drivers write it
+        ("1g.6gb.me", "", (1, 4)),  # as the device plugin does
+        ("2g.48gb-me", "", (2, 4)),
+        ("1g.24gb", "NVIDIA GH200 480GB", (1, 7)),
+        ("1g.24gb", "NVIDIA RTX PRO 6000 Blackwell Server Edition", (1, 4)),
+        ("1g.24gb", "rtx-pro-6000-blackwell-server-edition", (1, 4)),
+        ("", "NVIDIA A30", (1, 4)),
+        ("7g.80gb", "a30", (4, 4)),
+        ("2c.3g.20gb", "", (2, 7)),
+        ("nonsense", "", (1, 7)),
+        ("9g.80gb", "", (1, 7)),
+        ("", "", (1, 7)),
+    ],
+)
+def test_a_device_has_its_part_of_the_slices(profile: str, model: str, slices: tuple[int, int]) -> None:
+    assert mig_slices(profile, model) == slices
