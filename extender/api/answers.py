@@ -8,11 +8,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-
-def _key(name: str) -> str:
-    """`memory_free_mib` is `memoryFreeMiB`."""
-    first, *rest = name.split("_")
-    return first + "".join(word.capitalize() for word in rest).replace("Mib", "MiB")
+from extender.api.reads.keys import camel as _key
+from extender.api.reads.workload_answers import WorkloadList
 
 
 class ProbeStatus(msgspec.Struct):
@@ -51,65 +48,6 @@ class PendingList(msgspec.Struct, rename=_key):
     total: int
     more: int
     at_least: bool
-
-
-class WorkloadPod(msgspec.Struct, rename=_key):
-    pod: str
-    namespace: str
-    owner: str
-    gang: str | None
-    state: Literal["running", "starting", "ending", "held", "placing", "pending", "gated"]
-    node: str | None
-    model: str | None
-    gpus: float | None
-    indices: list[int]
-    memory_mib: int | None
-    request: str | None
-    load: float | None
-    idle_seconds: float | None
-    priority: int
-    since: float | None
-    explain: str | None
-
-
-class WorkloadSums(msgspec.Struct, rename=_key):
-    pods: int
-    states: dict[str, int]
-    gpus_booked: float
-    gpus_asked: float
-    load: float | None
-    idle_pods: int
-    idle_gpus: float
-
-
-class WorkloadGroup(WorkloadSums, rename=_key):
-    namespace: str
-    owner: str | None
-    idle_seconds: float | None
-    since: float | None
-    priority: int
-
-
-class WorkloadNames(msgspec.Struct):
-    """Of each kind those that have the text of `q` in their own names."""
-
-    pods: list[str]
-    owners: list[str]
-    namespaces: list[str]
-    gangs: list[str]
-
-
-class WorkloadList(msgspec.Struct, rename=_key):
-    by: Literal["pod", "owner", "namespace"]
-    pods: list[WorkloadPod]
-    groups: list[WorkloadGroup]
-    total: int
-    more: int
-    at_least: bool
-    totals: WorkloadSums
-    states: dict[str, int]
-    idle_after_seconds: float | None
-    found: WorkloadNames | None
 
 
 class ClusterTotals(msgspec.Struct, rename=_key):

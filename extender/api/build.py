@@ -26,8 +26,8 @@ from extender.explain.undecided_pods import UndecidedPods
 from extender.explain.waiting_pods import Waitlist
 from extender.explain.what_if.answers import WhatIfAnswers
 from extender.explain.what_if.standing import MissingNodes
-from extender.explain.workloads.bound_pods import belonging
-from extender.explain.workloads.build import build_workloads
+from extender.explain.workload_tables.bound_pods import belonging
+from extender.explain.workload_tables.build import build_workloads
 from extender.kube.background import Tasks
 from extender.kube.client import Transport
 from extender.kube.objects import Pod

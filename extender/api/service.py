@@ -17,7 +17,7 @@ from extender.explain.undecided_pods import UndecidedPods
 from extender.explain.waiting_pods import Waitlist
 from extender.explain.what_if.answers import WhatIfAnswers
 from extender.explain.what_if.standing import MissingNodes
-from extender.explain.workloads.answers import Workloads
+from extender.explain.workload_tables.answers import Workloads
 from extender.kube.background import Tasks
 from extender.ledger.mirror import Mirror
 from extender.metrics.registry import Metrics

@@ -13,9 +13,9 @@ import pytest
 from extender.core.observations import Gauge
 from extender.core.resources.requests import AskedUnit, GpuRequest
 from extender.explain.waiting_pods import Awaited
-from extender.explain.workloads.bound_pods import BoundPod, BoundPods
-from extender.explain.workloads.selections import Question, chosen, long_idle, of_states, summed, told_sums
-from extender.explain.workloads.tables import HAVE, STATES, Sources, Workload, WorkloadTable, table_of
+from extender.explain.workload_tables.bound_pods import BoundPod, BoundPods
+from extender.explain.workload_tables.selections import Question, chosen, long_idle, of_states, summed, told_sums
+from extender.explain.workload_tables.tables import HAVE, STATES, Sources, Workload, WorkloadTable, table_of
 from extender.kube import objects
 from extender.queueing.pods.objects import GATE
 from extender.usage.holders import Holder, Who

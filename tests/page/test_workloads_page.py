@@ -127,6 +127,56 @@ def test_going_back_closes_the_drawer(at: At) -> None:
     expect(page).to_have_url(re.compile(r"#workloads\?by=pod$"))
 
 
+def told(**more: Any) -> dict[str, Any]:
+    """A pod as `GET /workloads` has it."""
+    return {
+        **{"pod": "a/p", "namespace": "a", "owner": "Job/train", "gang": None, "state": "running", "node": "n"},
+        **{"model": "t4", "gpus": 2.0, "indices": [0, 1], "memoryMiB": 32768, "request": None, "load": 0.01},
+        **{"idleSeconds": None, "priority": 0, "since": None, "explain": "kerf explain a/p", **more},
+    }
+
+
+def test_what_is_idle_held_shared_or_of_a_gang_is_told_as_that(open_page: Opener) -> None:
+    states = dict.fromkeys(("running", "starting", "ending", "held", "placing", "pending", "gated"), 0)
+    pods = [
+        told(pod="a/sleeps", idleSeconds=7200.0),
+        told(pod="a/rests", idleSeconds=300.0),
+        told(pod="a/share", gpus=0.25, indices=[3], memoryMiB=8192, gang="a/ring", owner="Pod/share"),
+        told(pod="a/claim", owner="ResourceClaim/claim", state="held", explain=None),
+        told(pod="a/slice", gpus=None, node=None, state="gated", request="2 GPU replicas"),
+    ]
+    totals = {"pods": 5, "states": states, "gpusBooked": 6.25, "gpusAsked": 0.0, "load": 0.01}
+    answer = {
+        **{"by": "pod", "pods": pods, "groups": [], "total": 5, "more": 0, "atLeast": True, "found": None},
+        **{
+            "totals": totals | {"idlePods": 1, "idleGpus": 2.0},
+            "states": states | {"running": 3, "held": 1, "idle": 1},
+        },
+        "idleAfterSeconds": 1800.0,
+    }
+    page = open_page()
+    page.route("**/workloads?*", lambda route: route.fulfill(json=answer))
+    page.evaluate("location.hash = '#workloads?by=pod'")
+    expect(rows(page)).to_have_count(5)
+    count = page.locator("#workloads .count")
+    expect(count).to_have_text("at least 5 pods, 6.25 GPUs booked; 1 with 2 GPUs idle for 30 min or more")
+    sleeps, rests, share, claim, gated = rows(page).all()
+    expect(sleeps.locator("strong.poor")).to_have_text("2 h")
+    expect(rests).to_contain_text("5 min")
+    expect(rests.locator("strong.poor")).to_have_count(0)
+    expect(share).to_contain_text("0.25, 8 GiB")
+    expect(share.get_by_role("link", name="gang a/ring")).to_have_attribute("href", "#workloads?by=pod&gang=a/ring")
+    expect(claim.get_by_role("rowheader").get_by_role("link", name="a/claim", exact=True)).to_have_count(0)
+    expect(gated).to_contain_text("2 GPU replicas")
+    expect(page.get_by_role("group", name="State of workloads").get_by_role("button", name="held")).to_have_text(
+        "held 1"
+    )
+    page.unroute("**/workloads?*")
+    page.route("**/workloads?*", lambda route: route.abort())
+    expect(count).to_have_text("Kerf does not answer")
+    expect(rows(page)).to_have_count(5)  # what was known stays
+
+
 @pytest.mark.parametrize("panel", ["cluster", "waiting", "workloads", "decisions", "what-if", "usage"])
 @pytest.mark.parametrize("width", [390, 1280])
 def test_each_panel_has_an_address_that_leads_to_it(at: At, panel: str, width: int) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import FastAPI, Query, Response
 
 from extender.api import wire
-from extender.explain.workloads.selections import By, Question, Sort, State
+from extender.explain.workload_tables.selections import By, Question, Sort, State
 
 if TYPE_CHECKING:
     from extender.api.service import Service

@@ -188,7 +188,7 @@ class Workloads {
     const open = this.#open.get(key);
     const flip = () => (this.#open.has(key) ? this.#shut(key) : this.#unfold(group));
     const toggle = el('button', {
-      class: 'plain toggle', type: 'button', 'data-key': `toggle ${key}`, 'aria-expanded': String(Boolean(open)),
+      class: 'plain toggle', type: 'button', 'aria-expanded': String(Boolean(open)),
       'aria-label': `List pods of ${group.owner} in ${group.namespace}`, click: flip,
     }, open ? '▾' : '▸');
     const rows = [groupRow(group, told, toggle)];

@@ -9,8 +9,8 @@ import numpy as np
 
 from extender.core.clusters import Rows
 from extender.explain.waiting_pods import Waitlist
-from extender.explain.workloads.bound_pods import BoundPods
-from extender.explain.workloads.selections import (
+from extender.explain.workload_tables.bound_pods import BoundPods
+from extender.explain.workload_tables.selections import (
     Question,
     Sums,
     chosen,
@@ -23,7 +23,7 @@ from extender.explain.workloads.selections import (
     summed,
     told_sums,
 )
-from extender.explain.workloads.tables import HAVE, HELD, STATES, Sources, Workload, WorkloadTable, table_of
+from extender.explain.workload_tables.tables import HAVE, HELD, STATES, Sources, Workload, WorkloadTable, table_of
 from extender.ledger.ledger import Ledger
 from extender.usage.idle import IdleTimes
 from extender.usage.rates import Occupants

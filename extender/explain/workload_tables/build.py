@@ -3,8 +3,8 @@
 import time
 
 from extender.explain.waiting_pods import Waitlist
-from extender.explain.workloads.answers import Workloads
-from extender.explain.workloads.bound_pods import BoundPods
+from extender.explain.workload_tables.answers import Workloads
+from extender.explain.workload_tables.bound_pods import BoundPods
 from extender.scheduling.build import Foundation
 from extender.usage.holders import Holders
 from extender.usage.rates import Occupants

@@ -12,7 +12,7 @@ import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Floats, Longs
 from extender.explain.waiting_pods import Awaited
-from extender.explain.workloads.bound_pods import BoundPod
+from extender.explain.workload_tables.bound_pods import BoundPod
 from extender.ledger.ledger import Claim
 from extender.usage.holders import Holder
 from extender.usage.shares import asked_milli

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from extender.core.clusters import Floats, Longs, Mask, Rows
-from extender.explain.workloads.tables import HAVE, STATES, Workload, WorkloadTable
+from extender.explain.workload_tables.tables import HAVE, STATES, Workload, WorkloadTable
 
 By = Literal["pod", "owner", "namespace"]
 Sort = Literal["idle", "gpus", "load", "age", "priority", "pods", "name"]
