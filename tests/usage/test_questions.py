@@ -2,10 +2,8 @@
 
 import pytest
 
-from extender.telemetry.sources.prometheus_client import Counts
 from extender.telemetry.sources.source import Access
-from extender.usage.asking import _asked_by_step
-from extender.usage.questions import Question, Step, query, seconds_of
+from extender.usage.questions import Question, query, seconds_of
 
 
 @pytest.mark.parametrize(
@@ -40,21 +38,3 @@ def test_what_is_none_is_refused_with_what_would_be_right(text: str) -> None:
 def test_what_prometheus_is_asked(by: str, what: str, matchers: str, expected: str) -> None:
     found = query(Question("http://p", Access(), 3600, by, matchers), what)
     assert found.replace("sum(", "sum (") == expected
-
-
-def test_in_steps_what_is_no_number_is_left_out() -> None:
-    """Whatever a Prometheus answers, the answer is one that can be told."""
-    asked: list[str] = []
-
-    class Odd:
-        def counted_over(self, query: str, first: int, last: int, step_s: int) -> list[Counts]:
-            asked.append(query)
-            assert (first, last, step_s) == (1200, 1800, 600)
-            values = [(1200.0, "600"), (1800.0, "NaN" if "free" in query else "+Inf"), (9000.0, "1")]
-            return [Counts({"namespace": "x"} if "by (namespace)" in query else {}, values)]
-
-    question = Question("http://p", Access(), 1200, "namespace", 'cluster="a"', 600, 600, 1800)
-    answer = _asked_by_step(Odd(), question)  # type: ignore[arg-type]
-    assert answer.steps == [Step(600, 600.0, [600.0] * 8, {"x": 600.0})]
-    assert asked[0] == 'sum (increase(kerf_capacity_gpu_seconds_total{cluster="a"}[600s]))'
-    assert asked[-1] == 'sum (increase(kerf_counted_seconds_total{cluster="a"}[600s]))'
