@@ -280,13 +280,15 @@ def test_kubectls_plugin_runs_from_its_archive_and_krew_finds_it(release: Releas
     with tarfile.open(archive) as packed:
         assert packed.getnames() == ["LICENSE", "kubectl-kerf"]
         packed.extractall(tmp_path, filter="data")
-    (tmp_path / "pod.yaml").write_text("a: [")
+    program = str(tmp_path / "kubectl-kerf")
+    yaml_within = f"import sys; sys.path.insert(0, {program!r}); import yaml; print(yaml.__file__, yaml.safe_dump([1]))"
     for words, said in (
-        (["--help"], "what-if"),
-        (["explain", "--help"], "NAMESPACE/NAME"),
-        (["what-if", "-f", str(tmp_path / "pod.yaml")], "pod.yaml"),
+        ([program, "--help"], "what-if"),
+        ([program, "explain", "--help"], "NAMESPACE/NAME"),
+        ([program, "what-if", "-f", str(tmp_path / "pod.yaml")], "pod.yaml"),
+        (["-c", yaml_within], f"{program}/yaml"),
     ):
-        command = [sys.executable, "-I", "-S", str(tmp_path / "kubectl-kerf"), *words]
+        command = [sys.executable, "-I", "-S", *words]
         done = subprocess.run(command, check=False, capture_output=True, text=True, env={"PATH": "/usr/bin:/bin"})
         assert said in done.stdout + done.stderr, done.stderr
         assert "Traceback" not in done.stderr
