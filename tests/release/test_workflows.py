@@ -278,7 +278,7 @@ def test_kubectls_plugin_runs_from_its_archive_and_krew_finds_it(release: Releas
     with tarfile.open(archive) as packed:
         assert packed.getnames() == ["LICENSE", "kubectl-kerf"]
         packed.extractall(tmp_path, filter="data")
-    (tmp_path / "pod.yaml").write_text("a: [")
+    program = str(tmp_path / "kubectl-kerf")
     with answering(b'{"pods": ["x"]}') as kerf:
         for words, said in (
             (["--help"], "what-if"),
@@ -287,7 +287,7 @@ def test_kubectls_plugin_runs_from_its_archive_and_krew_finds_it(release: Releas
             (["pending", "-o", "json", "--server", kerf], '"x"'),
             (["pending", "-o", "yaml", "--server", kerf], "- x"),
         ):
-            command = [sys.executable, "-I", "-S", str(tmp_path / "kubectl-kerf"), *words]
+            command = [sys.executable, "-I", "-S", program, *words]
             done = subprocess.run(command, check=False, capture_output=True, text=True, env={"PATH": "/usr/bin:/bin"})
             assert said in done.stdout + done.stderr, done.stderr
             assert "Traceback" not in done.stderr
