@@ -97,6 +97,7 @@ def _pod(
     if owner:
         reference = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": owner, "uid": f"sample-{owner}"}
         metadata["ownerReferences"] = [reference | {"controller": True}]
+        metadata["labels"] = {"pod-template-hash": owner.rpartition("-")[2]}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
