@@ -27,6 +27,9 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 PROBES: Final = frozenset({"/healthz", "/readyz", "/syncz"})
 METRICS: Final = "/metrics"
+_PAGE_FILES: Final = "/page/"
+_FILES_A_CALL: Final = 10
+"""A page is some forty files; one that is refused leaves it blank."""
 OPERATED: Final = frozenset({"/defrag/apply", "/defrag/stop"})
 """What moves pods: for operators alone, wherever they are."""
 OPERATOR: Final = "kerf.operator"
@@ -71,6 +74,9 @@ class Guard:
         self._tokens = Tokens(settings.token_file) if settings.token_file else None
         self._operators = Tokens(settings.apply_token_file) if settings.apply_token_file else None
         self._rates = Rates(settings.calls_per_s, settings.burst, settings.calls_at_once, clock)
+        self._file_rates = Rates(
+            _FILES_A_CALL * settings.calls_per_s, _FILES_A_CALL * settings.burst, settings.calls_at_once, clock
+        )
         self._open = PROBES | ({METRICS} if settings.metrics is OpenTo.ALL else set())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -78,7 +84,9 @@ class Guard:
             await self._app(scope, receive, send)
             return
         client, refusal = self._judged(scope)
-        if wait_s := self._rates.wait_s(client):
+        of_page = refusal is None and scope["path"].startswith(_PAGE_FILES)  # guesses of tokens are not
+        rates = self._file_rates if of_page else self._rates
+        if wait_s := rates.wait_s(client):
             refusal = too_many("setting access.calls_per_s", wait_s)
         elif refusal is None and not self._rates.begin(client):
             refusal = too_many("setting access.calls_at_once", 1.0)

@@ -32,7 +32,7 @@ class AccessSettings(Section):
     """Host names, besides localhost and IP addresses, under which browsers on loopback may call Kerf, such as a local
     proxy's."""
     calls_per_s: float = Field(default=50.0, ge=0)
-    """Requests per second for each client (token or address); 0: no limit."""
+    """Requests per second for each client (token or address); of files of the page ten times as many. 0: no limit."""
     burst: int = Field(default=200, ge=1)
     """Requests that a client may send at once before that limit applies."""
     calls_at_once: int = Field(default=32, ge=1)
