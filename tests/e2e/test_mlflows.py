@@ -194,4 +194,4 @@ def test_m8_what_a_flow_says_stays(plane: ControlPlane, cluster: KerfCluster) ->
     plane.request("POST", FLOWS, flow())
     with pytest.raises(ApiError, match="a flow can't be changed"):
         changed = {"spec": {"pipeline": {"stage2": {"step": [{"mlfun": "x"}]}}}}
-        plane.request("PATCH", f"{FLOWS}/lstm-pipeline", changed)
+        plane.request("PATCH", f"{FLOWS}/lstm-pipeline", changed, "application/merge-patch+json")
