@@ -240,13 +240,13 @@ def test_addresses_of_one_network_are_one_client() -> None:
 
 def test_files_of_the_page_have_a_larger_limit_of_their_own() -> None:
     """A page is some forty of them, and blank without one."""
-    service = Service(access__open_to="all", access__calls_per_s=0.5, access__burst=3)
+    service = Service(access__open_to="all", access__calls_per_s=0.001, access__burst=3)
     assert [service("/page/main.js", "10.0.0.1").status for _ in range(31)] == [200] * 30 + [429]
     assert [service("/version", "10.0.0.1").status for _ in range(4)] == [200, 200, 200, 429]
 
 
 def test_guesses_of_tokens_have_the_smaller_limit_wherever_they_go(tokens: Path) -> None:
-    service = Service(access__token_file=str(tokens), access__calls_per_s=0.5, access__burst=3)
+    service = Service(access__token_file=str(tokens), access__calls_per_s=0.001, access__burst=3)
     assert [service("/page/main.js", "10.0.0.1").status for _ in range(4)] == [401, 401, 401, 429]
 
 
