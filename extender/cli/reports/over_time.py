@@ -12,7 +12,7 @@ from rich.text import Text
 
 from extender.cli.client.kerf import FAILED, USAGE, AnswerError, Kerf, Output, fail, show
 from extender.cli.reports.forms import hours, time_of
-from extender.cli.reports.sheets import as_csv
+from extender.cli.reports.sheets import Form, as_csv
 
 TIMEOUT_S: Final = 90.0
 """Prometheus may take a minute over weeks."""
@@ -33,8 +33,8 @@ _MILLION: Final = 1_000_000
 _TOLD: Final = "source", "since", "until", "stepSeconds", "namespaces"
 
 
-def show_over_time(kerf: Kerf, since: str, step: str, source: str, form: str) -> None:
-    """Ask, and print the answer as `table`, `json` or `csv`; ends the command where there is none."""
+def show_over_time(kerf: Kerf, since: str, step: str, source: str, form: Form) -> None:
+    """Ask, and print the answer; ends the command where there is none."""
     try:
         query = urlencode({"since": since, "step": step, "source": source})
         told = kerf.ask(f"/usage/over-time?{query}", timeout_s=TIMEOUT_S)
@@ -48,14 +48,14 @@ def show_over_time(kerf: Kerf, since: str, step: str, source: str, form: str) ->
         typer.echo(f"{note}: this is what Kerf has counted itself{began}", err=True)
     rows = told["steps"]
     match form:
-        case "csv":
+        case Form.CSV:
             dated = [row | {"from": datetime.fromtimestamp(row["at"], UTC).isoformat()} for row in rows]
             typer.echo(as_csv(("from", "seconds", *_AMOUNTS), dated), nl=False)
-        case "json":
+        case Form.JSON:
             totals = {name: round(sum(row[name] for row in rows), 6) for name in _AMOUNTS}
             answer = {"rows": rows, "totals": totals} | {name: told[name] for name in _TOLD}
             show(answer, Output.JSON, lambda console: None)
-        case _:
+        case Form.TABLE:
             show(told, Output.TABLE, lambda console: console.print(_picture(told)))
 
 

@@ -1,11 +1,25 @@
-"""Rows as CSV, as spreadsheets may read them."""
+"""The forms of a report; rows as CSV, as spreadsheets may read them."""
 
 import csv
 import io
 from collections.abc import Mapping, Sequence
-from typing import Any
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
 
 from extender.core.texts import printable
+
+
+class Form(StrEnum):
+    """Form of the answer."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+
+
+FormOption = Annotated[Form, typer.Option("--output", "-o", help="table, json or csv.")]
 
 
 def as_csv(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:

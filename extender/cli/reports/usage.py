@@ -15,7 +15,7 @@ from extender.cli.client.kerf import FAILED, USAGE, AnswerError, Kerf, Output, a
 from extender.cli.client.tables import age
 from extender.cli.reports.forms import hours, part, time_of
 from extender.cli.reports.over_time import BAD_REQUEST, TIMEOUT_S, show_over_time
-from extender.cli.reports.sheets import as_csv
+from extender.cli.reports.sheets import Form, FormOption, as_csv
 from extender.core.texts import printable
 
 
@@ -35,14 +35,6 @@ class Source(StrEnum):
     PROMETHEUS = "prometheus"
 
 
-class Form(StrEnum):
-    """Form of the answer."""
-
-    TABLE = "table"
-    JSON = "json"
-    CSV = "csv"
-
-
 @asks_kerf
 def usage(
     kerf: Kerf,
@@ -59,13 +51,13 @@ def usage(
     step: Annotated[
         str, typer.Option(help="Instead of rows by name, one for each step of --since: 1d, 15m.", metavar="TIME")
     ] = "",
-    output: Annotated[Form, typer.Option("--output", "-o", help="table, json or csv.")] = Form.TABLE,
+    output: FormOption = Form.TABLE,
 ) -> None:
     """GPU-hours booked, used and idle. From Prometheus with --since, where Kerf has one; else since Kerf's start."""
     if step:
         if not since or idle or by is not By.NAMESPACE:
             fail("--step needs --since, and goes with neither --idle nor --by", USAGE)
-        show_over_time(kerf, since, step, source.value, output.value)
+        show_over_time(kerf, since, step, source.value, output)
         return
     query = urlencode({"since": since, "by": by.value, "source": source.value})
     try:

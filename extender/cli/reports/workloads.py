@@ -13,7 +13,7 @@ from rich.text import Text
 
 from extender.cli.client.kerf import FAILED, USAGE, AnswerError, Kerf, Output, asks_kerf, fail, show
 from extender.cli.client.tables import age
-from extender.cli.reports.sheets import as_csv
+from extender.cli.reports.sheets import Form, FormOption, as_csv
 from extender.core.texts import printable
 
 _UNREADABLE: Final = 422
@@ -59,14 +59,6 @@ class State(StrEnum):
     GATED = "gated"
 
 
-class Form(StrEnum):
-    """Form of the answer."""
-
-    TABLE = "table"
-    JSON = "json"
-    CSV = "csv"
-
-
 @asks_kerf
 def workloads(  # noqa: PLR0913, PLR0917 - options of a command
     kerf: Kerf,
@@ -82,7 +74,7 @@ def workloads(  # noqa: PLR0913, PLR0917 - options of a command
     sort: Annotated[Sort, typer.Option(help="What comes first: idle pods, most GPUs, least load, ...")] = Sort.IDLE,
     reverse: Annotated[bool, typer.Option("--reverse", "-r", help="The other way round.")] = False,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Most rows.")] = 100,
-    output: Annotated[Form, typer.Option("--output", "-o", help="table, json or csv.")] = Form.TABLE,
+    output: FormOption = Form.TABLE,
 ) -> None:
     """Every pod that has GPUs or asks for some: how it is, where, since when, and how its GPUs are used. Idle ones come
     first. Asks a running Kerf."""
