@@ -3,6 +3,7 @@
 import { el, fill } from '../dom.js';
 import { ClusterMap } from '../map.js';
 import { NodeTable } from '../nodes.js';
+import { tab, tabList } from '../tabs.js';
 
 // What each look of a cell means, and whether some node has it; the legend holds these alone.
 const LEGEND = [
@@ -43,39 +44,13 @@ export default {
     ];
     head.append(
       el('label', { class: 'search' }, el('span', { class: 'unseen' }, 'Find nodes by name or model'), find),
-      el('div', { role: 'tablist', 'aria-label': 'Cluster view', class: 'tabs' }, views.map((view) => view.button)),
     );
     body.append(...views.map((view) => view.panel));
     const open = (node) => (location.hash = `node/${encodeURI(node)}`);
     views[0].shown = new ClusterMap(store, canvases, chosen, open);
     views[1].shown = new NodeTable(store, views[1].panel);
+    head.append(tabList('Cluster view', views, ({ shown }) => shown.build()));
 
-    function choose(wanted) {
-      for (const { button, panel, shown } of views) {
-        button.setAttribute('aria-selected', String(button === wanted));
-        button.tabIndex = button === wanted ? 0 : -1;
-        panel.hidden = button !== wanted;
-        if (button === wanted) shown.build();
-      }
-    }
-
-    for (const [index, { button }] of views.entries()) {
-      button.addEventListener('click', () => choose(button));
-      button.addEventListener('keydown', (event) => {
-        if (event.key !== 'ArrowLeft' && event.key !== 'ArrowRight') return;
-        const other = views[1 - index].button;
-        choose(other);
-        other.focus();
-      });
-    }
-    choose(views[0].button);
     find.addEventListener('input', () => views.forEach(({ shown }) => shown.filter(find.value)));
   },
 };
-
-/** A button of the tab list and the panel that it shows. */
-function tab(name, title, ...children) {
-  const button = el('button', { role: 'tab', id: `tab-${name}`, 'aria-controls': `panel-${name}` }, title);
-  const panel = el('div', { role: 'tabpanel', id: `panel-${name}`, 'aria-labelledby': `tab-${name}` }, children);
-  return { button, panel };
-}

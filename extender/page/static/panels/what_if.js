@@ -1,6 +1,7 @@
 // What if: questions that POST /what-if takes, one form for each kind, and the answer in words.
 
 import { el } from '../dom.js';
+import { tab, tabList } from '../tabs.js';
 import { answerWords, askWhatIf } from '../what_if/answer.js';
 import { FORMS } from '../what_if/forms.js';
 
@@ -11,35 +12,13 @@ export default {
   build({ head, body, store }) {
     const result = el('div', { id: 'what-if-result', role: 'status' });
     const views = FORMS.map((form) => view(form, store, result));
-    head.append(el('div', { role: 'tablist', 'aria-label': 'Question', class: 'tabs' }, views.map(({ button }) => button)));
     body.append(el('p', { class: 'hint' }, 'Nothing is reserved or changed.'), ...views.map(({ panel }) => panel), result);
-
-    function choose(wanted) {
-      for (const { button, panel } of views) {
-        button.setAttribute('aria-selected', String(button === wanted));
-        button.tabIndex = button === wanted ? 0 : -1;
-        panel.hidden = button !== wanted;
-      }
-      result.replaceChildren(); // it answers another question
-    }
-
-    for (const [index, { button }] of views.entries()) {
-      button.addEventListener('click', () => choose(button));
-      button.addEventListener('keydown', (event) => {
-        const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-        if (!step) return;
-        const other = views.at((index + step) % views.length).button;
-        choose(other);
-        other.focus();
-      });
-    }
-    choose(views[0].button);
+    head.append(tabList('Question', views, () => result.replaceChildren())); // it answers another question
   },
 };
 
 /** A tab, and the form that it shows. Each answers in the same place. */
 function view({ name, title, hint, fields, question }, store, result) {
-  const button = el('button', { role: 'tab', id: `tab-if-${name}`, 'aria-controls': `panel-if-${name}` }, title);
   const shown = fields(store);
   const run = el('button', {}, 'Run');
   const fault = el('p', { class: 'fault all', id: `fault-if-${name}` });
@@ -60,8 +39,7 @@ function view({ name, title, hint, fields, question }, store, result) {
     run.disabled = false;
   };
   const form = el('form', { class: 'trial', novalidate: true, submit }, shown.map(({ label }) => label), fault, run);
-  const panel = el('div', { role: 'tabpanel', id: `panel-if-${name}`, 'aria-labelledby': `tab-if-${name}` }, el('p', { class: 'hint' }, hint), form);
-  return { button, panel };
+  return tab(`if-${name}`, title, el('p', { class: 'hint' }, hint), form);
 }
 
 /** Tell of a fault, beside the field that it is in where it names one; of none if the text is "". */
