@@ -51,7 +51,8 @@ class Room:
         self.cluster = KerfCluster(plane, kerf)
         self.kubelet = Kubelet(plane)
 
-    def scatter(self, *, waits: bool = True) -> None:
+    def scatter(self) -> None:
+        """Four pods, one on each node."""
         self.cluster.add_nodes(*(gpu_node(name, gpus=4) for name in "abcd"))
         for number in range(8):
             self.replica_set(f"rs{number}")
@@ -68,11 +69,12 @@ class Room:
             return sorted(self.on_nodes().values()) == list("abcd")
 
         wait_until(is_half_full, WITHIN_S, "each node is half full")
+
+    def gang(self) -> None:
+        """It comes."""
         for number in range(2):
             gang = {"kerf.dev/gang": "train", "kerf.dev/gang-size": "2"}
             self.cluster.submit(f"g{number}", gpus=4, annotations=gang, schedulingGates=GATES)
-        if waits:
-            wait_until(lambda: self.waits("g0") and self.waits("g1"), WITHIN_S, "the gang waits")
 
     def replica_set(self, name: str) -> None:
         container = {"name": "main", "image": "example/work", "resources": {"limits": {"nvidia.com/gpu": 2}}}
@@ -155,6 +157,8 @@ def room(plane: ControlPlane) -> Iterator[Room]:
     try:
         with made.kubelet:
             made.scatter()
+            made.gang()
+            wait_until(lambda: made.waits("g0") and made.waits("g1"), WITHIN_S, "the gang waits")
             yield made
             made.close()
     finally:

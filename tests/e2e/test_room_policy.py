@@ -1,17 +1,21 @@
-"""Room that Kerf makes by itself, on the real API server and ReplicaSet controller: within its windows, if it may."""
+"""Room that Kerf makes by itself, on the real API server and ReplicaSet controller: within its windows, if it may; and
+nodes that it empties, by itself or for `kerf drain`."""
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.controlplane.kerf import QUEUE_RBAC, RBAC, SERVICE_ACCOUNT
+from tests.controlplane.kerf import QUEUE_RBAC, RBAC, ROOT, SERVICE_ACCOUNT
 from tests.controlplane.plane import ControlPlane
-from tests.controlplane.processes import wait_until
+from tests.controlplane.processes import clean_environment, wait_until
 from tests.e2e.test_making_room import WITHIN_S, Room
 
 pytestmark = [pytest.mark.e2e, pytest.mark.controlplane]
@@ -36,12 +40,14 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
 
 
 @contextmanager
-def scattered(plane: ControlPlane, *options: str) -> Iterator[Room]:
+def scattered(plane: ControlPlane, *options: str, gang: bool = True) -> Iterator[Room]:
     """On each of four nodes a pod has two of four GPUs, a gang of two whole nodes waits, Kerf goes by its policy."""
     room = Room(plane, *EAGER, *options)
     try:
         with room.kubelet:
-            room.scatter(waits=False)
+            room.scatter()
+            if gang:
+                room.gang()
             yield room
             room.close()
     finally:
@@ -115,3 +121,44 @@ def test_a_pod_leaves_a_gpu_that_has_become_sick(plane: ControlPlane) -> None:
         assert {other: uid for other, uid in uids(room).items() if other != app} == others
         time.sleep(QUIET_S)
         assert room.state()["evicted"] == 1, "it is moved once"
+
+
+def test_nodes_are_kept_free_while_nobody_waits(plane: ControlPlane) -> None:
+    options = ("--set=defrag.mode=act", ALWAYS, "--set=defrag.free_nodes=2")
+    with scattered(plane, *options, gang=False) as room:
+        apps = room.on_nodes().keys()
+        state = room.ends("done")
+        free = sorted(set("abcd") - set(room.on_nodes().values()))
+        assert (state["target"], state["evicted"]) == (f"emptying {', '.join(free)}", 2)
+        wait_until(lambda: room.on_nodes().keys() == apps, WITHIN_S, "all that were moved run")
+        time.sleep(QUIET_S)
+        assert (room.state()["evicted"], policy_of(room)["begun"]) == (2, 1), "as many as were wished for, and no more"
+
+
+def test_a_node_is_emptied_before_maintenance(plane: ControlPlane, tmp_path: Path) -> None:
+    """As its page says: cordon, `kerf drain --apply`, and nothing is left for kubectl but pods without GPUs."""
+    token = tmp_path / "operators"
+    token.write_text("a-token-of-operators\n")
+
+    def drain(room: Room, *arguments: str) -> tuple[int, str]:
+        command = [sys.executable, "-m", "extender", "drain", "--server", room.cluster.kerf.url, *arguments]
+        told = clean_environment() | {"KERF_SERVER_TOKEN_FILE": str(token)}
+        done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True, env=told)
+        return done.returncode, done.stdout + done.stderr
+
+    with scattered(plane, f"--set=access.apply_token_file={token}", gang=False) as room:
+        plane.request("PATCH", "/api/v1/nodes/a", {"spec": {"unschedulable": True}}, "application/merge-patch+json")
+        before = uids(room)
+        app = next(app for app, node in room.on_nodes().items() if node == "a")
+        code, told = drain(room, "a")
+        assert (code, uids(room)) == (0, before), told
+        code, told = drain(room, "a", "--apply")
+        assert code == 0, told
+        assert room.on_nodes()[app] in {"b", "c", "d"}
+        after = uids(room)
+        assert {name for name in after if after[name] != before[name]} == {app}
+        assert drain(room, "a", "-o", "json")[0] == 0, "there is nothing left to do"
+
+        code, told = drain(room, "b", "c", "d")
+        assert code == 3, told
+        assert uids(room) == after
