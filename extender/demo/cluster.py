@@ -1,7 +1,9 @@
 """The demo's sample cluster: some dozens of heterogeneous nodes, with pods running and pending."""
 
 import random
+import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from extender.core.resources.nodes import (
@@ -27,11 +29,15 @@ _POOLS: Final = (
 _SHARED: Final = ("t4-shared", 2, 2, "Tesla-T4-SHARED", 15360, 4)
 _NUM_CPU_NODES: Final = 4
 _SEED: Final = 42
+_AGES_S: Final = (1800.0, 259_200.0)
+"""Of running pods: half an hour to three days."""
+_WAITED_S: Final = 240.0
 
 
-def sample_cluster() -> Iterator[Manifest]:
-    """Nodes and pods, the same at every start."""
-    rng = random.Random(_SEED)
+def sample_cluster(now: float | None = None) -> Iterator[Manifest]:
+    """Nodes and pods, the same at every start; ages are those at the Unix time `now`, by default the clock's."""
+    now = time.time() if now is None else now
+    rng, ages = random.Random(_SEED), random.Random(_SEED)
     num_pods = 0
     for prefix, count, gpus, product, memory_mib, cpus, memory_gib in _POOLS:
         for number in range(count):
@@ -41,7 +47,8 @@ def sample_cluster() -> Iterator[Manifest]:
             while free and rng.random() < 0.75:
                 taken = tuple(free[: rng.choice((1, 1, 2, 4))])
                 free = free[len(taken) :]
-                yield _pod(f"job-{num_pods}", len(taken), node=name, gpus=taken, owner=_owner(num_pods))
+                began = now - ages.uniform(*_AGES_S)
+                yield _pod(f"job-{num_pods}", began, len(taken), node=name, gpus=taken, owner=_owner(num_pods))
                 num_pods += 1
     prefix, count, gpus, product, memory_mib, replicas = _SHARED
     for number in range(count):
@@ -49,11 +56,12 @@ def sample_cluster() -> Iterator[Manifest]:
         yield _node(f"{prefix}-{number}", 32, 128, {SHARED_GPU_RESOURCE: str(gpus * replicas)}, labels)
     for number in range(_NUM_CPU_NODES):
         yield _node(f"cpu-{number}", 64, 256, {}, {})
-    yield _pod("train-0", 2, annotations={"kerf.dev/gpu-memory-each": "40Gi", "kerf.dev/gpu-model": "a100"})
-    yield _pod("train-1", 8)
-    yield _pod("train-2", 8, annotations={"kerf.dev/gpu-model": "h100"})  # who would fit if another one moved
-    yield _pod("notebook-0", 1)
-    yield _pod("web-0", 0)
+    came = now - _WAITED_S
+    yield _pod("train-0", came, 2, annotations={"kerf.dev/gpu-memory-each": "40Gi", "kerf.dev/gpu-model": "a100"})
+    yield _pod("train-1", came, 8)
+    yield _pod("train-2", came, 8, annotations={"kerf.dev/gpu-model": "h100"})  # who would fit if another one moved
+    yield _pod("notebook-0", came, 1)
+    yield _pod("web-0", came, 0)
 
 
 def _owner(number: int) -> str:
@@ -79,6 +87,7 @@ def _node(name: str, cpus: int, memory_gib: int, gpus: dict[str, str], labels: d
 
 def _pod(
     name: str,
+    created: float,
     num_gpus: int,
     *,
     node: str = "",
@@ -93,7 +102,10 @@ def _pod(
     if node:
         spec["nodeName"] = node
         annotations = {ASSIGNED_GPUS: format_gpus(gpus), ASSIGNED_BY: "kerf sample"}
-    metadata: dict[str, Any] = {"name": name, "namespace": "default", "uid": f"sample-{name}"}
+    created_at = _timestamp(created)
+    metadata: dict[str, Any] = {
+        **{"name": name, "namespace": "default", "uid": f"sample-{name}", "creationTimestamp": created_at}
+    }
     if owner:
         reference = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": owner, "uid": f"sample-{owner}"}
         metadata["ownerReferences"] = [reference | {"controller": True}]
@@ -103,5 +115,9 @@ def _pod(
         "kind": "Pod",
         "metadata": metadata | {"annotations": annotations or {}},
         "spec": spec,
-        "status": {"phase": "Running" if node else "Pending"},
+        "status": {"phase": "Running", "startTime": created_at} if node else {"phase": "Pending"},
     }
+
+
+def _timestamp(unix: float) -> str:
+    return datetime.fromtimestamp(unix, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -126,14 +126,14 @@ def test_the_pods_that_wait_are_asked_about_by_their_turn_and_no_others() -> Non
     other_gate["spec"]["schedulingGates"].append({"name": "else"})
     nominated["status"]["nominatedNodeName"] = "a"
     late["spec"]["priority"] = -1
-    pending = [late, waits("first", 8), refused("refused", 8), refused("cpu", 0), pod("unseen", 8)]
+    pending = [late, waits("first", 8), refused("refused", 8), refused("cpu", 0), pod("unseen", 8), pod("fresh", 0)]
     pending += [other_gate, nominated, waits("over", 8), waits("odd", 8, gpu_memory_each="lots")]
     known = facts([node("a", 8)], [], pending, over="quota of namespace ns: 8 GPUs")
     found = told(known, waiting=True)
     assert {entry["pod"]: entry["node"] for entry in found["assignments"]} == {
-        "ns/first": "a", "ns/refused": "a+1", "ns/late": "a+2",
+        "ns/first": "a", "ns/refused": "a+1", "ns/unseen": "a+2", "ns/late": "a+3",
     }  # fmt: skip
-    assert found["missing"]["sentence"] == "2 nodes of 8 x a100-sxm4-40gb"
+    assert found["missing"]["sentence"] == "3 nodes of 8 x a100-sxm4-40gb"
     reasons = {entry["pod"]: entry["reason"] for entry in found["unassigned"]}
     assert reasons.keys() == {"ns/odd", "ns/over"}
     assert reasons["ns/over"] == "quota of namespace ns: 8 GPUs"

@@ -248,7 +248,7 @@ def test_what_if_nodes_are_drained_or_added_alone(open_page: Opener) -> None:
     expect(form.get_by_label("How many")).to_have_accessible_description(re.compile("Expected `int` >= 1"))
     form.get_by_label("How many").fill("2")
     card.page.keyboard.press("Enter")
-    expect(told).to_contain_text("No pod waits for room")
+    expect(told).to_contain_text("4 of 4 pending pods would be placed")
 
 
 def test_room_is_asked_for_beside_a_pending_pod(open_page: Opener, server: Server) -> None:
@@ -263,7 +263,7 @@ def test_the_moves_that_would_make_room_are_shown(open_page: Opener, server: Ser
     page = open_page()
     page.get_by_role("link", name="Make room for default/train-2").first.click()
     dialog = page.get_by_role("dialog", name="Make room for default/train-2")
-    expect(dialog).to_contain_text("1 pod would have to move, which loses 2 GPU minutes of work", timeout=60_000)
+    expect(dialog).to_contain_text("1 pod would have to move, which loses 32.6 GPU hours of work", timeout=60_000)
     row = dialog.get_by_role("table", name="Moves, in their order").get_by_role("row").nth(1)
     expect(row).to_contain_text(re.compile(r"^default/job-\d+h100-\d"))
     expect(dialog).to_contain_text(re.compile(r"default/train-2 then goes to h100-\d"))

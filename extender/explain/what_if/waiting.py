@@ -61,12 +61,12 @@ def waiting_pods(content: bytes, held: Mapping[str, str]) -> tuple[list[Pod], di
 
 
 def _waits(pod: Pod) -> bool:
-    """Whether a pod waits for a node that Kerf has a say in, and has none in view."""
+    """Whether a pod waits for a node that Kerf has a say in, and has none in view; refused before, or new."""
     if pod.spec.node_name or pod.finished or pod.metadata.deletion_timestamp or other_gates(pod):
         return False
     if pod.status.nominated_node_name:
         return False
-    return is_gated(pod) or bool(pod.refusal and _asks_gpus(pod))
+    return is_gated(pod) or _asks_gpus(pod)
 
 
 def _asks_gpus(pod: Pod) -> bool:

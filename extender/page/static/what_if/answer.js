@@ -8,7 +8,7 @@ const MAX_OBJECTS = 20;
 const MAX_NAMES = 4;
 const MAX_PENDING = 8;
 const MAX_MOVABLE = 1000; // pods that POST /defrag takes
-const NOBODY_WAITS = 'No pod waits for room: none is behind the queue\'s gate, or refused by kube-scheduler';
+const NOBODY_WAITS = 'No pod waits for GPUs, or behind the queue\'s gate';
 
 /** The answer to a question. Throws an Error with a sentence. */
 export async function askWhatIf(question) {
