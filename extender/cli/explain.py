@@ -145,7 +145,7 @@ def _candidates(nodes: list[Any]) -> Table:
     for name, justify in (("NODE", "left"), ("RANK", "right"), ("SCORE", "right"), ("FREE", "right")):
         table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
     table.add_column("GPUS", overflow="fold")
-    for node in sorted(nodes, key=lambda node: (node.get("rank") or len(nodes) + 1, -node["available"]))[:_MAX_NODES]:
+    for node in sorted(nodes, key=_nearest_first)[:_MAX_NODES]:
         score = node.get("score")
         gpus = node.get("gpus", [])
         table.add_row(
@@ -156,6 +156,11 @@ def _candidates(nodes: list[Any]) -> Table:
             escape(node.get("lacks") or _gpus(gpus) or node["text"]),
         )
     return table
+
+
+def _nearest_first(node: Any) -> tuple[float, bool, int]:
+    """Sorts by rank, then where others are in the way before where it could never be."""
+    return node.get("rank") or float("inf"), not node.get("busy"), -node["available"]
 
 
 def _gpus(gpus: list[Any]) -> str:

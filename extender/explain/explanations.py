@@ -15,7 +15,7 @@ from extender.core.fit.device_fits import devices_at
 from extender.core.fit.device_obstacles import why_not, why_not_on
 from extender.core.fit.fits import fit
 from extender.core.fit.obstacles import obstacles
-from extender.core.fit.reasons import Reason, resolvable, sentence
+from extender.core.fit.reasons import RESOLVABLE, Reason, resolvable, sentence
 from extender.core.occupancies import ObservedRules, counting_observed
 from extender.core.resources.requests import GpuRequest
 from extender.explain.gpu_details import gpus_of
@@ -139,6 +139,7 @@ def _candidates(
                 "reason": Reason(code).name,
                 "text": texts[text],
                 "available": available,
+                "busy": code in RESOLVABLE,
                 "score": score if fits else None,
                 "rank": ranks.get(row),
                 "terms": {"freeUnits": free, "takenUnits": taken, "leftUnits": free - taken} if fits else None,

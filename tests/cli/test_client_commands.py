@@ -77,6 +77,15 @@ def test_explain_a_pending_pod(server: Server, arguments: list[str]) -> None:
     assert "GPUs fewer (" in result.output
 
 
+def test_explain_lists_first_where_others_are_in_the_way(server: Server) -> None:
+    """Not what has most of another kind free."""
+    result = kerf(server, "explain", "default/train-2")
+    listed = result.output.partition("\nNODE")[2].splitlines()[1:]
+    names = [line.split()[0] for line in listed if line]
+    assert names[:3] == ["h100-1", "h100-4", "h100-5"]
+    assert names.index("t4-shared-0") > 5
+
+
 def test_explain_as_data(server: Server) -> None:
     as_json = kerf(server, "explain", "default/pending", "-o", "json")
     assert as_json.exit_code == PENDING

@@ -57,6 +57,7 @@ def test_a_placed_pod_is_explained_with_every_candidate() -> None:
     assert (nodes["n-0"]["rank"], nodes["n-1"]["rank"], nodes["cpu-0"]["rank"]) == (1, 2, None)
     assert nodes["n-1"]["terms"] == {"freeUnits": 3, "takenUnits": 1, "leftUnits": 2}
     assert nodes["cpu-0"]["score"] is None
+    assert not any(node.get("busy") for node in nodes.values())
     assert why["required"] == {"count": 1, "unit": "GPU", "memoryEachMiB": 10240}
     assert "wouldFit" not in why
     # Somebody holds one GPU of n-1, of an index that nobody has written down.

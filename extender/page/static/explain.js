@@ -158,8 +158,8 @@ function reasons(told, fitting) {
 
 function candidates(told) {
   if (!told.nodes.length) return null;
-  const nearest = (node) => node.rank ?? told.nodes.length + 1;
-  const order = [...told.nodes].sort((one, other) => nearest(one) - nearest(other) || other.available - one.available);
+  const rank = (node) => node.rank ?? told.nodes.length + (node.busy ? 1 : 2);
+  const order = [...told.nodes].sort((one, other) => rank(one) - rank(other) || other.available - one.available);
   const rows = order.slice(0, MAX_CANDIDATES).map((node) => [
     link('node', node.node),
     node.rank ?? '-',
