@@ -14,7 +14,7 @@ from extender.core.dra.asks import DevicesAsked
 from extender.core.evaluations import Evaluation, Memo
 from extender.core.fit.device_obstacles import why_not
 from extender.core.fit.fits import enough_compute
-from extender.core.fit.reasons import Reason, sentence
+from extender.core.fit.reasons import Reason, nearest_reason, sentence
 from extender.core.policies.policy import Policy
 from extender.core.resources.nodes import GpuUnit
 from extender.core.resources.requests import AskedUnit, GpuRequest, PodRequest
@@ -185,8 +185,8 @@ class PlanState:
                     return Code.NO_GPU_ROOM.reason(
                         text=self._no_devices(pod, pod.gpus.devices, np.flatnonzero(may), codes)
                     )
-                nearest = codes.max()  # the later a check fails, the closer it was
-                words = sentence(Reason(int(nearest)), pod.gpus, int(numbers[codes == nearest].max()))
+                nearest = nearest_reason(codes)
+                words = sentence(nearest, pod.gpus, int(numbers[codes == nearest].max()))
                 return Code.NO_GPU_ROOM.reason(text=words.replace("best here", "best node"))
         if self.fits(position).any():
             return Code.GANG_TOO_LARGE.reason(gang=pod.gang) if pod.gang else Code.LEFT_OUT.reason()

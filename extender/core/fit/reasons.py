@@ -72,6 +72,15 @@ def resolvable(reason: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
     return _IS_RESOLVABLE[reason]
 
 
+def nearest_reason(reason: npt.NDArray[np.uint8]) -> Reason:
+    """What keeps a request from the nodes that come nearest: (R,) reasons, R > 0, none of them FITS.
+
+    The later a check fails, the closer it was; of what is only taken now, that on most nodes.
+    """
+    taken = reason[reason >= Reason.COMPUTE_BUSY]
+    return Reason(int(np.bincount(taken).argmax() if len(taken) else reason.max()))
+
+
 def sentence(reason: Reason, request: GpuRequest, available: int) -> str:
     """The reason in words.
 

@@ -35,10 +35,7 @@ def in_the_way(problem: Problem, units: Units) -> list[str]:
 def never(trial: Trial) -> list[str]:
     """Why the target does not fit even if all who may move were gone; none where nothing is known to forbid it."""
     begun = trial.mark()
-    movable = np.flatnonzero(trial.units.movable).tolist()
-    for unit in movable:
-        if unit not in trial.away:
-            trial.evict(unit)
+    _all_leave(trial)
     said = [*_pods_without_room(trial), *_too_few_to_empty(trial)]
     trial.rollback(begun)
     return said
@@ -46,6 +43,8 @@ def never(trial: Trial) -> list[str]:
 
 def no_place(trial: Trial, stuck: Iterable[int]) -> list[str]:
     """Who found no place, by the positions of pods, those first for whom that was so most often."""
+    if why := _not_together(trial):
+        return [why]
     found = Counter(trial.pods[position].key for position in stuck if position >= trial.num_target)
     most = sorted(found, key=lambda key: (-found[key], key))[:_MOST_NAMED]
     said = [f"no place elsewhere for {key}" for key in most]
@@ -53,6 +52,30 @@ def no_place(trial: Trial, stuck: Iterable[int]) -> list[str]:
     for key in sorted(target)[:_MOST_NAMED]:
         said.append(f"no node found for {key} beside the rest of the target")
     return said
+
+
+def _all_leave(trial: Trial) -> None:
+    """All who may move."""
+    for unit in np.flatnonzero(trial.units.movable).tolist():
+        if unit not in trial.away:
+            trial.evict(unit)
+
+
+def _not_together(trial: Trial) -> str:
+    """How many pods of the target found nodes together once all who may move were gone, "" for all of them."""
+    begun = trial.mark()
+    _all_leave(trial)
+    left = []
+    for position in range(trial.num_target):
+        rows = np.flatnonzero(trial.state.fits(position) & ~trial.closed)
+        if len(rows):
+            trial.put(position, int(rows[0]))
+        else:
+            left.append(position)
+    placed = trial.num_target - len(left)
+    why = f"{trial.pods[left[0]].key}: {_why_no_room(trial, left[0])}" if left else ""
+    trial.rollback(begun)
+    return why and f"{placed} of {trial.num_target} pods found nodes with all gone that may move; {why}"
 
 
 def _pods_without_room(trial: Trial) -> list[str]:

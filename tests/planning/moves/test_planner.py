@@ -101,6 +101,15 @@ def test_what_fits_no_node_however_empty_is_said_to() -> None:
     assert plan.impossible == ("default/t: needs 9 GPUs, best node: 8 installed",)
 
 
+def test_of_a_target_too_large_in_whole_it_is_said_how_much_fits() -> None:
+    target = Target(0, tuple(asking(f"default/t{n}", 8) for n in range(4)))
+    plan = planned(problem(4, [(0, runs("default/a")), (1, runs("default/b", stays="has no controller"))], target))
+    assert plan.impossible == (
+        "3 of 4 pods found nodes with all gone that may move; default/t3: needs 8 GPUs, best node: 7 free; "
+        "nearest is n001, where default/b stays: has no controller",
+    )
+
+
 @pytest.mark.parametrize(
     ("allowed", "reason"),
     [(0, "disruption budget default/web allows nobody to be away"), (1, ""), (2, "")],
