@@ -5,14 +5,16 @@ with a nomination. So the first unit in the order that has no room is let go wit
 an autoscaler may add a node for it, and it waits for a plan as a pod does that has lost its nomination.
 
 A gate can't be closed again: a unit for which no node comes stays open and pending. The next is let go when it has a
-node in view, or after a time limit; one that asks for the same is not, as it would tell an autoscaler nothing new.
+node in view, or after a time limit; for some of those limits one that asks for the same is not, as it would tell an
+autoscaler nothing new. No longer: what the first asks beside GPUs may be what nobody has.
 
-What is out is read from the pods each time: a Kerf that starts knows it, and counts the time limit anew.
+What is out is read from the pods each time: a Kerf that starts knows it, and counts the time limit anew. Whose turn it
+was is remembered, as authors may delete their pods; that is forgotten by a Kerf that starts.
 """
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from extender.core.resources.nodes import PRODUCT_LABEL
@@ -32,6 +34,11 @@ _NO_NODE: Final = frozenset(
 )
 GANG_HELD: Final = "its gang waits until all its pods have room"
 UNKNOWN: Final = "the queue is not known yet"
+_ASKED_LIMITS: Final = 4
+"""Time limits for which others that ask for the same are not let go."""
+_TOGETHER_S: Final = 60.0
+"""A Kerf that starts finds what is open pod by pod."""
+_MAX_TURNS: Final = 10_000
 
 
 @dataclass(eq=False)
@@ -43,6 +50,8 @@ class AutoscalerReleases:
     dispatcher: Dispatcher
     counts: Counts
     clock: Callable[[], float]
+    _turns: OrderedDict[str, float] = field(default_factory=OrderedDict)
+    """When it was each namespace's turn last, the latest last."""
 
     def refusal(self, uid: str, *, known: bool) -> str:
         """Why a pod gets no node yet although it may have room, "" when it may have one: a gang that was let go for
@@ -65,25 +74,47 @@ class AutoscalerReleases:
         options = self.options
         if not options.release_for_autoscalers:
             return
-        now = self.clock()
-        out = [entry for entry in self.backlog.entries.values() if is_out(entry)]
-        recent = [entry for entry in out if now - entry.opened < options.release_limit_s]
+        now, limit_s = self.clock(), options.release_limit_s
+        out: dict[str, list[Entry]] = {}
+        for entry in self.backlog.entries.values():
+            if is_out(entry):
+                out.setdefault(_gang_of(entry) or entry.pod.key, []).append(entry)
+        begun = {name: min(entry.opened for entry in entries) for name, entries in out.items()}
+        recent = any(now - entry.opened < limit_s for entries in out.values() for entry in entries)
+        asked = {_asks(out[name]) for name, opened in begun.items() if now - opened < _ASKED_LIMITS * limit_s}
         roomless = {batch[at].uid for at, why in plan.unassigned.items() if why.code in _NO_NODE}
-        begun = {entry.planned.gang for entry in out if entry.planned is not None and entry.planned.gang}
-        asked = {_asks([entry]) for entry in out if entry.planned is not None and not entry.planned.gang}
-        asked |= {_asks([entry for entry in out if _gang_of(entry) == gang]) for gang in begun}
-        num_out = Counter(entry.namespace for entry in out)
-        # Whoever asks for what nobody has, again and again, takes no more turns than others do.
-        for unit in sorted(units, key=lambda unit: (unit.key not in begun, num_out[unit.namespace])):
-            gated = [entry for entry in unit.entries if entry.stage is Stage.GATED]
+        num_out = Counter(entries[0].namespace for entries in out.values())
+        for half_out, unit in self._by_turns(units, num_out, begun):
+            gated = _gated(unit)
             if not gated or not all(entry.uid in roomless for entry in unit.entries) or not self._may_go(unit, now):
                 continue
-            half_out = unit.key in begun  # whoever opened the others was stopped in between
             if half_out or not (recent or _asks(unit.entries) in asked):
+                self._has_had_its_turn(unit.namespace, now)
                 for entry in gated:
                     await self.dispatcher.open_without_node(entry, FOR_AUTOSCALERS, by_kerf=False)
                     self.counts.released += entry.stage is Stage.OPENED
                 return
+
+    def _by_turns(
+        self, units: Sequence[Unit], num_out: Counter[str], begun: dict[str, float]
+    ) -> list[tuple[bool, Unit]]:
+        """Those first that are half out: all were there when the first was opened, and whoever did it was stopped in
+        between. Whoever asks for what nobody has takes no more turns than others do."""
+        never = float("-inf")
+        until = {name: opened + _TOGETHER_S for name, opened in begun.items()}
+        found = [(all(entry.seen <= until.get(unit.key, never) for entry in _gated(unit)), unit) for unit in units]
+
+        def turn(found: tuple[bool, Unit]) -> tuple[bool, float, int]:
+            half_out, unit = found
+            return not half_out, self._turns.get(unit.namespace, never), num_out[unit.namespace]
+
+        return sorted(found, key=turn)
+
+    def _has_had_its_turn(self, namespace: str, now: float) -> None:
+        self._turns[namespace] = now
+        self._turns.move_to_end(namespace)
+        if len(self._turns) > _MAX_TURNS:
+            self._turns.popitem(last=False)
 
     def _may_go(self, unit: Unit, now: float) -> bool:
         """Whether a unit has waited for long enough, and will not start in parts or on the wrong GPUs."""
@@ -103,6 +134,10 @@ def is_out(entry: Entry) -> bool:
     if not is_for_autoscalers(entry.pod) or planned_node(entry.pod):
         return False
     return entry.stage is Stage.LOST or (entry.stage is Stage.OPENED and not entry.node)
+
+
+def _gated(unit: Unit) -> list[Entry]:
+    return [entry for entry in unit.entries if entry.stage is Stage.GATED]
 
 
 def _gang_of(entry: Entry) -> str:

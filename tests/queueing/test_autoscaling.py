@@ -105,8 +105,10 @@ def test_after_the_limit_the_next_is_let_go_unless_it_asks_for_the_same() -> Non
     assert opened(rig) == ["p"]
     rig.round(20)
     assert opened(rig) == ["p", "other"]
-    rig.round(10_000)
+    rig.round(2000)
     assert opened(rig) == ["p", "other"], "an autoscaler knows of all that is asked"
+    rig.round(2000)
+    assert opened(rig) == ["p", "other", "same"], "no node came: what the first asks besides may be what nobody has"
     assert is_open(rig, "p"), "a gate can't be closed again"
 
 
@@ -293,6 +295,42 @@ def test_no_namespace_takes_all_turns() -> None:
     rig.round(60)
     rig.refuse("a0")
     rig.round(900)
+    assert opened(rig) == ["a0", "b"]
+
+
+def of_another(rig: Rig, name: str) -> None:
+    """A pod of another namespace than all others."""
+    rig.pod(name, 1)
+    rig.api.pods[name]["metadata"]["namespace"] = "other"
+    rig.told(name)
+
+
+def test_a_gang_that_grows_takes_no_more_turns_than_others_do() -> None:
+    rig = rig_with()
+    gang(rig)
+    of_another(rig, "b")
+    rig.round()
+    rig.round(60)
+    for number in range(2, 5):
+        rig.refuse(opened(rig)[-1])
+        rig.round(100)
+        rig.pod(f"g{number}", 2, gang="g", gang_size="2")
+        rig.round()
+        assert not is_open(rig, f"g{number}"), "it was not there when the others went"
+        rig.round(400)
+    assert opened(rig)[:3] == ["g0", "g1", "b"]
+
+
+def test_who_deletes_what_was_let_go_has_had_its_turn() -> None:
+    rig = rig_with()
+    for number in range(3):
+        rig.pod(f"a{number}", 3 + number)
+    of_another(rig, "b")
+    rig.round()
+    rig.round(60)
+    assert opened(rig) == ["a0"]
+    rig.queue.backlog.remove(decode_pod(rig.api.pods["a0"]))
+    rig.round()
     assert opened(rig) == ["a0", "b"]
 
 
