@@ -22,7 +22,7 @@ class AccessSettings(Section):
     """`loopback`: clients on loopback, with a token, or with a certificate of `server.tls_client_ca_file`. `all`:
     anyone who reaches the port."""
     metrics: OpenTo = OpenTo.ALL
-    """The same for /metrics, which has totals of the cluster but no names of pods or nodes."""
+    """The same for /metrics: totals of the cluster, with names of namespaces, owners and nodes."""
     token_file: Path | None = None
     """File with one token a line, at least 16 characters each; read again when it changes."""
     apply_token_file: Path | None = None
