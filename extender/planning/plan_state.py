@@ -202,15 +202,12 @@ class PlanState:
 
     def quality(self, weights: Floats) -> Quality:
         """How good what was placed is; `weights` (P,) tell what each pod is worth."""
-        cluster = self.cluster
-        capacity, free = units(cluster), free_units(cluster)
-        cut = (free > 0) & (free < capacity)
         return Quality(
             placed=len(self._on),
             placed_priority=float(sum(weights[position] for position in self._on)),
             gpus=self.num_gpus(0),
             nodes=len({row for row, _ in self._on.values()}),
-            fragments=float(free[cut].sum() / max(capacity.sum(), 1)),
+            fragments=fragments(self.cluster),
         )
 
     def _room(self, pod: PlanPod, rows: Rows) -> Mask:
@@ -269,6 +266,13 @@ class PlanState:
         # CPU and memory alone move no fit, but policies may weigh them.
         self._version += 1
         cluster.row_version[row] = self._version
+
+
+def fragments(cluster: Cluster) -> float:
+    """The fraction of GPU units that are free on nodes where others are in use."""
+    capacity, free = units(cluster), free_units(cluster)
+    cut = (free > 0) & (free < capacity)
+    return float(free[cut].sum() / max(capacity.sum(), 1))
 
 
 def units(cluster: Cluster) -> Longs:

@@ -56,6 +56,13 @@ def test_more_nodes() -> None:
         assert told["assignments"] == [{"pod": "default/train", "node": "new+1", "gpus": [0, 1, 2, 3]}]
 
 
+def test_fragments_before_are_those_of_the_cluster_as_it_is() -> None:
+    with running([node("n-0", 2), pod("held", 1, node_name="n-0")]) as kerf:
+        for added in range(3):
+            adds = [{"template": "n-0", "count": added}] if added else []
+            assert ask(kerf, pods=[pod("train", 1)], addNodes=adds)["fragmentsBefore"] == 0.5
+
+
 def test_a_drained_node_gives_its_pods_to_others_and_takes_none() -> None:
     objects = [node("n-0", 4), node("n-1", 4), pod("moved", 3, node_name="n-0"), pod("stays", 1, node_name="n-1")]
     daemon = pod("daemon", 1, node_name="n-0")

@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
-import numpy as np
 
 from extender.core.resources.requests import RequestError
 from extender.explain.manifests.gangs import together
@@ -36,7 +35,7 @@ from extender.explain.what_if.waiting import waiting_pods
 from extender.kube.objects import Node, Pod
 from extender.kube.watches.lists import ListDecoder
 from extender.planning import reports
-from extender.planning.plan_state import PlanState
+from extender.planning.plan_state import fragments
 from extender.planning.planners import PLANNERS
 from extender.planning.plans import GREEDY, Plan, PlanPod, View
 from extender.queueing.pods.batches import plan_pod
@@ -77,6 +76,7 @@ def answer(question: Question, facts: Facts) -> dict[str, Any]:
         view = ground.view()
         plan = PLANNERS[GREEDY].make(view, batch)
     before = PLANNERS[GREEDY].make(replace(ground, added=()).view(), batch) if question.adds_alone else plan
+    told["fragmentsBefore"] = round(fragments(facts.cluster), 4)
     result = _result(view, plan, faults | held, [pod.key for pod in moving]) | told
     gained = [pod.key for pod, row, had in zip(batch, plan.rows, before.rows, strict=True) if row >= 0 > had]
     return result | {"gained": gained, "objects": objects.report(result, gangs.notes), "skipped": given.skipped}
@@ -136,7 +136,6 @@ def _result(view: View, plan: Plan, faults: dict[str, str], moving: list[str]) -
         "pods": report["pods"] + len(faults),
         "unassigned": unassigned,
         "reasons": dict(Counter(entry["reason"] for entry in unassigned).most_common()),
-        "fragmentsBefore": round(PlanState(view, ()).quality(np.zeros(0)).fragments, 4),
         "moved": moving,
         "nodes": [node for node in report["nodes"] if node["pods"]],
     }

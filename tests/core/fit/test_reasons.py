@@ -1,8 +1,9 @@
 """Reasons are sentences with what is needed and what is here, in few stable buckets."""
 
+import numpy as np
 import pytest
 
-from extender.core.fit.reasons import RESOLVABLE, Reason, sentence
+from extender.core.fit.reasons import RESOLVABLE, Reason, nearest_reason, sentence
 from extender.core.resources.requests import AskedUnit, GpuRequest
 from tests.core.builders import pattern
 
@@ -130,6 +131,18 @@ def test_sentence(reason: Reason, request_: GpuRequest, available: int, text: st
 
 def test_every_reason_has_a_sentence() -> None:
     assert all(sentence(reason, TWO, 1) for reason in Reason)
+
+
+@pytest.mark.parametrize(
+    ("reasons", "nearest"),
+    [
+        pytest.param([Reason.NO_GPUS, Reason.WRONG_MODEL, Reason.TOO_FEW_INSTALLED], Reason.WRONG_MODEL, id="never"),
+        pytest.param([Reason.TOO_SMALL, Reason.TOO_SMALL, Reason.BUSY], Reason.BUSY, id="taken now"),
+        pytest.param([Reason.BUSY, Reason.OCCUPIED, Reason.BUSY], Reason.BUSY, id="one node is odd"),
+    ],
+)
+def test_the_nearest_reason_is_what_most_lack_that_would_do(reasons: list[Reason], nearest: Reason) -> None:
+    assert nearest_reason(np.array(reasons, np.uint8)) is nearest
 
 
 def test_only_what_other_pods_can_free_is_resolvable() -> None:
