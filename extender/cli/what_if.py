@@ -84,10 +84,9 @@ def _template(text: str) -> dict[str, Any]:
 
 
 def _print(answer: Any, console: Console) -> None:
-    console.print(
-        f"[bold]{answer['placed']} of {answer['pods']} pods[/bold] would find a node, "
-        f"with {answer['gpus']} GPUs, a share counted as one"
-    )
+    placed = f"[bold]{answer['placed']} of {answer['pods']} pods[/bold] would find a node, with {answer['gpus']} GPUs"
+    nobody = "there are no pods to place: none waits, or would have to move"
+    console.print(f"{placed}, a share counted as one" if answer["pods"] else nobody, soft_wrap=True)
     if (missing := answer.get("missing")) is not None:
         console.print(f"[bold]missing:[/bold] {escape(missing['sentence'])}", soft_wrap=True)
     if answer["moved"]:

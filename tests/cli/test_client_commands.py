@@ -158,6 +158,10 @@ def test_what_if_with_other_nodes(server: Server, manifest: str) -> None:
     told = json.loads(kerf(server, "what-if", "--drain", "a100-0", "-o", "json").output)
     assert told["moved"]
     assert all(entry["node"] != "a100-0" for entry in told["assignments"])
+    assert (
+        "there are no pods to place: none waits, or would have to move"
+        in kerf(server, "what-if", "--drain", "cpu-0").output
+    )
 
 
 def test_what_if_finds_the_nodes_that_are_missing(server: Server, manifest: str, tmp_path: Path) -> None:
