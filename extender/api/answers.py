@@ -115,7 +115,7 @@ class Explanation(msgspec.Struct, rename=_key):
     policy: str
     request: str
     required: dict[str, Any]
-    verdict: Literal["placed", "rejected", "unasked"]
+    verdict: Literal["placed", "expired", "rejected", "unasked"]
     node: str | None
     gpus: list[int]
     reasons: dict[str, int]

@@ -219,7 +219,7 @@ def build_service(settings: Settings, parts: Parts) -> Service:
     devices, aside = DeviceViews(ledger), parts.set_aside
     waitlist = Waitlist(parts.unbound, parts.waker, parts.rejections, backlog, clock, time.time)
     left_s = queue.running.left_s if queue else lambda uid: None
-    fixes = Fixes(placer, ledger, rules, time.time, left_s)
+    fixes = Fixes(placer, ledger, rules, time.time, left_s, lambda uid: parts.unbound.get(uid) is not None)
     undecided = UndecidedPods(base.transport, placer, _claims_of(queue))
     service = Service(
         settings=settings,

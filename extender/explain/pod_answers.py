@@ -12,7 +12,7 @@ from extender.core.resources.requests import PodRequest
 from extender.explain.explanations import explain, offered_rows
 from extender.explain.fixes import Fixes, Question, now, running, suggestions
 from extender.explain.sentences.nearest import Nearest
-from extender.explain.sentences.pending import Lacking, why_pending
+from extender.explain.sentences.pending import Lacking, not_bound, why_pending
 from extender.explain.sentences.placed import Scores, why_there
 from extender.explain.sentences.words import named
 from extender.explain.undecided_pods import UndecidedPods
@@ -77,6 +77,8 @@ class PodAnswers:
             ends_in_s=question.ends_in_s,
         )
         sentence, found = why_pending(lacking, standing)
+        if told["verdict"] == "expired":
+            sentence = not_bound(told["node"], placement.decided_at, sentence)
         return {"sentence": sentence, "remedies": [one.told() for one in found], "ahead": standing.ahead}
 
 
@@ -90,6 +92,7 @@ def _of_placed(told: dict[str, Any]) -> str:
 
 def _explained(question: Question) -> dict[str, Any]:
     told = explain(question.placement, question.rules, question.policy.rules)
+    told["verdict"] = question.verdict
     told["now"] = now(question)
     told |= running(question)
     if told["verdict"] != "placed":

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from extender.core.resources.requests import GpuRequest
@@ -59,6 +60,12 @@ def why_pending(lacking: Lacking, standing: Standing) -> tuple[str, list[Remedy]
     """The sentence, and what helps, the likeliest first."""
     sentence, found = _told(lacking, standing)
     return bounded(sentence), found
+
+
+def not_bound(node: str, decided_at: float, sentence: str) -> str:
+    """Of a pod that was given a node at that Unix time and waits still, before the sentence that says why."""
+    at = datetime.fromtimestamp(decided_at, UTC).strftime("%H:%M:%S")
+    return bounded(f"was given {named(node)} at {at} UTC and not bound there; {sentence}")
 
 
 def _told(lacking: Lacking, standing: Standing) -> tuple[str, list[Remedy]]:
