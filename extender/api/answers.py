@@ -63,6 +63,7 @@ class ClusterTotals(msgspec.Struct, rename=_key):
     gpu_nodes: int
     gpus: int
     gpus_booked: float
+    gpus_reserved: float
     units: int
     units_free: int
     fragments: int
@@ -82,6 +83,7 @@ class ClusterNode(msgspec.Struct, rename=_key):
     models: list[str]
     gpus: int
     gpus_booked: float
+    gpus_reserved: float
     units: int
     units_free: int
     fragments: int

@@ -11,7 +11,7 @@ from extender.core.occupancies import ObservedRules
 from extender.core.resources.requests import GpuRequest, PodRequest, RequestError
 from extender.explain.fixes import Fixes
 from extender.explain.sentences.nearest import Nearest, nearest_of
-from extender.explain.sentences.pending import Lacking, why_pending
+from extender.explain.sentences.pending import Lacking, of_claim, why_pending
 from extender.explain.sentences.words import bounded
 from extender.explain.waiting_pods import Waiting, Waitlist
 from extender.scheduling.placer import Placer
@@ -84,10 +84,14 @@ def told(page: PendingPage, nearest_to: Mapping[_Class, Nearest], fixes: Fixes) 
     """A page as it is answered, with who is in the way now."""
     in_the_way = {found: fixes.in_the_way(nearest) for found, nearest in nearest_to.items()}
     pods = []
-    for waiting, found in zip(page.pods, page.classes, strict=True):
+    for waiting, class_ in zip(page.pods, page.classes, strict=True):
+        claim = fixes.ledger.claim(waiting.uid)
+        found = class_ if claim is None else None
         row = _pod(waiting, nearest_to[found].words if found is not None else "")
         sentence, remedy = bounded(row["why"] or f"asks for {row['request']}"), None
-        if found is not None:
+        if claim is not None:
+            sentence = of_claim(claim)
+        elif found is not None:
             holders, ends_in_s = in_the_way[found]
             lacking = Lacking(row["pod"], found[0], nearest_to[found], holders, ends_in_s=ends_in_s, of_all=True)
             sentence, remedies = why_pending(lacking, waiting.standing)

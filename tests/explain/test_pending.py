@@ -48,6 +48,19 @@ def test_room_that_is_there_is_said() -> None:
     assert item["nearest"] == "needs 2 GPUs; there is room now on n"
 
 
+def test_a_pod_that_has_a_reservation_is_said_to_have_it() -> None:
+    with running([node("n", 4), node("other", 8)]) as kerf:
+        asking = kerf.create(made("asking", 2, 60))
+        told_once(kerf, 1)
+        kerf.filter(asking, ["n"])
+        (reserved,) = told(kerf)["pods"]
+        kerf.clock.now += 31
+        (waits,) = told(kerf)["pods"]
+    assert reserved["sentence"] == "reserved on n, not bound yet"
+    assert (reserved["remedy"], reserved["nearest"]) == (None, None)
+    assert "there is room on " in waits["sentence"]
+
+
 def test_the_page_is_bounded_sorted_by_turn_and_of_one_namespace_where_that_is_asked() -> None:
     with running([node("n", 1)]) as kerf:
         for name, ago_s, priority in (("young", 10, 0), ("old", 900, 0), ("urgent", 5, 7)):

@@ -10,6 +10,7 @@ from extender.explain.sentences import remedies
 from extender.explain.sentences.nearest import Nearest, who
 from extender.explain.sentences.remedies import Kind, Remedy
 from extender.explain.sentences.words import bounded, named
+from extender.ledger.ledger import Claim, ClaimState
 from extender.planning.wait_reasons import Cause, Code, WaitReason
 
 _BESIDE_ROOM = frozenset({Cause.GANG, Cause.GATE, Cause.QUOTA, Cause.RESERVATION, Cause.CLAIM, Cause.REQUEST})
@@ -60,6 +61,13 @@ def why_pending(lacking: Lacking, standing: Standing) -> tuple[str, list[Remedy]
     """The sentence, and what helps, the likeliest first."""
     sentence, found = _told(lacking, standing)
     return bounded(sentence), found
+
+
+def of_claim(claim: Claim) -> str:
+    """Of a pod that has no node yet, and for which GPUs are held."""
+    if claim.state is ClaimState.RESERVED:
+        return f"reserved on {named(claim.node)}, not bound yet"
+    return f"being bound to {named(claim.node)}"
 
 
 def not_bound(node: str, decided_at: float, sentence: str) -> str:

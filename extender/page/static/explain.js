@@ -67,7 +67,7 @@ export async function explainNode(name) {
   ]);
   const elsewhere = told.holders.filter((holder) => !holder.gpus.length && !holder.claim);
   return [
-    el('p', {}, `${told.models.join(', ') || 'no GPUs'}; ${told.gpusBooked} of ${plural(told.gpus, 'GPU')} booked, ${plural(told.unitsFree, 'unit')} free`),
+    el('p', {}, `${told.models.join(', ') || 'no GPUs'}; ${told.gpusBooked} of ${plural(told.gpus, 'GPU')} booked, ${told.gpusReserved ? `${told.gpusReserved} reserved, ` : ''}${plural(told.unitsFree, 'unit')} free`),
     told.fragments > 0 && el('p', {}, `${plural(told.fragments, 'unit')} fragmented: free on a node in use`),
     told.devices?.owned > 0 && el('p', {}, `devices that Kerf can give to ResourceClaims: ${told.devices.free}`),
     ...(told.devices?.pools ?? []).filter((pool) => pool.fault).map((pool) => el('p', { class: 'fault' }, `pool ${pool.pool} of ${pool.driver}: ${pool.fault}`)),
