@@ -31,14 +31,8 @@ DEVICES = {"owned": True, "free": "3 x gpu, 12 x mig-1g.10gb", "pools": []}
 def printed(nodes: list[dict[str, Any]], width: int) -> list[str]:
     totals = {
         **{"nodes": 1200, "gpuNodes": 1200, "gpusBooked": 6212.5, "gpus": 9600, "load": 0.5, "fragments": 311},
-        **{
-            "gpusReserved": 1.5,
-            "unhealthy": 12,
-            "reservations": 140,
-            "bindings": 3,
-            "pendingPods": 1234,
-            "waitingPods": 1000,
-        },
+        **{"unhealthy": 12, "reservations": 140, "bindings": 3, "pendingPods": 1234, "waitingPods": 1000},
+        "gpusReserved": 1.5,
     }
     text = io.StringIO()
     Console(file=text, width=width, highlight=False).print(_picture({"totals": totals, "items": nodes}, width))
