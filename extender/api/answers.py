@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from extender.api.reads.keys import camel as _key
-from extender.api.reads.workload_answers import WorkloadList
+from extender.api.reads.workload_answers import WorkloadList, WorkloadPod
 
 
 class ProbeStatus(msgspec.Struct):
@@ -113,8 +113,8 @@ class NodeDetails(ClusterNode, rename=_key):
 class Explanation(msgspec.Struct, rename=_key):
     pod: str
     uid: str
-    decided_at: str
-    policy: str
+    decided_at: str | None
+    policy: str | None
     request: str
     required: dict[str, Any]
     verdict: Literal["placed", "expired", "rejected", "unasked"]
@@ -132,6 +132,7 @@ class Explanation(msgspec.Struct, rename=_key):
     score_terms: dict[str, str]
     would_fit: list[dict[str, Any]] = []
     by_policy: dict[str, Any] = {}
+    workload: WorkloadPod | None = None
 
 
 class UsageTotals(msgspec.Struct, rename=_key):

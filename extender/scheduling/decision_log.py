@@ -10,6 +10,8 @@ class DecisionLog:
     """The newest decisions; the oldest one gives way."""
 
     def __init__(self, most: int) -> None:
+        self.most = most
+        """How many are kept."""
         self._kept: deque[Placement] = deque(maxlen=most)
         self.num_made = 0
         """Decisions so far, those included that others gave way to."""

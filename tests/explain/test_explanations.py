@@ -179,10 +179,23 @@ def test_pods_of_which_nothing_can_be_said_say_why(kerf: Kerf) -> None:
         assert answer.status == 404
         return str(answer.json()["detail"])
 
-    assert detail(pod("bound", 1, node_name="t4-0")).endswith("It is on node t4-0")
+    assert detail(pod("light", node_name="t4-0")).endswith("It is on node t4-0, and has no GPUs there")
+    ended = pod("ended", 1, node_name="t4-0") | {"status": {"phase": "Succeeded"}}
+    assert detail(ended).endswith("It is on node t4-0, and has ended")
     assert "requests no GPUs" in detail(pod("plain"))
     assert "kerf.dev/gpu-count" in detail(pod("odd", annotations={"kerf.dev/gpu-count": "two"}))
     assert "there is no pod" in kerf.get("/explain/pod/default/nobody").json()["detail"]
+
+
+def test_a_pod_that_runs_and_was_decided_on_by_nobody_here_is_where_it_is(kerf: Kerf) -> None:
+    kerf.create(pod("runs", 2, node_name="t4-0", annotations={"kerf.dev/assigned-gpus": "0,1"}))
+    why = explained(kerf, "runs")
+    assert (why["verdict"], why["node"], why["gpus"], why["decidedAt"]) == ("placed", "t4-0", [0, 1], None)
+    assert why["sentence"].startswith("no decision about it is kept: ")
+    (row,) = kerf.get("/workloads?q=runs").json()["pods"]
+    assert why["workload"] == row
+    assert (row["gpus"], row["owner"], why["request"]) == (2.0, "Pod/runs", "2 GPUs")
+    assert kerf.get("/explain/pod/default/runs?policy=nosuch").status == 400
 
 
 def test_a_failed_bind_is_explained_too(kerf: Kerf) -> None:

@@ -1,7 +1,8 @@
 // Why a pod is there, or pending; and who holds the GPUs of a node.
 
-import { ask, clock, el, link, memory, plural, table } from './dom.js';
+import { age, ask, clock, el, figure, link, memory, plural, table } from './dom.js';
 import { details, remedies, scores } from './sentences.js';
+import { ownerLink } from './workload_rows.js';
 
 const MAX_CANDIDATES = 100;
 const MAX_NAMES = 4;
@@ -11,6 +12,7 @@ const MAX_FEATURES = 12;
 export async function explainPod(key) {
   const [namespace, name] = key.split('/');
   const told = await ask(`explain/pod/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}`);
+  if (told.workload) return running(told);
   const placed = told.verdict === 'placed';
   const fitting = told.nodes.filter((node) => node.reason === 'FITS').length;
   return [
@@ -36,6 +38,19 @@ export async function explainPod(key) {
       reasons(told, fitting),
       candidates(told),
     ]),
+  ];
+}
+
+/** A pod that has its GPUs, and of which no decision is kept. */
+function running({ node, gpus, sentence, workload }) {
+  const { state, model, load, since, namespace, owner } = workload;
+  const has = [`${figure(workload.gpus, 3)} × ${model ?? 'GPU of unknown model'}`];
+  if (load != null) has.push(`load ${Math.round(100 * load)} %`);
+  if (since != null) has.push(`${age(Date.now() / 1000 - since)} old`);
+  return [
+    el('p', { class: 'verdict' }, el('strong', { class: 'good' }, state), ' on ', link('node', node), gpus.length > 0 && `, GPU ${gpus.join(', ')}`),
+    el('p', {}, `${has.join(', ')}, of `, ownerLink(namespace, owner)),
+    el('p', { class: 'hint' }, sentence),
   ];
 }
 
