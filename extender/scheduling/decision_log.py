@@ -27,6 +27,10 @@ class DecisionLog:
         newer = islice(self._kept, max(number + 1 - first, 0), None)
         return list(enumerate(newer, max(number + 1, first)))
 
+    def newest(self) -> dict[str, Placement]:
+        """Of each pod the newest decision that is still kept, by UID."""
+        return {kept.pod.uid: kept for kept in self._kept}
+
     def last(self, namespace: str, name: str) -> Placement | None:
         """The newest decision about a pod that is still kept."""
         wanted = (namespace, name)

@@ -63,15 +63,21 @@ def test_of_several_nodes_with_room_none_is_named() -> None:
 
 def test_a_pod_that_has_a_reservation_is_said_to_have_it() -> None:
     with running([node("n", 4), node("other", 8)]) as kerf:
-        asking = kerf.create(made("asking", 2, 60))
+        asking = kerf.create(made("asking", 2, 60) | {"status": {"phase": "Pending"}})
         told_once(kerf, 1)
         kerf.filter(asking, ["n"])
         (reserved,) = told(kerf)["pods"]
         kerf.clock.now += 31
         (waits,) = told(kerf)["pods"]
+        explained = kerf.get("/explain/pod/default/asking").json()
     assert reserved["sentence"] == "reserved on n, not bound yet"
     assert (reserved["remedy"], reserved["nearest"]) == (None, None)
-    assert "there is room on " in waits["sentence"]
+    words = (
+        f"was given n at {explained['decidedAt'][11:19]} UTC and not bound there; needs 2 GPUs; there is room now on "
+    )
+    assert waits["sentence"] == f"{words}2 nodes, and kube-scheduler has to try it again"
+    assert explained["sentence"] == f"{words}n, and kube-scheduler has to try it again"
+    assert waits["remedy"] == explained["remedies"][0]
 
 
 def test_the_page_is_bounded_sorted_by_turn_and_of_one_namespace_where_that_is_asked() -> None:
