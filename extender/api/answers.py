@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from extender.api.reads.keys import camel as _key
-from extender.api.reads.workload_answers import WorkloadList
+from extender.api.reads.workload_answers import WorkloadList, WorkloadPod
 
 
 class ProbeStatus(msgspec.Struct):
@@ -63,6 +63,7 @@ class ClusterTotals(msgspec.Struct, rename=_key):
     gpu_nodes: int
     gpus: int
     gpus_booked: float
+    gpus_reserved: float
     units: int
     units_free: int
     fragments: int
@@ -82,6 +83,7 @@ class ClusterNode(msgspec.Struct, rename=_key):
     models: list[str]
     gpus: int
     gpus_booked: float
+    gpus_reserved: float
     units: int
     units_free: int
     fragments: int
@@ -111,11 +113,11 @@ class NodeDetails(ClusterNode, rename=_key):
 class Explanation(msgspec.Struct, rename=_key):
     pod: str
     uid: str
-    decided_at: str
-    policy: str
+    decided_at: str | None
+    policy: str | None
     request: str
     required: dict[str, Any]
-    verdict: Literal["placed", "rejected", "unasked"]
+    verdict: Literal["placed", "expired", "rejected", "unasked"]
     node: str | None
     gpus: list[int]
     reasons: dict[str, int]
@@ -130,6 +132,7 @@ class Explanation(msgspec.Struct, rename=_key):
     score_terms: dict[str, str]
     would_fit: list[dict[str, Any]] = []
     by_policy: dict[str, Any] = {}
+    workload: WorkloadPod | None = None
 
 
 class UsageTotals(msgspec.Struct, rename=_key):

@@ -219,8 +219,10 @@ def build_service(settings: Settings, parts: Parts) -> Service:
     devices, aside = DeviceViews(ledger), parts.set_aside
     waitlist = Waitlist(parts.unbound, parts.waker, parts.rejections, backlog, clock, time.time)
     left_s = queue.running.left_s if queue else lambda uid: None
-    fixes = Fixes(placer, ledger, rules, time.time, left_s)
+    fixes = Fixes(placer, ledger, rules, time.time, left_s, lambda uid: parts.unbound.get(uid) is not None)
     undecided = UndecidedPods(base.transport, placer, _claims_of(queue))
+    workloads = build_workloads(base, parts.usage, waitlist)
+    costs = partial(interference_of, owners=parts.owners)
     service = Service(
         settings=settings,
         mirror=mirror,
@@ -235,9 +237,9 @@ def build_service(settings: Settings, parts: Parts) -> Service:
         applying=build_applying(settings, parts.room, queue, parts.mover, parts.policy),
         waitlist=waitlist,
         pending=PendingPods(waitlist, placer, placer.snapshot),
-        workloads=build_workloads(base, parts.usage, waitlist),
+        workloads=workloads,
         overviews=Overviews(ledger, clock, lambda: parts.waker.num_waiting, waitlist.num_pods, rules, devices, aside),
-        pods=PodAnswers(placer, fixes, undecided, waitlist, partial(interference_of, owners=parts.owners)),
+        pods=PodAnswers(placer, fixes, undecided, waitlist, costs, workloads.of_pod),
         rank=parts.rank,
         missing=parts.missing,
         affinity=affinity_writer(settings, base, placer),

@@ -53,7 +53,7 @@ ASKED: Final[dict[str, Any]] = {
 _NODE: Final = {
     **{"node": "a100-0", "unit": "WHOLE", "models": ["a100-sxm4-80gb"], "gpus": 8, "gpusBooked": 4.0, "units": 8},
     **{"unitsFree": 4, "fragments": 4, "unhealthy": 0, "memoryMiB": 655360, "memoryFreeMiB": 327680, "load": 0.3626},
-    **{"pods": 3, "reservations": 0, "devices": None, "setAside": None},
+    **{"pods": 3, "reservations": 0, "gpusReserved": 0.0, "devices": None, "setAside": None},
 }
 _HOURS: Final = {"bookedGpuHours": 80.0, "usedGpuHours": 60.0, "idleGpuHours": 12.5, "measuredGpuHours": 78.0}
 
@@ -127,7 +127,7 @@ OF_READS: Final[dict[str, Any]] = {
         "totals": {
             **{"nodes": 38, "gpuNodes": 34, "gpus": 176, "gpusBooked": 84.0, "units": 188, "unitsFree": 104},
             **{"fragments": 48, "unhealthy": 0, "nodesSetAside": 0, "nodesFailing": 0, "load": 0.27},
-            **{"reservations": 0, "bindings": 0, "waitingPods": 1, "pendingPods": 4},
+            **{"reservations": 0, "gpusReserved": 0.0, "bindings": 0, "waitingPods": 1, "pendingPods": 4},
         },
         "items": [_NODE],
         "next": "a100-0",

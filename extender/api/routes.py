@@ -139,7 +139,7 @@ def _install_explanations(app: FastAPI, service: Service) -> None:
         tags=["explanation"],
         responses={
             400: {"description": "No policy has the name given."},
-            404: {"description": "No recent decision about this pod, and it is not waiting for GPUs."},
+            404: {"description": "No recent decision about this pod, and it has no GPUs and is not waiting for some."},
         },
     )
     async def explain_pod(
@@ -149,7 +149,8 @@ def _install_explanations(app: FastAPI, service: Service) -> None:
     ) -> Response:
         """Why a pod is where it is, or pending: the newest recorded decision, and what has changed since.
 
-        For a pending pod without one: what Kerf would decide now among all nodes, with `offered` false.
+        For a pending pod without one: what Kerf would decide now among all nodes, with `offered` false. For one with a
+        node: what it has there, as `workload`.
         """
         try:
             told = await service.pods.told(namespace, name, policy)

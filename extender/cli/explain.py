@@ -1,5 +1,6 @@
 """`kerf explain`: why a pod is where it is, or why it is pending and what would make it fit."""
 
+import time
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -21,6 +22,7 @@ from extender.cli.client.kerf import (
     fail,
     show,
 )
+from extender.cli.client.tables import age
 from extender.core.texts import printable
 
 _NOT_FOUND = 404
@@ -44,7 +46,7 @@ def explain(
 ) -> None:
     """Why a pod is where it is, or pending, and what would make it fit. Asks a running Kerf.
 
-    Exit status 0 for a pod that was given a node, 3 for a pending one, 4 for one without a recent decision,
+    Exit status 0 for a pod that was given a node, 3 for a pending one, 4 for one that has no GPUs and asks for none,
     2 for wrong usage, 1 if Kerf can't be reached or refuses.
     """
     before, slash, name = pod.rpartition("/")
@@ -58,14 +60,24 @@ def explain(
             fail(f"--policy {policy}: {error}", USAGE)
         if error.status != _NOT_FOUND:
             fail(str(error), FAILED)
-        fail(
-            f"{error}\nKerf decides when kube-scheduler offers it a pod that asks for GPUs: "
-            "does the pod's schedulerName name a scheduler that calls Kerf, and is it held by a scheduling gate?",
-            UNKNOWN,
-        )
-    show(answer, output, lambda console: _print(answer, console))
+        fail(str(error), UNKNOWN)
+    shown = _print_running if answer.get("workload") else _print
+    show(answer, output, lambda console: shown(answer, console))
     if answer["verdict"] != "placed":
         raise typer.Exit(PENDING)
+
+
+def _print_running(answer: Any, console: Console) -> None:
+    """A pod that has its GPUs, and of which no decision is kept."""
+    work = answer["workload"]
+    gpus = f", GPU {', '.join(map(str, answer['gpus']))}" if answer["gpus"] else ""
+    where = f"[green]{work['state']}[/green] on {escape(answer['node'])}{gpus}"
+    console.print(f"[bold]{escape(answer['pod'])}[/bold]: {where}", soft_wrap=True)
+    has = [f"{work['gpus']:.10g} x {work['model'] or 'GPU of unknown model'}"]
+    has += [] if work["load"] is None else [f"load {100 * work['load']:.0f} %"]
+    has += [] if work["since"] is None else [f"{age(time.time() - work['since'])} old"]
+    console.print(escape(printable(", ".join([*has, f"of {work['owner']}"]))), soft_wrap=True)
+    console.print(escape(answer["sentence"]), soft_wrap=True)
 
 
 def _print(answer: Any, console: Console) -> None:

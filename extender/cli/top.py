@@ -96,7 +96,7 @@ def _picture(told: Any, width: int, most: int | None = None) -> Group:
     load = "" if totals["load"] is None else f", load {100 * totals['load']:.0f} %"
     head = Text(
         f"{totals['nodes']} nodes, {totals['gpuNodes']} with GPUs; "
-        f"{totals['gpusBooked']:g} of {totals['gpus']} GPUs booked{load}\n"
+        f"{totals['gpusBooked']:g} of {totals['gpus']} GPUs booked{_reserved(totals)}{load}\n"
         f"{totals['fragments']} units in fragments, {totals['unhealthy']} GPUs unhealthy{_aside(totals)}; "
         f"reservations: {totals['reservations']}, bindings under way: {totals['bindings']}\n"
         f"pods without a node: {totals['pendingPods']}, of which Kerf rejected {totals['waitingPods']}"
@@ -136,6 +136,11 @@ def _node_table(items: Sequence[Any], width: int) -> Table:
         devices = [_devices(node.get("devices"))] if with_devices else []
         table.add_row(name + marks, model, *line[2:], *devices)
     return table
+
+
+def _reserved(told: Any) -> str:
+    """How many GPUs are reserved for pods that are not bound yet; a Kerf of before counts them as booked."""
+    return f", {told['gpusReserved']:g} reserved" if told.get("gpusReserved") else ""
 
 
 def _aside(totals: Any) -> str:
@@ -185,7 +190,7 @@ def _devices(told: Any) -> str:
 def _node_picture(told: Any) -> Group:
     """One node: GPU by GPU what is booked, who has it, and which devices are free."""
     devices = told["devices"]
-    head = Text(f"{told['node']}: {told['gpusBooked']:g} of {told['gpus']} GPUs booked")
+    head = Text(f"{told['node']}: {told['gpusBooked']:g} of {told['gpus']} GPUs booked{_reserved(told)}")
     lines = [node_aside] if (node_aside := told.get("setAside")) else []
     for pool in devices["pools"] if devices else ():
         owner = {"kerf": "Kerf", "nobody": "nobody"}.get(pool["owner"], pool["owner"])

@@ -77,7 +77,6 @@ def explain(placement: Placement, rules: ObservedRules, counted: ObservedRules |
         "policy": decision.policy,
         "request": str(decision.request),
         "required": _required(decision.request),
-        "verdict": "placed" if placement.node else "rejected",
         "node": placement.node,
         "gpus": list(decision.gpus),
         "milli": decision.milli if decision.gpus else None,

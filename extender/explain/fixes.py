@@ -52,6 +52,13 @@ class Question:
     """When they are all expected to have ended, None where that is not known."""
     elsewhere: str = ""
     """A node with room that is no candidate, "" for none."""
+    lapsed: bool = False
+    """Whether it was given a node that is not held for it any more, and waits still."""
+
+    @property
+    def verdict(self) -> str:
+        """What has become of the decision."""
+        return "rejected" if self.placement.node is None else "expired" if self.lapsed else "placed"
 
 
 @dataclass(frozen=True)
@@ -64,6 +71,8 @@ class Fixes:
     wall_clock: Callable[[], float]
     left_s: Callable[[str], float | None] = lambda uid: None
     """How long a running pod is expected to go on, by its UID; None where that is not known."""
+    waits: Callable[[str], bool] = lambda uid: False
+    """Whether the API server has told of a pod, by its UID, that has no node."""
 
     def ask(self, placement: Placement) -> Question:
         """Read what is needed now, in the event loop: policies that rank by samples are not for several threads."""
@@ -81,8 +90,13 @@ class Fixes:
             num_fit=int(evaluation.fits.sum()),
             best_node=None if best is None else cluster.node_names[best],
             asked_at=self.wall_clock(),
+            lapsed=claim is None and self._has_no_node(placement.pod.uid),
         )
-        return question if placement.node or best is not None else self._lacking(question, rows)
+        return question if question.verdict == "placed" or best is not None else self._lacking(question, rows)
+
+    def _has_no_node(self, uid: str) -> bool:
+        """Pods with a node are told of by another watch: either may be behind. Of one that is gone nobody tells."""
+        return self.waits(uid) and not self.ledger.is_bound(uid)
 
     def _lacking(self, question: Question, rows: Rows) -> Question:
         """A question about a pod that fits on none of R rows, with who is in the way: of the same moment."""

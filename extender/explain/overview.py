@@ -68,7 +68,7 @@ class Overviews:
 
     def _totals(self, figures: "Figures") -> dict[str, Any]:
         return {
-            **figures.totals(),
+            **_apart(figures.totals(), self._num_reserved()),
             "nodesFailing": self.keeper.num_failing if self.keeper else 0,
             "reservations": self.ledger.num_claims(ClaimState.RESERVED),
             "bindings": self.ledger.num_claims(ClaimState.BINDING),
@@ -76,16 +76,26 @@ class Overviews:
             "pendingPods": self.num_pending(),
         }
 
+    def _num_reserved(self) -> float:
+        reserved = {claim.node for claim in self.ledger.rows.claims if claim.state is ClaimState.RESERVED}
+        return sum(map(self.ledger.rows.num_reserved, reserved & self.ledger.rows.arrays.row_of.keys()))
+
     def _item(self, figures: "Figures", name: str, row: int) -> dict[str, Any]:
         states = [claim.state for claim in self.ledger.claims_on(name)]
         return {
             "node": name,
-            **figures.of(row),
+            **_apart(figures.of(row), self.ledger.rows.num_reserved(name)),
             "pods": states.count(ClaimState.BOUND),
             "reservations": len(states) - states.count(ClaimState.BOUND),
             "devices": self.devices.summary(name),
             "setAside": (self.keeper.words(name) if self.keeper else "") or None,
         }
+
+
+def _apart(sums: dict[str, Any], num_reserved: float) -> dict[str, Any]:
+    """Sums in which GPUs are booked by pods with a node, and those reserved for others are told beside them."""
+    booked = max(sums["gpusBooked"] - num_reserved, 0.0)
+    return sums | {"gpusBooked": round(booked, 3), "gpusReserved": round(num_reserved, 3)}
 
 
 class Figures:
@@ -101,7 +111,7 @@ class Figures:
         unknown = np.minimum(cluster.untracked_units / np.maximum(per_gpu, 1), cluster.gpu_idle.sum(axis=1))
         free = np.where(self._installed, cluster.gpu_free_milli, 0).sum(axis=1) / WHOLE_MILLI - unknown
         self.booked = np.maximum(self._installed.sum(axis=1) - free, 0.0)
-        """(N,) GPUs booked; half of a GPU counts as 0.5."""
+        """(N,) GPUs booked or reserved; half of a GPU counts as 0.5."""
         # As `kerf plan` counts them: units free on a node of which others are in use.
         self._cut = np.where(self._free < self._units, self._free, 0)
 

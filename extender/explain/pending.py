@@ -1,7 +1,7 @@
 """The list of waiting pods for people and programs: who waits where, since when, and what comes nearest to a node."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -11,10 +11,11 @@ from extender.core.occupancies import ObservedRules
 from extender.core.resources.requests import GpuRequest, PodRequest, RequestError
 from extender.explain.fixes import Fixes
 from extender.explain.sentences.nearest import Nearest, nearest_of
-from extender.explain.sentences.pending import Lacking, why_pending
+from extender.explain.sentences.pending import Lacking, not_bound, of_claim, why_pending
+from extender.explain.sentences.remedies import Remedy
 from extender.explain.sentences.words import bounded
 from extender.explain.waiting_pods import Waiting, Waitlist
-from extender.scheduling.placer import Placer
+from extender.scheduling.placer import Placement, Placer
 
 _MAX_REQUESTS: Final = 64
 """Different requests of a page that are compared with the nodes: each takes a look at all of them."""
@@ -37,6 +38,8 @@ class PendingPage:
     classes: Sequence[_Class | None]
     """Of each pod; None where it is not to be compared with the nodes."""
     cluster: Cluster
+    decided: Mapping[str, Placement]
+    """Newest decisions that are kept, by UID."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,8 @@ class PendingPods:
                 else:
                     known[found] = None
             classes.append(found)
-        return PendingPage(total, self.waitlist.unbound.full, pods, classes, self.snapshot())
+        decided = self.placer.decided.newest()
+        return PendingPage(total, self.waitlist.unbound.full, pods, classes, self.snapshot(), decided)
 
     def _class_of(self, asked: PodRequest | None) -> _Class | None:
         if asked is None:
@@ -84,16 +88,28 @@ def told(page: PendingPage, nearest_to: Mapping[_Class, Nearest], fixes: Fixes) 
     """A page as it is answered, with who is in the way now."""
     in_the_way = {found: fixes.in_the_way(nearest) for found, nearest in nearest_to.items()}
     pods = []
-    for waiting, found in zip(page.pods, page.classes, strict=True):
+    for waiting, class_ in zip(page.pods, page.classes, strict=True):
+        claim = fixes.ledger.claim(waiting.uid)
+        found = class_ if claim is None else None
         row = _pod(waiting, nearest_to[found].words if found is not None else "")
         sentence, remedy = bounded(row["why"] or f"asks for {row['request']}"), None
-        if found is not None:
+        if claim is not None:
+            sentence = of_claim(claim)
+        elif found is not None:
             holders, ends_in_s = in_the_way[found]
             lacking = Lacking(row["pod"], found[0], nearest_to[found], holders, ends_in_s=ends_in_s, of_all=True)
-            sentence, remedies = why_pending(lacking, waiting.standing)
+            sentence, remedies = _why(lacking, waiting, page.decided.get(waiting.uid))
             remedy = remedies[0].told() if remedies else None
         pods.append(row | {"sentence": sentence, "remedy": remedy})
     return {"pods": pods, "total": page.total, "more": page.total - len(pods), "atLeast": page.at_least}
+
+
+def _why(lacking: Lacking, waiting: Waiting, decided: Placement | None) -> tuple[str, list[Remedy]]:
+    """The sentence of a pod that nothing is held for, and what helps: it may have been given a node before."""
+    if decided is None or decided.node is None:
+        return why_pending(lacking, waiting.standing)
+    sentence, remedies = why_pending(lacking, replace(waiting.standing, unseen=False))
+    return not_bound(decided.node, decided.decided_at, sentence), remedies
 
 
 def nearest(cluster: Cluster, request: GpuRequest, rules: ObservedRules | None, rows: Rows) -> str:

@@ -1,7 +1,7 @@
 """What is answered to whoever asks why a pod is where it is, or pending."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,12 +11,14 @@ from extender.core.policies.policy import Policy
 from extender.core.resources.requests import PodRequest
 from extender.explain.explanations import explain, offered_rows
 from extender.explain.fixes import Fixes, Question, now, running, suggestions
+from extender.explain.running_pods import told_of_running
 from extender.explain.sentences.nearest import Nearest
-from extender.explain.sentences.pending import Lacking, why_pending
+from extender.explain.sentences.pending import Lacking, not_bound, why_pending
 from extender.explain.sentences.placed import Scores, why_there
 from extender.explain.sentences.words import named
-from extender.explain.undecided_pods import UndecidedPods
+from extender.explain.undecided_pods import UndecidedPods, without_gpus
 from extender.explain.waiting_pods import Waitlist
+from extender.kube import objects
 from extender.scheduling.placer import Placement, Placer
 
 
@@ -30,6 +32,8 @@ class PodAnswers:
     waitlist: Waitlist
     costs: Callable[[Placement], dict[str, float] | None]
     """What sharing its GPU is expected to cost a pod, None where it shares none."""
+    workload: Callable[[str], Awaitable[dict[str, Any] | None]]
+    """What a pod has, by its UID, as `GET /workloads` tells it; None for one that has no GPUs."""
 
     async def told(self, namespace: str, name: str, policy: str = "") -> dict[str, Any]:
         """All that is known of why; `policy` names one to compare with, "" for none.
@@ -38,7 +42,13 @@ class PodAnswers:
         """
         other = self.placer.policy_of(PodRequest(policy=policy)) if policy else None
         kept = self.placer.decided.last(namespace, name)
-        placement = kept or await self.undecided.consider(namespace, name)
+        if kept is not None:
+            placement = kept
+        else:
+            pod = await self.undecided.read(namespace, name)
+            if pod.spec.node_name:
+                return await self._running(pod)
+            placement = self.undecided.consider(pod)
         question = self.fixes.ask(placement)
         told = await asyncio.to_thread(_explained, question)
         if other is not None:
@@ -54,6 +64,13 @@ class PodAnswers:
         if (cost := self.costs(placement)) is not None:
             told["interference"] = cost
         return told | self._sentence(question, told, kept is not None)
+
+    async def _running(self, pod: objects.Pod) -> dict[str, Any]:
+        """What a pod with a node has there. Raises UndecidedError."""
+        workload = await self.workload(pod.metadata.uid)
+        if workload is None:
+            raise without_gpus(pod)
+        return told_of_running(pod, workload, self.undecided.request_of(pod), self.placer.decided.most)
 
     def _sentence(self, question: Question, told: dict[str, Any], offered: bool) -> dict[str, Any]:
         """The sentence, what helps, and how many come first."""
@@ -77,6 +94,8 @@ class PodAnswers:
             ends_in_s=question.ends_in_s,
         )
         sentence, found = why_pending(lacking, standing)
+        if told["verdict"] == "expired":
+            sentence = not_bound(told["node"], placement.decided_at, sentence)
         return {"sentence": sentence, "remedies": [one.told() for one in found], "ahead": standing.ahead}
 
 
@@ -90,6 +109,7 @@ def _of_placed(told: dict[str, Any]) -> str:
 
 def _explained(question: Question) -> dict[str, Any]:
     told = explain(question.placement, question.rules, question.policy.rules)
+    told["verdict"] = question.verdict
     told["now"] = now(question)
     told |= running(question)
     if told["verdict"] != "placed":

@@ -44,12 +44,9 @@ class UndecidedPods:
         self._placer = placer
         self._claims_of = claims_of
 
-    async def consider(self, namespace: str, name: str) -> Placement:
-        """What would be decided of a pending pod, among all nodes. Raises UndecidedError."""
-        kept = f"no recent decision about pod {namespace}/{name}"
-        pod = await self._read(namespace, name, kept)
-        if pod.spec.node_name:
-            raise UndecidedError(f"{kept}. It is on node {pod.spec.node_name}")
+    def consider(self, pod: objects.Pod) -> Placement:
+        """What would be decided of a pod without a node, among all nodes. Raises UndecidedError."""
+        kept = _not_kept(pod.key)
         try:
             request = self._read_request(pod, kept)
             policy = self._placer.policy_of(request)
@@ -58,7 +55,7 @@ class UndecidedPods:
         asked = policy.asked(request) or request.gpus
         if asked is None:
             raise UndecidedError(f"{kept}. It requests no GPUs, so kube-scheduler places it without Kerf")
-        identity = PodIdentity(namespace, name, pod.metadata.uid, owner_of(pod.metadata))
+        identity = replace(PodIdentity.of(pod), owner=owner_of(pod.metadata))
         return self._placer.consider(identity, asked, policy)
 
     def _read_request(self, pod: objects.Pod, kept: str) -> PodRequest:
@@ -74,7 +71,16 @@ class UndecidedPods:
             raise UndecidedError(f"{kept}. Its ResourceClaims have their devices: {have}")
         return request
 
-    async def _read(self, namespace: str, name: str, kept: str) -> objects.Pod:
+    def request_of(self, pod: objects.Pod) -> str:
+        """What a pod asks for in words, "" where that can't be understood, or its ResourceClaims say it."""
+        try:
+            return str(self._placer.read_request(pod).gpus or "")
+        except RequestError:
+            return ""
+
+    async def read(self, namespace: str, name: str) -> objects.Pod:
+        """A pod of that name. Raises UndecidedError."""
+        kept = _not_kept(f"{namespace}/{name}")
         if not is_name(namespace) or not is_name(name):
             raise UndecidedError(kept)
         try:
@@ -84,6 +90,16 @@ class UndecidedPods:
             raise UndecidedError(f"{kept}; {found}") from None
         except (ClusterError, msgspec.DecodeError) as error:
             raise UndecidedError(f"{kept}; the pod can't be read: {error}") from None
+
+
+def without_gpus(pod: objects.Pod) -> UndecidedError:
+    """Of a pod with a node that has no GPUs there."""
+    has = "and has ended" if pod.finished else "and has no GPUs there"
+    return UndecidedError(f"{_not_kept(pod.key)}. It is on node {pod.spec.node_name}, {has}")
+
+
+def _not_kept(pod: str) -> str:
+    return f"no recent decision about pod {pod}"
 
 
 def _allocation(claim: ResourceClaim) -> str:

@@ -133,6 +133,7 @@ class Waitlist:
         by_kerf = rejected is not None and entry is None
         told_by_queue = Standing(entry.skips.reason or entry.fault, queued=True) if entry is not None else None
         return Waiting(
+            uid,
             item,
             asked,
             planned.gang if planned else "",
@@ -144,6 +145,7 @@ class Waitlist:
 class Waiting(NamedTuple):
     """A pod without a node."""
 
+    uid: str
     item: dict[str, Any]
     """As the page shows it."""
     asked: PodRequest | None

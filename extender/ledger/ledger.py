@@ -232,7 +232,7 @@ class Ledger(Bookings):
 
     def is_bound(self, uid: str) -> bool:
         """Whether a pod has a node, and has not ended."""
-        return uid in self._seen_pods
+        return uid in self._seen_pods and uid in self._told
 
     def _stock_of(self, kind: type) -> Stock:
         return next(stock for stock in self.rows.stocks if any(feed.kind is kind for feed in stock.feeds))

@@ -6,7 +6,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from extender.core.clusters import Cluster
+from extender.core.clusters import WHOLE_MILLI, Cluster
 from extender.core.resources.nodes import (
     GPU_RESOURCE,
     NO_GPUS,
@@ -109,6 +109,16 @@ class NodeRows:
         """Indices of a node's GPUs that are held for pods not yet asked to bind."""
         reserved = (claim for claim in self.claims.on(node) if claim.state is ClaimState.RESERVED)
         return frozenset(index for claim in reserved for index in claim.gpus)
+
+    def num_reserved(self, node: str) -> float:
+        """How many of a node's GPUs that are; half of one counts as 0.5."""
+        of_gpu = max(self.offer_of(node).units_per_gpu, 1)
+        found = 0.0
+        for claim in self.claims.on(node):
+            if claim.state is ClaimState.RESERVED:
+                parts = () if of_gpu > 1 else claim.holding.parts  # of time slices any may be of any GPU
+                found += sum(part.milli for part in parts) / WHOLE_MILLI + (claim.units - len(parts)) / of_gpu
+        return found
 
     def doubts(self, node: str) -> list[str]:
         """What can't be true of what is told that pods of a node were given; what is assigned counts instead."""

@@ -22,7 +22,7 @@ def usage_metrics(cluster: Cluster, status: Mapping[str, Any], num_live_views: i
     figures = Figures(cluster)
     totals = figures.totals()
     gpus, free, cut = totals["gpus"], totals["unitsFree"], totals["fragments"]
-    yield gauge("kerf_gpus_booked", "GPUs booked; half of a GPU counts as 0.5.", totals["gpusBooked"])
+    yield gauge("kerf_gpus_booked", "GPUs booked or reserved; half of a GPU counts as 0.5.", totals["gpusBooked"])
     ratio = totals["gpusBooked"] / gpus if gpus else 0.0
     yield gauge("kerf_gpu_allocation_ratio", "Booked fraction of the GPUs.", ratio)
     yield gauge("kerf_gpu_units_cut", "Free units on partly used nodes.", cut)

@@ -62,10 +62,16 @@ class PageView:
                     "samples": "" if observed is None else SampleState(int(observed.state[row])).name,
                     "gpus": gpus[:num_gpus],
                     **_kinds(cluster, row),
+                    **self._reserved(name),
                     **self._devices(name),
                 }
             )
         return told
+
+    def _reserved(self, node: str) -> dict[str, Any]:
+        """How many of its GPUs are held for pods that are not bound yet, where there are any."""
+        found = self.ledger.rows.num_reserved(node)
+        return {"gpusReserved": round(found, 3)} if found else {}
 
     def _devices(self, node: str) -> dict[str, Any]:
         """What is free of the devices that Kerf allocates, and how many pools have faults, where there is something."""

@@ -10,6 +10,8 @@ class DecisionLog:
     """The newest decisions; the oldest one gives way."""
 
     def __init__(self, most: int) -> None:
+        self.most = most
+        """How many are kept."""
         self._kept: deque[Placement] = deque(maxlen=most)
         self.num_made = 0
         """Decisions so far, those included that others gave way to."""
@@ -24,6 +26,10 @@ class DecisionLog:
         first = self.num_made - len(self._kept) + 1
         newer = islice(self._kept, max(number + 1 - first, 0), None)
         return list(enumerate(newer, max(number + 1, first)))
+
+    def newest(self) -> dict[str, Placement]:
+        """Of each pod the newest decision that is still kept, by UID."""
+        return {kept.pod.uid: kept for kept in self._kept}
 
     def last(self, namespace: str, name: str) -> Placement | None:
         """The newest decision about a pod that is still kept."""

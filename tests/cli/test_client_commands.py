@@ -99,7 +99,19 @@ def test_explain_a_pod_of_which_nothing_is_known(server: Server) -> None:
     result = kerf(server, "explain", "default/nobody")
     assert result.exit_code == UNKNOWN
     assert "no recent decision about pod default/nobody" in result.output
-    assert "schedulerName" in result.output
+    assert "there is no pod of that name" in result.output
+
+
+def test_explain_a_running_pod_of_which_no_decision_is_kept(server: Server) -> None:
+    result = kerf(server, "explain", "default/job-8")
+    assert result.exit_code == 0, result.output
+    where, has, why, *rest = result.output.splitlines()
+    assert re.fullmatch(r"default/job-8: running on h100-\d, GPU \d(, \d)*", where)
+    assert re.fullmatch(r"\d x h100-80gb-hbm3(, load \d+ %)?, \w+ old, of \w+/[-\w]+", has)
+    assert (why, rest) == (
+        "no decision about it is kept: Kerf keeps the last 128 that it has made since it started",
+        [],
+    )
 
 
 @pytest.mark.parametrize(

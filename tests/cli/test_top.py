@@ -32,6 +32,7 @@ def printed(nodes: list[dict[str, Any]], width: int) -> list[str]:
     totals = {
         **{"nodes": 1200, "gpuNodes": 1200, "gpusBooked": 6212.5, "gpus": 9600, "load": 0.5, "fragments": 311},
         **{"unhealthy": 12, "reservations": 140, "bindings": 3, "pendingPods": 1234, "waitingPods": 1000},
+        "gpusReserved": 1.5,
     }
     text = io.StringIO()
     Console(file=text, width=width, highlight=False).print(_picture({"totals": totals, "items": nodes}, width))
@@ -65,6 +66,10 @@ def test_names_keep_their_ends_and_are_whole_where_there_is_room() -> None:
 def test_marks_are_whole_however_narrow_it_is() -> None:
     words = " ".join(" ".join(printed(NODES, 80)).split())
     assert "(2 unhealthy; set aside)" in words or ("(2 unhealthy; set" in words and "aside)" in words)
+
+
+def test_what_is_reserved_is_told_beside_what_is_booked() -> None:
+    assert "6212.5 of 9600 GPUs booked, 1.5 reserved, load 50 %" in " ".join(printed([], 160))
 
 
 def test_without_nodes_there_are_headings() -> None:

@@ -11,6 +11,7 @@ from extender.core.observations import Gauge
 from extender.page.gpu_cells import Mark
 from tests.api.bodies import node, pod
 from tests.api.services import Clock, Kerf, running
+from tests.explain.test_waiting_pods import told_once
 from tests.telemetry.feeds import FakeFeed
 
 
@@ -178,10 +179,23 @@ def test_pods_of_which_nothing_can_be_said_say_why(kerf: Kerf) -> None:
         assert answer.status == 404
         return str(answer.json()["detail"])
 
-    assert detail(pod("bound", 1, node_name="t4-0")).endswith("It is on node t4-0")
+    assert detail(pod("light", node_name="t4-0")).endswith("It is on node t4-0, and has no GPUs there")
+    ended = pod("ended", 1, node_name="t4-0") | {"status": {"phase": "Succeeded"}}
+    assert detail(ended).endswith("It is on node t4-0, and has ended")
     assert "requests no GPUs" in detail(pod("plain"))
     assert "kerf.dev/gpu-count" in detail(pod("odd", annotations={"kerf.dev/gpu-count": "two"}))
     assert "there is no pod" in kerf.get("/explain/pod/default/nobody").json()["detail"]
+
+
+def test_a_pod_that_runs_and_was_decided_on_by_nobody_here_is_where_it_is(kerf: Kerf) -> None:
+    kerf.create(pod("runs", 2, node_name="t4-0", annotations={"kerf.dev/assigned-gpus": "0,1"}))
+    why = explained(kerf, "runs")
+    assert (why["verdict"], why["node"], why["gpus"], why["decidedAt"]) == ("placed", "t4-0", [0, 1], None)
+    assert why["sentence"].startswith("no decision about it is kept: ")
+    (row,) = kerf.get("/workloads?q=runs").json()["pods"]
+    assert why["workload"] == row
+    assert (row["gpus"], row["owner"], why["request"]) == (2.0, "Pod/runs", "2 GPUs")
+    assert kerf.get("/explain/pod/default/runs?policy=nosuch").status == 400
 
 
 def test_a_failed_bind_is_explained_too(kerf: Kerf) -> None:
@@ -211,6 +225,41 @@ def test_a_bound_pod_of_one_decision_has_the_gpus_that_it_was_given(kerf: Kerf) 
     why = explained(kerf, "asking")
     assert (why["node"], why["gpus"]) == ("a100-0", [0, 1])
     assert "askedAgain" not in why
+
+
+def test_a_pod_whose_reservation_has_ended_waits_and_is_said_to(kerf: Kerf) -> None:
+    asking = kerf.create(pod("asking", 2))
+    told_once(kerf, 1)
+    kerf.filter(asking, ["t4-0", "a100-0"])
+    assert explained(kerf, "asking")["verdict"] == "placed"
+    kerf.clock.now += 31
+    why = explained(kerf, "asking")
+    at = why["decidedAt"][11:19]
+    assert (why["verdict"], why["node"], why["now"]["held"], why["wouldFit"]) == ("expired", "t4-0", None, [])
+    assert why["sentence"] == (
+        f"was given t4-0 at {at} UTC and not bound there; "
+        "needs 2 GPUs; there is room now on t4-0, and kube-scheduler has to try it again"
+    )
+    assert [remedy["kind"] for remedy in why["remedies"]] == ["wait"]
+    kerf.create(pod("first", 2, node_name="t4-0", annotations={"kerf.dev/assigned-gpus": "0,1"}))
+    kerf.create(pod("second", 8, node_name="a100-0", annotations={"kerf.dev/assigned-gpus": "0,1,2,3,4,5,6,7"}))
+    why = explained(kerf, "asking")
+    assert "not bound there; needs 2 GPUs; " in why["sentence"]
+    assert "default/" in why["sentence"], "who holds what would do"
+    assert why["wouldFit"][0]["change"] == "room"
+
+
+def test_a_pod_that_was_bound_ended_or_is_gone_does_not_wait(kerf: Kerf) -> None:
+    for name in ("runs", "ended", "gone"):
+        manifest = kerf.create(pod(name, 1))
+        told_once(kerf, 1)
+        kerf.filter(manifest, ["t4-0", "t4-1", "a100-0"])
+        assert name == "gone" or kerf.bind(manifest, explained(kerf, name)["node"]) == ""
+    kerf.cluster.apply(kerf.cluster.pod("default", "ended") | {"status": {"phase": "Succeeded"}})
+    kerf.cluster.delete(pod("gone", 1))
+    kerf.clock.now += 31
+    kerf.settle()
+    assert [explained(kerf, name)["verdict"] for name in ("runs", "ended", "gone")] == ["placed"] * 3
 
 
 USED = {Gauge.MEMORY_USED: [400.0, 400.0, 50_000.0, 400.0]}

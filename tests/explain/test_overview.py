@@ -21,7 +21,9 @@ def test_totals_and_nodes() -> None:
         told = page(kerf)
     totals, items = told["totals"], {item["node"]: item for item in told["items"]}
     assert (totals["nodes"], totals["gpuNodes"], totals["gpus"]) == (4, 3, 9)
-    assert (totals["gpusBooked"], totals["fragments"]) == (2.0, 2)  # 1 held and 1 reserved of n-0: 2 are left
+    assert (totals["gpusBooked"], totals["gpusReserved"], totals["fragments"]) == (1.0, 1.0, 2)  # 2 are left of n-0
+    assert (items["n-0"]["gpusBooked"], items["n-0"]["gpusReserved"]) == (1.0, 1.0)
+    assert (items["n-1"]["gpusBooked"], items["n-1"]["gpusReserved"]) == (0.0, 0.0)
     assert (totals["reservations"], totals["waitingPods"]) == (1, 1)
     assert list(items) == ["cpu-0", "n-0", "n-1", "slices"]
     assert (items["n-0"]["pods"], items["n-0"]["reservations"]) == (1, 1)
@@ -29,6 +31,19 @@ def test_totals_and_nodes() -> None:
     assert (items["slices"]["gpus"], items["slices"]["units"], items["slices"]["unit"]) == (1, 4, "REPLICA")
     assert (items["cpu-0"]["gpus"], items["cpu-0"]["models"]) == (0, [])
     assert told["next"] is None
+
+
+def test_shares_and_time_slices_that_are_reserved_are_parts_of_gpus() -> None:
+    with running([node("n-0", 2), node("slices", shared=4)]) as kerf:
+        kerf.filter(pod("share", None, annotations={"kerf.dev/gpu-share": "500"}), ["n-0"])
+        slices = pod("slices", None)
+        slices["spec"]["containers"][0]["resources"]["limits"] = {"nvidia.com/gpu.shared": "3"}
+        kerf.filter(slices, ["slices"])
+        before = page(kerf)["totals"]
+        kerf.clock.now += 31
+        after = page(kerf)["totals"]
+    assert (before["gpusBooked"], before["gpusReserved"]) == (0.0, 1.25)
+    assert (after["gpusBooked"], after["gpusReserved"]) == (0.0, 0.0)
 
 
 def test_pages() -> None:

@@ -48,6 +48,38 @@ def test_room_that_is_there_is_said() -> None:
     assert item["nearest"] == "needs 2 GPUs; there is room now on n"
 
 
+def test_of_several_nodes_with_room_none_is_named() -> None:
+    """Which it would be is the policy's to say, and explain asks it."""
+    why = "0/3 nodes are available: 3 had untolerated taint"
+    with running([node("big", 8), node("cpu"), node("some", 4), node("tight", 2)]) as kerf:
+        kerf.create(made("asks", 2, 60, message=why))
+        told_once(kerf, 1)
+        (item,) = told(kerf)["pods"]
+        explained = kerf.get("/explain/pod/default/asks").json()
+    assert item["nearest"] == "needs 2 GPUs; there is room now on 3 nodes"
+    assert item["sentence"] == f"needs 2 GPUs; there is room on 3 nodes, but kube-scheduler says: {why}"
+    assert explained["sentence"] == f"needs 2 GPUs; there is room on tight, but kube-scheduler says: {why}"
+
+
+def test_a_pod_that_has_a_reservation_is_said_to_have_it() -> None:
+    with running([node("n", 4), node("other", 8)]) as kerf:
+        asking = kerf.create(made("asking", 2, 60) | {"status": {"phase": "Pending"}})
+        told_once(kerf, 1)
+        kerf.filter(asking, ["n"])
+        (reserved,) = told(kerf)["pods"]
+        kerf.clock.now += 31
+        (waits,) = told(kerf)["pods"]
+        explained = kerf.get("/explain/pod/default/asking").json()
+    assert reserved["sentence"] == "reserved on n, not bound yet"
+    assert (reserved["remedy"], reserved["nearest"]) == (None, None)
+    words = (
+        f"was given n at {explained['decidedAt'][11:19]} UTC and not bound there; needs 2 GPUs; there is room now on "
+    )
+    assert waits["sentence"] == f"{words}2 nodes, and kube-scheduler has to try it again"
+    assert explained["sentence"] == f"{words}n, and kube-scheduler has to try it again"
+    assert waits["remedy"] == explained["remedies"][0]
+
+
 def test_the_page_is_bounded_sorted_by_turn_and_of_one_namespace_where_that_is_asked() -> None:
     with running([node("n", 1)]) as kerf:
         for name, ago_s, priority in (("young", 10, 0), ("old", 900, 0), ("urgent", 5, 7)):

@@ -115,6 +115,27 @@ def test_gpu_hours_by_namespace(open_page: Opener) -> None:
     expect(row.get_by_role("cell").first).to_have_text(re.compile(r"^\d[\d,.]*$"))
 
 
+def test_a_running_pod_of_which_no_decision_is_kept_is_where_it_is(open_page: Opener) -> None:
+    page = open_page(viewport={"width": 1000, "height": 600})
+    page.goto(page.url + "#pod/default/job-8")
+    dialog = page.get_by_role("dialog", name="default/job-8")
+    expect(dialog).to_contain_text(re.compile(r"running on h100-\d, GPU \d"))
+    expect(dialog).to_contain_text(re.compile(r"\d × h100-80gb-hbm3(, load \d+ %)?, \d+ \w+ old, of \w+/[-\w]+"))
+    expect(dialog).to_contain_text("no decision about it is kept")
+    expect(dialog.get_by_role("link", name=re.compile("h100-"))).to_have_count(1)
+
+
+def test_what_is_reserved_is_told_beside_what_is_booked(open_page: Opener, server: Server) -> None:
+    page = open_page()
+    booked = page.locator("#totals .tile").first
+    expect(booked).to_contain_text(" of 176")
+    before = booked.locator("dd").first.inner_text()
+    post(server, "filter", bodies.args(pod("reserves", 2), ["t4-4"]))
+    expect(booked).to_contain_text("2 reserved")
+    expect(booked.locator("dd").first).to_have_text(before)
+    expect(page.get_by_text(re.compile(r"^t4.*booked, 2 reserved"))).to_be_visible()
+
+
 def test_a_pending_pod_is_explained_by_keyboard(open_page: Opener, server: Server) -> None:
     page = open_page()
     post(server, "filter", bodies.args(pod("train-9", 9), ["a100-0", "a100-1", "t4-0", "cpu-0"]))

@@ -28,7 +28,7 @@ class Nearest(NamedTuple):
     words: str
     """"needs 8 GPUs; h100-1 has 6 free"."""
     fits: bool = False
-    """Whether there is room: then it is the first that has."""
+    """Whether there is room: then it is the first that has, or the best where somebody has asked the policy."""
     node: str = ""
     """"" where no single node comes nearest."""
     in_the_way: frozenset[int] = frozenset()
@@ -44,6 +44,13 @@ class Nearest(NamedTuple):
     """What the nearest fails where nobody is in the way."""
     free_elsewhere: int = 0
     """Units that are free on other nodes."""
+    num_fit: int = 1
+    """Nodes with room, where nobody has asked the policy which is the best."""
+
+    @property
+    def where(self) -> str:
+        """Where there is room: only a policy can tell which of several nodes it would be."""
+        return named(self.node) if self.num_fit == 1 else f"{self.num_fit} nodes"
 
 
 def nearest_of(cluster: Cluster, request: GpuRequest, rules: ObservedRules | None, rows: Rows) -> Nearest:
@@ -55,7 +62,8 @@ def nearest_of(cluster: Cluster, request: GpuRequest, rules: ObservedRules | Non
     order = cluster.tie_rank[rows]
     if checked.fits.any():
         node = names[_first(rows, order, checked.fits)]
-        return Nearest(f"needs {request}; there is room now on {named(node)}", fits=True, node=node)
+        found = Nearest("", fits=True, node=node, num_fit=int(checked.fits.sum()))
+        return found._replace(words=f"needs {request}; there is room now on {found.where}")
     if request.devices is not None:
         return Nearest(why_not(cluster, request.devices, rows, checked.reason) or f"needs {request}")
     if lacking := shortfalls(seen, request, rows, 1):

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from extender.core.resources.requests import GpuRequest
@@ -9,6 +10,7 @@ from extender.explain.sentences import remedies
 from extender.explain.sentences.nearest import Nearest, who
 from extender.explain.sentences.remedies import Kind, Remedy
 from extender.explain.sentences.words import bounded, named
+from extender.ledger.ledger import Claim, ClaimState
 from extender.planning.wait_reasons import Cause, Code, WaitReason
 
 _BESIDE_ROOM = frozenset({Cause.GANG, Cause.GATE, Cause.QUOTA, Cause.RESERVATION, Cause.CLAIM, Cause.REQUEST})
@@ -61,10 +63,23 @@ def why_pending(lacking: Lacking, standing: Standing) -> tuple[str, list[Remedy]
     return bounded(sentence), found
 
 
+def of_claim(claim: Claim) -> str:
+    """Of a pod that has no node yet, and for which GPUs are held."""
+    if claim.state is ClaimState.RESERVED:
+        return f"reserved on {named(claim.node)}, not bound yet"
+    return f"being bound to {named(claim.node)}"
+
+
+def not_bound(node: str, decided_at: float, sentence: str) -> str:
+    """Of a pod that was given a node at that Unix time and waits still, before the sentence that says why."""
+    at = datetime.fromtimestamp(decided_at, UTC).strftime("%H:%M:%S")
+    return bounded(f"was given {named(node)} at {at} UTC and not bound there; {sentence}")
+
+
 def _told(lacking: Lacking, standing: Standing) -> tuple[str, list[Remedy]]:
     nearest, why = lacking.nearest, standing.queue
     if why is not None and (why.code.cause in _BESIDE_ROOM or why.code in _OF_NODES):
-        room = f"there is room on {named(nearest.node)}, but " if nearest.fits and why.code in _OF_NODES else ""
+        room = f"there is room on {nearest.where}, but " if nearest.fits and why.code in _OF_NODES else ""
         found = remedies.of_queue(why)
         if why.code is Code.GANG_TOO_LARGE:
             found += [
@@ -87,22 +102,22 @@ def _told(lacking: Lacking, standing: Standing) -> tuple[str, list[Remedy]]:
 
 def _with_room(lacking: Lacking, standing: Standing) -> tuple[str, list[Remedy]]:
     """Of one that would fit now."""
-    needs, node = f"needs {lacking.request}", named(lacking.nearest.node)
+    needs, where = f"needs {lacking.request}", lacking.nearest.where
     if standing.queued:
         said = str(standing.queue or "")
         last = f", but the queue's last round found: {said}" if said else ", and it waits for the queue's next round"
-        return f"{needs}; there is room now on {node}{last}", [Remedy(Kind.WAIT, "wait for the queue's next round")]
+        return f"{needs}; there is room now on {where}{last}", [Remedy(Kind.WAIT, "wait for the queue's next round")]
     if standing.scheduler and not standing.by_kerf:
-        words = f"{needs}; there is room on {node}, but kube-scheduler says: {standing.scheduler}"
+        words = f"{needs}; there is room on {where}, but kube-scheduler says: {standing.scheduler}"
         return words, remedies.of_scheduler(standing.scheduler, lacking.pod)
     if standing.unseen:
-        words = f"{needs}; there is room now on {node}, and its scheduler has said nothing of it yet"
+        words = f"{needs}; there is room now on {where}, and its scheduler has said nothing of it yet"
         return words, [Remedy(Kind.POD, "see whether its schedulerName names a scheduler that calls Kerf")]
     if standing.by_kerf and lacking.of_all:
-        words = f"{needs}; there is room on {node}: kube-scheduler has to try it again, or its own rules keep the pod"
+        words = f"{needs}; there is room on {where}: kube-scheduler has to try it again, or its own rules keep the pod"
         return f"{words} from there", [Remedy(Kind.POD, "see what it was offered", f"kerf explain {lacking.pod}")]
     last = f"; what it said last: {standing.scheduler}" if " " in standing.scheduler else ""
-    words = f"{needs}; there is room now on {node}, and kube-scheduler has to try it again{last}"
+    words = f"{needs}; there is room now on {where}, and kube-scheduler has to try it again{last}"
     return words, [Remedy(Kind.WAIT, "wait: Kerf has kube-scheduler try it again within minutes")]
 
 

@@ -54,6 +54,13 @@ class Workloads:
         table = await self._table()
         return await asyncio.to_thread(self._told, table, asked)
 
+    async def of_pod(self, uid: str) -> dict[str, Any] | None:
+        """What a pod with a node has there, None for one that has no GPUs."""
+        table = await self._table()
+        found = (number for number, row in enumerate(table.rows) if row.uid == uid and row.state < HAVE)
+        number = next(found, None)
+        return None if number is None else self._pod(table, number)
+
     async def _table(self) -> WorkloadTable:
         """The workloads now, or a moment ago."""
         async with self._making:

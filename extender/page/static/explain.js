@@ -1,7 +1,8 @@
 // Why a pod is there, or pending; and who holds the GPUs of a node.
 
-import { ask, clock, el, link, memory, plural, table } from './dom.js';
+import { age, ask, clock, el, figure, link, memory, plural, table } from './dom.js';
 import { details, remedies, scores } from './sentences.js';
+import { ownerLink } from './workload_rows.js';
 
 const MAX_CANDIDATES = 100;
 const MAX_NAMES = 4;
@@ -11,6 +12,7 @@ const MAX_FEATURES = 12;
 export async function explainPod(key) {
   const [namespace, name] = key.split('/');
   const told = await ask(`explain/pod/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}`);
+  if (told.workload) return running(told);
   const placed = told.verdict === 'placed';
   const fitting = told.nodes.filter((node) => node.reason === 'FITS').length;
   return [
@@ -36,6 +38,19 @@ export async function explainPod(key) {
       reasons(told, fitting),
       candidates(told),
     ]),
+  ];
+}
+
+/** A pod that has its GPUs, and of which no decision is kept. */
+function running({ node, gpus, sentence, workload }) {
+  const { state, model, load, since, namespace, owner } = workload;
+  const has = [`${figure(workload.gpus, 3)} × ${model ?? 'GPU of unknown model'}`];
+  if (load != null) has.push(`load ${Math.round(100 * load)} %`);
+  if (since != null) has.push(`${age(Date.now() / 1000 - since)} old`);
+  return [
+    el('p', { class: 'verdict' }, el('strong', { class: 'good' }, state), ' on ', link('node', node), gpus.length > 0 && `, GPU ${gpus.join(', ')}`),
+    el('p', {}, `${has.join(', ')}, of `, ownerLink(namespace, owner)),
+    el('p', { class: 'hint' }, sentence),
   ];
 }
 
@@ -67,7 +82,7 @@ export async function explainNode(name) {
   ]);
   const elsewhere = told.holders.filter((holder) => !holder.gpus.length && !holder.claim);
   return [
-    el('p', {}, `${told.models.join(', ') || 'no GPUs'}; ${told.gpusBooked} of ${plural(told.gpus, 'GPU')} booked, ${plural(told.unitsFree, 'unit')} free`),
+    el('p', {}, `${told.models.join(', ') || 'no GPUs'}; ${told.gpusBooked} of ${plural(told.gpus, 'GPU')} booked, ${told.gpusReserved ? `${told.gpusReserved} reserved, ` : ''}${plural(told.unitsFree, 'unit')} free`),
     told.fragments > 0 && el('p', {}, `${plural(told.fragments, 'unit')} fragmented: free on a node in use`),
     told.devices?.owned > 0 && el('p', {}, `devices that Kerf can give to ResourceClaims: ${told.devices.free}`),
     ...(told.devices?.pools ?? []).filter((pool) => pool.fault).map((pool) => el('p', { class: 'fault' }, `pool ${pool.pool} of ${pool.driver}: ${pool.fault}`)),

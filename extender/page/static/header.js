@@ -56,7 +56,7 @@ function showTotals(totals) {
       { class: 'tile' },
       el('dt', {}, 'GPUs booked'),
       el('dd', {}, `${figure(totals.gpusBooked, 1)} of ${figure(totals.gpus)}`),
-      el('dd', { class: 'detail' }, booked),
+      el('dd', { class: 'detail' }, booked, totals.gpusReserved > 0 && `${figure(totals.gpusReserved, 1)} reserved`),
     ),
     tile('In use', totals.load == null ? 'unknown' : `${Math.round(100 * totals.load)} %`, 'mean load of all GPUs'),
     tile('Free units', figure(totals.unitsFree), `of ${figure(totals.units)}`),

@@ -97,6 +97,8 @@ export class ClusterMap {
     const devices = group.nodes.flatMap((node) => node.cells.slice(node.gpus.length));
     const told = [plural(group.nodes.length, 'node')];
     if (gpus) told.push(`${figure(booked, 1)} of ${plural(gpus, 'GPU')} booked`);
+    const reserved = group.nodes.reduce((sum, node) => sum + (node.gpusReserved ?? 0), 0);
+    if (reserved) told.push(`${figure(reserved, 1)} reserved`);
     if (devices.length) told.push(`${devices.filter(([full]) => full).length} of ${plural(devices.length, 'MIG device')} booked`);
     group.heading.textContent = ` ${size}${told.join(', ')}`;
   }

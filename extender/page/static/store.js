@@ -88,7 +88,7 @@ function describe(node) {
     profiles: mig.flatMap(([profile, installed]) => Array(installed).fill(profile)),
     migWords: mig.map(([profile, installed, free]) => `${free} of ${installed} MIG ${profile} free`).join(', '),
     group: node.gpus.length ? `${node.model || 'unknown model'}|${node.memoryMiB}` : devices.length ? 'MIG|' : '',
-    booked: node.gpus.reduce((sum, gpu) => sum + gpu[0], 0) / 100,
+    booked: Math.max(node.gpus.reduce((sum, gpu) => sum + gpu[0], 0) / 100 - (node.gpusReserved ?? 0), 0),
     load: loads.length ? loads.reduce((sum, load) => sum + load, 0) / loads.length : null,
     fragments: count(MARK.fragment),
     errors: count(MARK.error),

@@ -54,7 +54,7 @@ export const moreRow = (group, hidden, columns) =>
 /** The address of one owner's pods. */
 export const ofOwner = ({ namespace, owner }) => ({ by: 'pod', namespace, owner });
 
-const ownerLink = (namespace, owner) =>
+export const ownerLink = (namespace, owner) =>
   el('a', { href: panelAddress('workloads', ofOwner({ namespace, owner })), 'aria-label': `Pods of ${owner} in ${namespace}` }, owner);
 
 const namespaceLink = (namespace) => el('a', { href: panelAddress('workloads', { by: 'owner', namespace }) }, namespace);
