@@ -169,7 +169,7 @@ class Workloads {
       this.root,
       rows.length
         ? el('div', { class: 'scroll', tabindex: 0, role: 'region', 'aria-label': 'Workloads, scrollable' },
-            el('table', {},
+            el('table', { class: 'stacks' },
               el('caption', { class: 'unseen' }, 'Workloads, and how they use their GPUs'),
               el('thead', {}, el('tr', {}, columnsOf(told.by).map((column) => this.#heading(column)))),
               el('tbody', {}, rows)))
