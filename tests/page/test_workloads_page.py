@@ -289,3 +289,15 @@ def test_a_narrow_window_shows_every_column_of_a_row(at: At, by: str) -> None:
     assert headings == ["State", *node, "GPUs", "Load", "Idle", "Age"]
     page.locator("#workloads thead").get_by_role("button", name="Age").click()
     expect(page).to_have_url(re.compile("sort=age"))
+
+
+def test_what_an_address_can_not_ask_for_is_told(at: At) -> None:
+    page = at("#workloads?by=pod&state=foo")
+    count = page.locator("#workloads .count.fault")
+    expect(count).to_have_text(
+        'state: "foo" is none of running, starting, ending, held, placing, pending, gated; shown without it'
+    )
+    expect(rows(page)).to_have_count(50)
+    page.get_by_role("group", name="State of workloads").get_by_role("button", name="pending").click()
+    expect(count).to_have_count(0)
+    expect(rows(page)).to_have_count(4)
