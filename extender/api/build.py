@@ -236,7 +236,9 @@ def build_service(settings: Settings, parts: Parts) -> Service:
         waitlist=waitlist,
         pending=PendingPods(waitlist, placer, placer.snapshot),
         workloads=build_workloads(base, parts.usage, waitlist),
-        overviews=Overviews(ledger, clock, lambda: parts.waker.num_waiting, waitlist.num_pods, rules, devices, aside),
+        overviews=Overviews(
+            ledger, clock, lambda: parts.waker.num_waiting, waitlist.num_pods, rules, devices, placer.policy_of, aside
+        ),
         pods=PodAnswers(placer, fixes, undecided, waitlist, partial(interference_of, owners=parts.owners)),
         rank=parts.rank,
         missing=parts.missing,
