@@ -83,10 +83,11 @@ def why_there(scores: Scores, num_candidates: int, *, planned: bool) -> str:
 def _compared(scores: Scores, node: str, runner: str, winner: int, second: int) -> str:
     if scores.breakdown is None:
         return f"On {node}, which ranks before {runner}."
+    total = float(scores.breakdown.score[winner] - scores.breakdown.score[second])
     differences = [(float(part.adds[winner] - part.adds[second]), part) for part in scores.breakdown.parts]
     for_it = sorted((one for one in differences if one[0] > _NOTHING), key=lambda one: -one[0])
     against = [one for one in differences if one[0] < -_NOTHING]
-    if not for_it:
+    if not for_it or abs(total) <= _NOTHING:
         return f"On {node}: {runner}, the next, ranks the same, and comes later in a fixed order."
     told = [part for size, part in for_it if size >= _TELLING * for_it[0][0]][:_MOST_PARTS]
     here, there = _words(told, winner), _words(told, second)

@@ -146,7 +146,7 @@ def test_each_part_has_its_words() -> None:
     ]
     assert words(cluster, policies["binpack"])[1] == {
         "inUse": "25 % of its GPUs in use",
-        "pod": "the pod is 25 % of it",
+        "pod": "25 % of its GPUs for the pod",
     }
     by_pairs = policies_of(Options(expected=[Expected(0, 2, 1000, 1)]))["fgd"]  # two GPUs at a time are expected
     pairs = cluster_of({"one": node(T4), "two": node(T4, T4), "three": node(T4, T4, T4)})
