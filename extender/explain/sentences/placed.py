@@ -93,7 +93,7 @@ def _compared(scores: Scores, node: str, runner: str, winner: int, second: int) 
     here, there = _words(told, winner), _words(told, second)
     sentence = f"On {node}: {here}; on {runner}, the next: {there}"
     if scores.terms is not None and told[0].name == "value":
-        sentence += _moved(scores, scores.terms, runner, winner, second)
+        sentence += _moved(scores, scores.terms, node, runner, winner, second)
     if against:
         size, most = min(against, key=lambda one: one[0])
         if -size >= _TELLING * for_it[0][0]:
@@ -105,13 +105,13 @@ def _words(parts: list[Part], at: int) -> str:
     return " and ".join(part.words(float(part.amount[at])) for part in parts)
 
 
-def _moved(scores: Scores, terms: Terms, runner: str, winner: int, second: int) -> str:
+def _moved(scores: Scores, terms: Terms, node: str, runner: str, winner: int, second: int) -> str:
     """The feature by which the learned values of the two differ most."""
     here, there = (_features(terms(scores.cluster, scores.request, int(scores.rows[at]))) for at in (winner, second))
     gains = {name: here.get(name, 0.0) - there.get(name, 0.0) for name in here | there}
     if not gains or gains[most := max(gains, key=gains.__getitem__)] <= _NOTHING:
         return ""
-    moved = f"{here.get(most, 0.0):+.2f} there, {there.get(most, 0.0):+.2f} on {runner}"
+    moved = f"{here.get(most, 0.0):+.2f} on {node}, {there.get(most, 0.0):+.2f} on {runner}"
     return f", mostly by {FEATURE_WORDS.get(most, named(most))} ({moved})"
 
 

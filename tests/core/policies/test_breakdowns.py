@@ -168,7 +168,7 @@ def test_of_samples_too() -> None:
     live, kerf = policies_of(Options())["live"], kerf_on(cluster, only(0.5, gpus_idle=1.0), live=True)
     assert [one["load"] for one in words(cluster, live)] == ["75 % of the compute unused", "25 % of the compute unused"]
     assert words(cluster, kerf)[0] == {
-        "value": "what is left is worth 1.00 GPUs less",
+        "value": "1.00 GPUs' worth of room for later pods lost",
         "live": "70 % headroom",  # (4 * 0.75 + 2 + 4 * 0.5) / 10
         "memory": "GPUs of 15 GiB",
         "compute": "enough CPU and memory",

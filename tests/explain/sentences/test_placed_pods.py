@@ -83,8 +83,8 @@ def test_the_feature_that_made_most_of_the_difference_under_the_learned_rank() -
     cluster = cluster_of(states)
     model = kerf_on(cluster, only(0.1, gpus_idle=0.5, node_idle=1.0))
     assert of_decision(cluster, decide(cluster, ONE, model, all_rows(cluster), Memo())) == (
-        "On a: what is left is worth 0.50 GPUs less; on b, the next: what is left is worth 1.50 GPUs less, "
-        "mostly by nodes that are idle as a whole (+0.00 there, -1.00 on b)."
+        "On a: 0.50 GPUs' worth of room for later pods lost; on b, the next: 1.50 GPUs' worth of room for later pods "
+        "lost, mostly by nodes that are idle as a whole (+0.00 on a, -1.00 on b)."
     )
 
 
