@@ -240,6 +240,8 @@ class WhatIfResult(msgspec.Struct, rename=_key):
     nodes: list[dict[str, Any]]
     moved: list[str]
     gained: list[str]
+    unreadable: int
+    """Pods whose request can't be understood."""
     objects: list[PlacedObject]
     skipped: list[str]
     missing: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET

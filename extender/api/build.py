@@ -238,7 +238,9 @@ def build_service(settings: Settings, parts: Parts) -> Service:
         waitlist=waitlist,
         pending=PendingPods(waitlist, placer, placer.snapshot),
         workloads=workloads,
-        overviews=Overviews(ledger, clock, lambda: parts.waker.num_waiting, waitlist.num_pods, rules, devices, aside),
+        overviews=Overviews(
+            ledger, clock, lambda: parts.waker.num_waiting, waitlist.num_pods, rules, devices, placer.policy_of, aside
+        ),
         pods=PodAnswers(placer, fixes, undecided, waitlist, costs, workloads.of_pod),
         rank=parts.rank,
         missing=parts.missing,

@@ -164,7 +164,7 @@ def _candidates(nodes: list[Any]) -> Table:
             escape(node["node"]),
             str(node.get("rank") or "-"),
             "-" if score is None else f"{score:.4g}",
-            f"{sum(gpu['free'] for gpu in gpus)}/{len(gpus)}",
+            f"{sum(gpu.get('idle', gpu['free']) for gpu in gpus)}/{len(gpus)}",
             escape(node.get("lacks") or _gpus(gpus) or node["text"]),
         )
     return table

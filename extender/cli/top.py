@@ -14,6 +14,7 @@ from rich.text import Text
 
 from extender.cli.client.kerf import FAILED, AnswerError, Kerf, Output, OutputOption, asks_kerf, console, fail, show
 from extender.cli.client.tables import shortened
+from extender.core.resources.quantities import format_mib
 from extender.core.texts import printable
 
 _PAGE = 500
@@ -190,7 +191,8 @@ def _devices(told: Any) -> str:
 def _node_picture(told: Any) -> Group:
     """One node: GPU by GPU what is booked, who has it, and which devices are free."""
     devices = told["devices"]
-    head = Text(f"{told['node']}: {told['gpusBooked']:g} of {told['gpus']} GPUs booked{_reserved(told)}")
+    booked = f"{told['gpusBooked']:g} of {told['gpus']} GPUs booked"
+    head = Text(f"{told['node']}: {booked}{_reserved(told)}{_of_slices(told)}")
     lines = [node_aside] if (node_aside := told.get("setAside")) else []
     for pool in devices["pools"] if devices else ():
         owner = {"kerf": "Kerf", "nobody": "nobody"}.get(pool["owner"], pool["owner"])
@@ -201,20 +203,58 @@ def _node_picture(told: Any) -> Group:
     table = Table(box=None, pad_edge=False)
     for name in ("GPU", "MODEL", "BOOKED"):
         table.add_column(name, no_wrap=True)
+    table.add_column("LOAD", justify="right", no_wrap=True)
     table.add_column("HELD BY", overflow="fold")
     table.add_column("FREE", overflow="fold")
     for gpu in told["gpuDetails"]:
         holders = [holder for holder in told["holders"] if gpu["index"] in holder["gpus"] and "claim" not in holder]
-        held = [*map(_use, gpu.get("uses", ())), *map(_holder, holders)]
+        held = [*map(_use, gpu.get("uses", ())), *map(_holder, holders), *_unknown(gpu)]
+        load = gpu.get("observed", {}).get("load")
         table.add_row(
             str(gpu["index"]),
             escape(gpu["model"] or "-"),
-            "unhealthy" if not gpu["healthy"] else f"{(1000 - gpu['freeMilli']) / 10:g} %",
+            _booked(gpu),
+            "-" if load is None else f"{100 * load:.0f} %",
             escape("\n".join(held) or "-"),
-            escape(gpu.get("freeDevices") or ("-" if not gpu["free"] else "GPU")),
+            escape(gpu.get("freeDevices") or _free(gpu)),
         )
     others = [Text(_use(use)) for use in told["deviceUses"] if use["gpu"] is None]
     return Group(head, *map(Text, lines), table, *others)
+
+
+def _of_slices(told: Any) -> str:
+    """Of a node whose GPUs are handed out in time slices: how many are free, and how many are held somewhere."""
+    gpus = [gpu for gpu in told["gpuDetails"] if "slices" in gpu]
+    if not gpus:
+        return ""
+    known = sum(gpu["slices"] - gpu["slicesHeld"] for gpu in gpus if gpu["idle"])
+    hidden = max(known - told["unitsFree"], 0)
+    somewhere = f", {hidden} held on unknown GPUs" if hidden else ""
+    return f"; {told['unitsFree']} of {told['units']} time slices free{somewhere}"
+
+
+def _booked(gpu: Any) -> str:
+    if not gpu["healthy"]:
+        return "unhealthy"
+    if "slices" in gpu:
+        return f"{gpu['slicesHeld']} of {gpu['slices']} slices"
+    return f"{(1000 - gpu['freeMilli']) / 10:g} %"
+
+
+def _free(gpu: Any) -> str:
+    """What of a GPU the policy would give whole; a Kerf of before doesn't say what it counts."""
+    if not gpu.get("idle", gpu["free"]):
+        return "-"
+    if "slices" not in gpu:
+        return "GPU"
+    left = gpu["slices"] - gpu["slicesHeld"]
+    return f"{left} slice{'' if left == 1 else 's'}" if left > 0 else "-"
+
+
+def _unknown(gpu: Any) -> list[str]:
+    """Memory in use that no pod has booked."""
+    mib = gpu.get("unmanagedMiB", 0)
+    return [f"{format_mib(mib)} by unknown processes"] if mib else []
 
 
 def _use(use: Any) -> str:

@@ -125,7 +125,7 @@ def _candidates(
     for (row, code, available, score, text, free, taken, untracked), added, gpus, obstacle in zip(
         zip(*(array.tolist() for array in (*numbers, *units)), strict=True),
         scores.of_rows(),
-        gpus_of(cluster, rows, rules),
+        gpus_of(cluster, rows, rules, counted),
         obstacles(seen, decision.request, rows, checked),
         strict=True,
     ):

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from extender.core.clusters import Cluster, Rows
+from extender.core.clusters import Cluster, Mask, Rows
 from extender.core.decisions import near_best, ranked
 from extender.core.evaluations import evaluate
 from extender.core.fit.device_relaxations import device_relaxations, device_shortfalls
@@ -222,29 +222,43 @@ def _rows(placement: Placement, cluster: Cluster) -> Rows:
 
 def _changes(question: Question) -> dict[str, Any]:
     """Candidates that differ from what the decision saw."""
-    placement, cluster, before = question.placement, question.cluster, question.placement.cluster
+    placement, cluster, claim = question.placement, question.cluster, question.claim
+    before = placement.cluster
     gone: list[str] = []
     changed: list[dict[str, Any]] = []
     num_changed = 0
-    idle_then, idle_now = before.gpu_idle.sum(axis=1), cluster.gpu_idle.sum(axis=1)
     order = [*near_best(before, placement.decision, _MAX_CHANGED).tolist(), *placement.decision.rows.tolist()]
     for row in dict.fromkeys(order):
         name = before.node_names[row]
         current = cluster.row_of.get(name)
         if current is None:
             gone += [name] if name else []
-        elif cluster.row_version[current] == before.row_version[row]:
             continue
-        elif _booked(before, row) != _booked(cluster, current):
-            then, today = int(idle_then[row]), int(idle_now[current])
+        if cluster.row_version[current] == before.row_version[row]:
+            continue
+        own = claim.gpus if claim is not None and claim.node == name else ()  # that it got them is no news
+        if _booked(before, row, own) != _booked(cluster, current, own):
+            then, today = _idle(before, row, own), _idle(cluster, current, own)
             num_changed += 1
             if len(changed) < _MAX_CHANGED:
                 changed.append({"node": name, "freeGPUsThen": then, "freeGPUsNow": today})
     return {"numChanged": num_changed, "changed": changed, "gone": gone[:_MAX_CHANGED]}
 
 
-def _booked(cluster: Cluster, row: int) -> tuple[object, ...]:
-    """What of a node's GPUs can be had, whatever they are seen doing."""
-    has = cluster.gpu_model[row] >= 0
+def _others(cluster: Cluster, row: int, own: Sequence[int]) -> Mask:
+    """(G,) GPUs of a node but for some."""
+    others: Mask = cluster.gpu_model[row] >= 0
+    others[[gpu for gpu in own if gpu < len(others)]] = False
+    return others
+
+
+def _idle(cluster: Cluster, row: int, own: Sequence[int]) -> int:
+    """How many of a node's GPUs but for a pod's `own` are idle."""
+    return int((cluster.gpu_idle[row] & _others(cluster, row, own)).sum())
+
+
+def _booked(cluster: Cluster, row: int, own: Sequence[int]) -> tuple[object, ...]:
+    """What of a node's GPUs but for a pod's `own` can be had, whatever they are seen doing."""
+    has = _others(cluster, row, own)
     arrays = (cluster.gpu_memory_mib, cluster.gpu_healthy, cluster.gpu_free_milli, cluster.gpu_free_mib)
     return (int(cluster.untracked_units[row]), *(array[row][has].tolist() for array in arrays))

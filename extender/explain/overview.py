@@ -10,7 +10,9 @@ import numpy as np
 from extender.core.clusters import WHOLE_MILLI, Cluster, Rows
 from extender.core.observations import Gauge
 from extender.core.occupancies import ObservedRules
+from extender.core.policies.policy import Policy
 from extender.core.resources.nodes import GpuUnit
+from extender.core.resources.requests import PodRequest
 from extender.explain.gpu_details import gpus_of
 from extender.explain.node_devices import DeviceViews
 from extender.ledger.ledger import ClaimState, Ledger
@@ -30,6 +32,8 @@ class Overviews:
     """Pods without a node, asked about or not."""
     rules: ObservedRules
     devices: DeviceViews
+    policy_of: Callable[[PodRequest], Policy]
+    """That of a request, the deployment's where it names none."""
     keeper: Keeper | None = None
     """Of the nodes on which pods fail, where these are looked at."""
 
@@ -55,7 +59,8 @@ class Overviews:
         row = cluster.row_of.get(name)
         if row is None:
             return None
-        details, by_gpu = gpus_of(cluster, np.array([row]), self.rules)[0], self.devices.by_gpu(name)
+        counted, by_gpu = self.policy_of(PodRequest()).rules, self.devices.by_gpu(name)
+        (details,) = gpus_of(cluster, np.array([row]), self.rules, counted)
         details = [gpu | by_gpu.get(gpu["index"], {}) for gpu in details]
         return self._item(Figures(cluster), name, row) | {
             "gpuDetails": details,

@@ -104,13 +104,65 @@ def test_a_plan_reads_well() -> None:
         "1     default/a  n-0   n-2     3  1.5 GPU h",
         "default/big then goes to n-0",
         "whole nodes free: 0 now, 1 then",
-        "GPUs of use to it: 0 now, 4 then",
+        "free GPUs on nodes where it fits: 0 now, 4 then",
     ]
 
 
 def test_as_data() -> None:
     with answering((200, PLAN)) as (address, _):
         assert json.loads(kerf(address, "defrag", "--for", "big", "-o", "json").output) == PLAN
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ({"target": [], "emptied": ["n-0"]}, "n-0 is free as it is"),
+        ({"target": [], "emptied": ["n-0", "n-1"]}, "n-0, n-1 are free as they are"),
+        ({"target": [{"pod": "a/x", "node": "n"}]}, "a/x fits as it is"),
+        ({"target": [{"pod": "a/x", "node": "n"}, {"pod": "a/y", "node": "n"}]}, "a/x, a/y fit as they are"),
+        ({"target": [{"pod": "a/x", "node": "n"}] * 2}, "free GPUs on nodes where the first of them fits: 0 now"),
+    ],
+)
+def test_one_and_several_that_fit_as_they_are(told: dict[str, Any], said: str) -> None:
+    with answering((200, {**NOTHING, **told})) as (address, _):
+        assert said in kerf(address, "defrag", "--free-nodes", "2").output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["drain", "n-0", "n-1"], "n-0, n-1 can't all be emptied:"),
+        (["defrag", "--free-nodes", "1"], "1 node can't be emptied:"),
+        (["defrag", "--free-nodes", "2"], "2 nodes can't be emptied:"),
+        (["defrag", "--gpus", "8"], "no room can be made for it:"),
+    ],
+)
+def test_what_is_impossible_is_told_of_what_was_asked(arguments: list[str], said: str) -> None:
+    with answering((200, {**NOT, "target": [], "emptied": []})) as (address, _):
+        result = kerf(address, *arguments)
+    assert (result.exit_code, result.output.splitlines()[0]) == (PENDING, said)
+
+
+def test_a_node_that_can_not_be_emptied_is_named_once() -> None:
+    told = {**NOT, "target": [], "impossible": ["n-0 can't be emptied: default/a stays: it is exempt"]}
+    with answering((200, told)) as (address, _):
+        result = kerf(address, "drain", "n-0")
+    assert result.output.splitlines() == ["n-0 can't be emptied:", "  default/a stays: it is exempt"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answered", "said"),
+    [
+        (["drain", "x"], "empty: no node is named x", "NODE: no node is named x"),
+        (["defrag", "--for", "x"], "for: default/x has a node: n", "--for: default/x has a node: n"),
+        (["defrag", "--gpus", "1"], "default/x: is left as it is", "default/x: is left as it is"),
+    ],
+)
+def test_a_fault_is_told_of_what_was_typed(arguments: list[str], answered: str, said: str) -> None:
+    with answering((400, {"Error": answered})) as (address, _):
+        result = kerf(address, *arguments)
+    assert result.exit_code == USAGE
+    assert said in result.output and "empty:" not in result.output and " for:" not in result.output
 
 
 def test_a_drained_node_says_what_is_left_to_kubectl_and_that_it_is_open() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from extender.cli.top import _picture
+from extender.cli.top import _node_picture, _picture
 
 
 def node(name: str, model: str, **changes: Any) -> dict[str, Any]:
@@ -74,3 +74,42 @@ def test_what_is_reserved_is_told_beside_what_is_booked() -> None:
 
 def test_without_nodes_there_are_headings() -> None:
     assert any("NODE" in line for line in printed([], 80))
+
+
+def gpu(index: int, **changes: Any) -> dict[str, Any]:
+    """As `GET /nodes/NODE` tells of one."""
+    return {
+        **{"index": index, "model": "a100-sxm4-80gb", "memoryMiB": 81920, "free": True, "idle": True, "healthy": True},
+        **{"freeMilli": 1000, "freeMemoryMiB": 81920},
+    } | changes
+
+
+def node_lines(details: list[dict[str, Any]], **changes: Any) -> list[str]:
+    told = node("n", "a100-sxm4-80gb", gpusBooked=0, **changes) | {
+        "gpuDetails": details,
+        "deviceUses": [],
+        "holders": [],
+    }
+    text = io.StringIO()
+    Console(file=text, width=80, highlight=False).print(_node_picture(told))
+    return [re.sub(r" {2,}", "  ", line).rstrip() for line in text.getvalue().splitlines()]
+
+
+def test_a_gpu_that_unknown_processes_use_is_free_only_where_the_policy_does_not_count_it() -> None:
+    used = {"unmanagedMiB": 32768, "observed": {"load": 0.3}}
+    lines = node_lines([gpu(0, **used, idle=False), gpu(1, **used), gpu(2)])
+    assert lines[1:] == [
+        "GPU  MODEL  BOOKED  LOAD  HELD BY  FREE",
+        "0  a100-sxm4-80gb  0 %  30 %  32 GiB by unknown processes  -",
+        "1  a100-sxm4-80gb  0 %  30 %  32 GiB by unknown processes  GPU",
+        "2  a100-sxm4-80gb  0 %  -  -  GPU",
+    ]
+
+
+def test_gpus_that_are_handed_out_in_slices_are_told_in_slices() -> None:
+    gpus = [gpu(0, slices=4, slicesHeld=3), gpu(1, slices=4, slicesHeld=0)]
+    head, _, first, second = node_lines(gpus, gpus=2, units=8, unitsFree=3)
+    assert head == "n: 0 of 2 GPUs booked; 3 of 8 time slices free, 2 held on unknown GPUs"
+    assert first.endswith("3 of 4 slices  -  -  1 slice")
+    assert second.endswith("0 of 4 slices  -  -  4 slices")
+    assert node_lines(gpus, gpus=2, units=8, unitsFree=5)[0] == "n: 0 of 2 GPUs booked; 5 of 8 time slices free"

@@ -47,6 +47,7 @@ def test_a_placed_pod_is_explained_with_every_candidate() -> None:
             "model": "t4",
             "memoryMiB": 15360,
             "free": True,
+            "idle": True,
             "healthy": True,
             "freeMilli": 1000,
             "freeMemoryMiB": 15360,
@@ -104,9 +105,9 @@ def test_what_has_changed_since(kerf: Kerf) -> None:
     now = explained(kerf, "placed")["now"]
     assert now["held"] == {"node": "t4-0", "gpus": [0, 1], "state": "RESERVED"}
     assert {entry["node"]: (entry["freeGPUsThen"], entry["freeGPUsNow"]) for entry in now["changed"]} == {
-        "t4-0": (2, 0),
         "t4-1": (2, 2),  # of an index that nobody knows
-    }
+    }, "what it holds itself is no change"
+    assert now["numChanged"] == 1
     assert (now["bestNode"], now["nodesThatFit"], now["gone"]) == ("a100-0", 1, [])
     kerf.cluster.delete(node("t4-1"))
     kerf.settle()
@@ -316,6 +317,7 @@ def test_the_rules_of_the_settings_say_what_is_odd_of_a_gpu() -> None:
         for told in (gpus, detailed):
             assert [gpu["unmanagedMiB"] for gpu in told] == unmanaged
             assert [gpu["faulty"] for gpu in told] == bad
-        assert [bool(gpu["obstacle"]) for gpu in gpus] == [
-            mib > 0 or broken for mib, broken in zip(unmanaged, bad, strict=True)
-        ]
+        odd = [mib > 0 or broken for mib, broken in zip(unmanaged, bad, strict=True)]
+        assert [bool(gpu["obstacle"]) for gpu in gpus] == [not gpu["idle"] for gpu in gpus] == odd
+        assert [gpu["free"] for gpu in gpus] == [True] * 4, "by bookings"
+        assert [not gpu["idle"] for gpu in detailed[1:]] == odd[1:], "the first is reserved by now"

@@ -77,7 +77,9 @@ def test_a_drained_node_gives_its_pods_to_others_and_takes_none() -> None:
 def test_a_pod_that_asks_for_nonsense_is_named() -> None:
     with running([node("n-0", 4)]) as kerf:
         told = ask(kerf, pods=[pod("odd", annotations={"kerf.dev/gpu-count": "lots"})])
-    assert "lots" in told["unassigned"][0]["reason"]
+        assert "lots" in told["unassigned"][0]["reason"]
+        assert told["unreadable"] == 1
+        assert ask(kerf, pods=[pod("too-large", 99)])["unreadable"] == 0
 
 
 @pytest.mark.parametrize(

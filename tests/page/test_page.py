@@ -208,6 +208,21 @@ def test_what_if_of_pods(open_page: Opener) -> None:
     expect(told).to_be_empty()
 
 
+def test_room_is_not_offered_for_pods_that_are_not_understood(open_page: Opener) -> None:
+    card = open_page().locator("#what-if")
+    form, told = card.get_by_role("tabpanel"), card.locator("#what-if-result")
+    room = told.get_by_role("button", name="Make room for all of them")
+    card.get_by_role("tab", name="YAML").click()
+    asking = "{kind: Pod, metadata: {name: p}, spec: {containers: [{resources: {limits: {nvidia.com/gpu: %s}}}]}}"
+    form.get_by_label("Manifests").fill(asking % "lots")
+    card.get_by_role("button", name="Run").click()
+    expect(told).to_contain_text('"lots" is not a quantity')
+    expect(room).to_have_count(0)
+    form.get_by_label("Manifests").fill(asking % "99")
+    card.get_by_role("button", name="Run").click()
+    expect(room).to_be_visible()
+
+
 JOBS = """
 kind: Service
 metadata: {name: front}

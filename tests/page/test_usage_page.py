@@ -61,6 +61,7 @@ def test_what_was_counted_is_drawn_at_once(open_page: Opener) -> None:
     expect(card).to_contain_text(re.compile(r"Known since .*, when this Kerf began to count"))
     expect(card.get_by_role("button", name="1 h")).to_have_attribute("aria-pressed", "true")
     assert card.locator(".chart path.free").get_attribute("d")
+    expect(card.locator(".count")).to_have_text(re.compile(r"^since [A-Z][a-z]{2} \d{1,2}, \d\d:\d\d$"))  # as below it
 
 
 def test_the_chart_is_read_by_keyboard(open_page: Opener) -> None:

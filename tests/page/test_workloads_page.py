@@ -273,3 +273,31 @@ def test_no_window_scrolls_sideways(at: At, width: int) -> None:
     page.get_by_role("searchbox", name=FIELD).fill("train")
     expect(page.locator("#found")).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("by", ["owner", "pod", "namespace"])
+def test_a_narrow_window_shows_every_column_of_a_row(at: At, by: str) -> None:
+    """Each row is a card, and what orders them stays in sight."""
+    page = at(f"#workloads?by={by}", viewport={"width": 390, "height": 844})
+    expect(rows(page).first).to_be_visible()
+    for cell in rows(page).first.locator("th, td").all():
+        box = cell.bounding_box()
+        assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= 390
+    first = rows(page).first.locator("td")
+    headings = [cell.get_attribute("data-heading") for cell in first.all()]
+    node = ["Node"] if by == "pod" else []
+    assert headings == ["State", *node, "GPUs", "Load", "Idle", "Age"]
+    page.locator("#workloads thead").get_by_role("button", name="Age").click()
+    expect(page).to_have_url(re.compile("sort=age"))
+
+
+def test_what_an_address_can_not_ask_for_is_told(at: At) -> None:
+    page = at("#workloads?by=pod&state=foo")
+    count = page.locator("#workloads .count.fault")
+    expect(count).to_have_text(
+        'state: "foo" is none of running, starting, ending, held, placing, pending, gated; shown without it'
+    )
+    expect(rows(page)).to_have_count(50)
+    page.get_by_role("group", name="State of workloads").get_by_role("button", name="pending").click()
+    expect(count).to_have_count(0)
+    expect(rows(page)).to_have_count(4)

@@ -19,6 +19,8 @@ _LOOK_S: Final = 2.0
 _MAX_NAMED: Final = 4
 _UNDER_WAY: Final = ("moving", "placing")
 _HOUR_S: Final = 3600.0
+_TYPED: Final = {"for": "--for", "empty": "NODE", "nodes": "--nodes", "priority": "--priority"}
+"""Of a question's keys that an answer may blame, what was typed."""
 
 
 def make_room(kerf: Kerf, question: dict[str, Any], output: Output, *, apply: bool, files: Sequence[str] = ()) -> None:
@@ -26,14 +28,20 @@ def make_room(kerf: Kerf, question: dict[str, Any], output: Output, *, apply: bo
     try:
         answer = kerf.ask("/defrag", question, timeout_s=_ANSWER_S)
     except AnswerError as error:
-        fail(with_file(str(error), files), USAGE if error.status == _BAD_QUESTION else FAILED)
-    show(answer, output, lambda console: _print(answer, console))
+        fail(_as_typed(with_file(str(error), files)), USAGE if error.status == _BAD_QUESTION else FAILED)
+    show(answer, output, lambda console: _print(question, answer, console))
     if not answer["fits"]:
         raise typer.Exit(PENDING)
     if apply:
         _have_made(kerf, answer)
     if answer["impossible"]:  # some can leave sick GPUs, others can't
         raise typer.Exit(PENDING)
+
+
+def _as_typed(text: str) -> str:
+    """A fault that begins with a question's key, with what was typed in its stead."""
+    key, colon, rest = text.partition(": ")
+    return f"{_TYPED[key]}: {rest}" if colon and key in _TYPED else text
 
 
 def _have_made(kerf: Kerf, answer: Any) -> None:
@@ -80,21 +88,22 @@ def stop(kerf: Kerf) -> None:
     typer.echo("stopped: the move under way is finished" if stopped else "nothing was under way")
 
 
-def _print(answer: Any, console: Console) -> None:
+def _print(question: Any, answer: Any, console: Console) -> None:
     target, moves = answer["target"], answer["moves"]
-    what = (
-        _named([pod["pod"] for pod in target]) or _named(answer["emptied"]) or _named(answer.get("on_sick", [])) or "it"
-    )
+    names = [pod["pod"] for pod in target] or answer["emptied"]
     if not answer["fits"]:
-        console.print(f"[red]no room[/red] can be made for {escape(what)}:")
+        heading = _refused(question, names or answer.get("on_sick", []))
+        console.print(f"[red]{escape(heading)}[/red]:")
         for sentence in answer["impossible"]:
-            console.print(f"  {escape(sentence)}", soft_wrap=True)
+            console.print(f"  {escape(sentence.removeprefix(f'{heading}: '))}", soft_wrap=True)
         return
     if not (moves or target or answer["emptied"]):
         console.print("[green]no pod is on a sick GPU[/green]")
         return
     if not moves:
-        console.print(f"[green]{escape(what)} {'fits' if target else 'is free'} as it is[/green]")
+        one = len(names) == 1
+        does = ("fits" if one else "fit") if target else f"{'is' if one else 'are'} free"
+        console.print(f"[green]{escape(_named(names))} {does} as {'it is' if one else 'they are'}[/green]")
     else:
         pods = f"{len(moves)} pod{'' if len(moves) == 1 else 's'}"
         console.print(f"[bold]{pods} would move[/bold], which loses {_gpu_time(answer['cost_gpu_s'])} of work")
@@ -108,7 +117,17 @@ def _print(answer: Any, console: Console) -> None:
     before, after = answer["before"], answer["after"]
     console.print(f"whole nodes free: {before['freeNodes']} now, {after['freeNodes']} then")
     if before["usableGpus"] is not None:
-        console.print(f"GPUs of use to it: {before['usableGpus']} now, {after['usableGpus']} then")
+        which = "the first of them" if len(target) > 1 else "it"
+        console.print(f"free GPUs on nodes where {which} fits: {before['usableGpus']} now, {after['usableGpus']} then")
+
+
+def _refused(question: Any, names: list[str]) -> str:
+    """That what is asked can't be had; why comes below."""
+    if nodes := question.get("empty"):
+        return f"{_named(nodes)} can't{'' if len(nodes) == 1 else ' all'} be emptied"
+    if count := question.get("freeNodes"):
+        return f"{count} node{'' if count == 1 else 's'} can't be emptied"
+    return f"no room can be made for {_named(names) or 'it'}"
 
 
 def _print_rest(answer: Any, console: Console) -> None:

@@ -27,7 +27,8 @@ def parts(cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Breakd
             lambda amount: f"{percent(amount)} of its GPUs in use",
         ),
         Part(
-            "pod", "part of its GPUs that the pod takes", pod, pod, lambda amount: f"the pod is {percent(amount)} of it"
+            "pod", "part of its GPUs that the pod takes", pod, pod,
+            lambda amount: f"{percent(amount)} of its GPUs for the pod",
         ),
     )  # fmt: skip
     return Breakdown(1 - free_after / capacity, found)

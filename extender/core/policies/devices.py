@@ -79,7 +79,7 @@ def _per_free(policy: Policy) -> float:
 
 
 def _lost(amount: float) -> str:
-    return f"other devices lose the worth of {amount:.2f} GPUs" if amount >= 0.005 else "no other device loses worth"
+    return f"{f'{amount:.2f} GPUs of' if amount >= 0.005 else 'no'} worth lost by other devices"
 
 
 def _choice(amount: float) -> str:

@@ -122,7 +122,13 @@ class LearnedScore:
         score = np.where(enough, found - hair, _LAST)
         last = np.where(enough, 0.0, _LAST)
         told = (
-            Part("value", "learned value of what it leaves behind, in whole quanta", value * enough, gain, _worth),
+            Part(
+                "value",
+                "learned worth of the room it leaves to later pods, in steps of the model",
+                value * enough,
+                gain,
+                _worth,
+            ),
             Part(
                 "live", "headroom of the GPUs by what they are doing", weights.live * tenths * enough, tenths, _headroom
             ),
@@ -197,7 +203,7 @@ def _among(score: Floats, where: Rows, num_rows: int) -> Floats:
 
 
 def _worth(gain: float) -> str:
-    return f"what is left is worth {abs(gain):.2f} GPUs {'less' if gain < 0 else 'more'}"
+    return f"{abs(gain):.2f} GPUs' worth of room for later pods {'lost' if gain < 0 else 'gained'}"
 
 
 def _headroom(amount: float) -> str:

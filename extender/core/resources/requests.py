@@ -76,14 +76,18 @@ class GpuRequest:
         """Whether it matters which node and GPUs these are, beside what they are like and what is free of them."""
         return bool(self.uuids or self.uuids_exclude) or self.devices is not None
 
+    @property
+    def noun(self) -> str:
+        """What `count` counts, one of them."""
+        return "GPU replica" if self.unit is AskedUnit.SHARED else "GPU"
+
     def __str__(self) -> str:
         """The request in words: "2 GPUs of model a100 with 40 GiB"."""
         if self.devices is not None:
             return f"{self.count} device{'' if self.count == 1 else 's'} by ResourceClaim"
         if self.mig:
             return " and ".join(f"{count} x mig-{profile}" for profile, count in self.mig)
-        noun = "GPU replica" if self.unit is AskedUnit.SHARED else "GPU"
-        words = f"{self.count} {noun}{'' if self.count == 1 else 's'}" if self.count else f"{noun}s"
+        words = f"{self.count} {self.noun}{'' if self.count == 1 else 's'}" if self.count else f"{self.noun}s"
         if self.milli:
             words = f"{self.milli} milli of {'a GPU' if self.count == 1 else f'each of {words}'}"
         if self.include:

@@ -1,11 +1,12 @@
 """Which node comes nearest to a request that fits nowhere: what is free there, and who has the rest."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from extender.core.clusters import Cluster, Rows, num_true
+from extender.core.clusters import Cluster, Rows
 from extender.core.fit.device_obstacles import why_not
 from extender.core.fit.fits import fit
 from extender.core.fit.obstacles import obstacles
@@ -43,7 +44,7 @@ class Nearest(NamedTuple):
     reason: Reason = Reason.FITS
     """What the nearest fails where nobody is in the way."""
     free_elsewhere: int = 0
-    """Units that are free on other nodes."""
+    """Units that are free on other nodes and would do for the request but for their number."""
     num_fit: int = 1
     """Nodes with room, where nobody has asked the policy which is the best."""
 
@@ -96,7 +97,6 @@ def _short(
         for gpu, text in enumerate(texts)
         if text == "in use" or text.endswith(" free") or (slices and cluster.gpu_model[short.row, gpu] >= 0)
     )
-    units = np.maximum(num_true(seen.gpu_idle) * seen.units_per_gpu - seen.untracked_units, 0)  # (N,)
     match short.unit:
         case "GPUs":
             words = f"has {needed - short.missing} free"
@@ -117,8 +117,15 @@ def _short(
         missing=short.missing,
         reason=Reason.BUSY,
         rest=unbooked(cluster, short.row, rules),
-        free_elsewhere=int(units.sum() - units[short.row]),
+        free_elsewhere=_would_do(seen, request, rows[rows != short.row]),
     )
+
+
+def _would_do(seen: Cluster, request: GpuRequest, rows: Rows) -> int:
+    """Units on R rows that are free and like those asked for, however few there are on each."""
+    one = replace(request, count=1, memory_total_mib=min(request.memory_total_mib, 1))
+    checked = fit(seen, one, rows)
+    return int(checked.available[checked.fits].sum())
 
 
 def _first(rows: Rows, order: Any, where: Any) -> int:

@@ -83,16 +83,17 @@ def why_there(scores: Scores, num_candidates: int, *, planned: bool) -> str:
 def _compared(scores: Scores, node: str, runner: str, winner: int, second: int) -> str:
     if scores.breakdown is None:
         return f"On {node}, which ranks before {runner}."
+    total = float(scores.breakdown.score[winner] - scores.breakdown.score[second])
     differences = [(float(part.adds[winner] - part.adds[second]), part) for part in scores.breakdown.parts]
     for_it = sorted((one for one in differences if one[0] > _NOTHING), key=lambda one: -one[0])
     against = [one for one in differences if one[0] < -_NOTHING]
-    if not for_it:
+    if not for_it or abs(total) <= _NOTHING:
         return f"On {node}: {runner}, the next, ranks the same, and comes later in a fixed order."
     told = [part for size, part in for_it if size >= _TELLING * for_it[0][0]][:_MOST_PARTS]
     here, there = _words(told, winner), _words(told, second)
     sentence = f"On {node}: {here}; on {runner}, the next: {there}"
     if scores.terms is not None and told[0].name == "value":
-        sentence += _moved(scores, scores.terms, runner, winner, second)
+        sentence += _moved(scores, scores.terms, node, runner, winner, second)
     if against:
         size, most = min(against, key=lambda one: one[0])
         if -size >= _TELLING * for_it[0][0]:
@@ -104,13 +105,13 @@ def _words(parts: list[Part], at: int) -> str:
     return " and ".join(part.words(float(part.amount[at])) for part in parts)
 
 
-def _moved(scores: Scores, terms: Terms, runner: str, winner: int, second: int) -> str:
+def _moved(scores: Scores, terms: Terms, node: str, runner: str, winner: int, second: int) -> str:
     """The feature by which the learned values of the two differ most."""
     here, there = (_features(terms(scores.cluster, scores.request, int(scores.rows[at]))) for at in (winner, second))
     gains = {name: here.get(name, 0.0) - there.get(name, 0.0) for name in here | there}
     if not gains or gains[most := max(gains, key=gains.__getitem__)] <= _NOTHING:
         return ""
-    moved = f"{here.get(most, 0.0):+.2f} there, {there.get(most, 0.0):+.2f} on {runner}"
+    moved = f"{here.get(most, 0.0):+.2f} on {node}, {there.get(most, 0.0):+.2f} on {runner}"
     return f", mostly by {FEATURE_WORDS.get(most, named(most))} ({moved})"
 
 

@@ -126,8 +126,9 @@ def of_room(
         expected = "" if ends_in_s is None else f", expected in {_duration(ends_in_s)}"
         found.append(Remedy(Kind.WAIT, f"wait for {listed(names)} on {named(nearest.node)} to end{expected}"))
     if nearest.missing and not request.mig and (not nearest.whole or nearest.free_elsewhere >= nearest.missing):
-        are = "GPU is" if nearest.free_elsewhere == 1 else "GPUs are"
-        elsewhere = f": {nearest.free_elsewhere} {are} free on other nodes" if nearest.whole else ""
+        plural, are = ("", "is") if nearest.free_elsewhere == 1 else ("s", "are")
+        free = f"{nearest.free_elsewhere} {request.noun}{plural} that would do {are} free on other nodes"
+        elsewhere = f": {free}" if nearest.whole else ""
         found.append(Remedy(Kind.MOVE, f"see which running pods could move{elsewhere}", f"kerf defrag --for {key}"))
     for change in [change for change in changes if change["change"] != "room"][:_MAX_RELAXED]:
         where = ", ".join(named(node) for node in change["nodes"][:_MAX_NODES])

@@ -79,7 +79,12 @@ def answer(question: Question, facts: Facts) -> dict[str, Any]:
     told["fragmentsBefore"] = round(fragments(facts.cluster), 4)
     result = _result(view, plan, faults | held, [pod.key for pod in moving]) | told
     gained = [pod.key for pod, row, had in zip(batch, plan.rows, before.rows, strict=True) if row >= 0 > had]
-    return result | {"gained": gained, "objects": objects.report(result, gangs.notes), "skipped": given.skipped}
+    return result | {
+        "gained": gained,
+        "unreadable": len(faults),
+        "objects": objects.report(result, gangs.notes),
+        "skipped": given.skipped,
+    }
 
 
 def _nodes_and_moving(drain: Sequence[str], facts: Facts) -> tuple[list[Node], list[Pod]]:

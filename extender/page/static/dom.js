@@ -26,6 +26,13 @@ export const memory = (mib) => (mib >= 1024 ? `${+(mib / 1024).toFixed(1)} GiB` 
 
 export const clock = (unixSeconds) => new Date(1000 * unixSeconds).toLocaleTimeString([], { hour12: false });
 
+/** "Nov 26, 21:11", with the year where it is another. */
+export function stamp(unixSeconds) {
+  const at = new Date(1000 * unixSeconds);
+  const year = at.getFullYear() === new Date().getFullYear() ? undefined : 'numeric';
+  return at.toLocaleString([], { year, month: 'short', day: 'numeric', hour: '2-digit', minute: '2-digit', hour12: false });
+}
+
 /** "12 s", "3 min", "5 h", "2 d" */
 export function age(seconds) {
   if (seconds < 90) return `${Math.max(Math.round(seconds), 0)} s`;

@@ -2,7 +2,7 @@
 
 import { panelAddress, say } from './address.js';
 import { chart } from './chart.js';
-import { ask, el, figure, plural, table } from './dom.js';
+import { ask, el, figure, plural, stamp, table } from './dom.js';
 
 const WINDOWS = { '1h': ['1 h', 3600], '24h': ['24 h', 86400], '7d': ['7 d', 604800], '30d': ['30 d', 2592000] };
 const STATES = { used: 'used', booked: 'booked', stranded: 'stranded', free: 'free', sick: 'out of use' };
@@ -158,6 +158,5 @@ function asTable(told, steps, by, gpus, open) {
   return made;
 }
 
-const stamp = (time) => new Date(1000 * time).toLocaleString([], { month: 'short', day: 'numeric', hour: '2-digit', minute: '2-digit', hour12: false });
 const short = (time) => new Date(1000 * time).toLocaleTimeString([], { hour: '2-digit', minute: '2-digit', hour12: false });
 const when = (begins, ends) => (ends - begins < 43200 ? `${stamp(begins)} to ${short(ends)}` : `${stamp(begins)} to ${stamp(ends)}`);

@@ -38,7 +38,7 @@ export async function roomFor(question, hint) {
     hidden > 0 && el('p', { class: 'hint' }, `and ${plural(hidden, 'more move')}`),
     target(told),
     el('p', {}, `whole nodes free: ${before.freeNodes} now, ${after.freeNodes} after`),
-    before.usableGpus != null && el('p', {}, `GPUs of use to it: ${before.usableGpus} now, ${after.usableGpus} after`),
+    before.usableGpus != null && el('p', {}, `free GPUs on nodes where ${told.target.length > 1 ? 'the first of them' : 'it'} fits: ${before.usableGpus} now, ${after.usableGpus} after`),
     el('p', { class: 'hint' }, hint),
   ];
 }

@@ -16,16 +16,15 @@ export function podRow(pod, { idleAfterSeconds }, inner = false) {
   if (!inner && !pod.owner.startsWith('Pod/')) below.push(ownerLink(pod.namespace, pod.owner));
   if (pod.gang) below.push(el('a', { href: panelAddress('workloads', { by: 'pod', gang: pod.gang }) }, `gang ${pod.gang}`));
   const name = pod.state === 'held' ? pod.pod : link('pod', pod.pod);
-  return row(
-    inner ? 'inner' : '',
-    el('div', {}, name, below.length > 0 && el('div', { class: 'below' }, joined(below))),
-    el('span', { class: `state ${pod.state}` }, pod.state),
-    ...(inner ? [] : [where(pod)]),
-    gpus(pod),
-    percent(pod.load),
-    idle(sleeps(pod.idleSeconds, idleAfterSeconds), pod.idleSeconds == null ? '-' : age(pod.idleSeconds)),
-    since(pod),
-  );
+  return row(inner ? 'inner' : '', {
+    Workload: el('div', {}, name, below.length > 0 && el('div', { class: 'below' }, joined(below))),
+    State: el('span', { class: `state ${pod.state}` }, pod.state),
+    ...(inner ? {} : { Node: where(pod) }),
+    GPUs: gpus(pod),
+    Load: percent(pod.load),
+    Idle: idle(sleeps(pod.idleSeconds, idleAfterSeconds), pod.idleSeconds == null ? '-' : age(pod.idleSeconds)),
+    Age: since(pod),
+  });
 }
 
 /** An owner or a namespace; `toggle` is the button that lists its pods, if there is one. */
@@ -36,15 +35,14 @@ export function groupRow(group, { by, idleAfterSeconds }, toggle) {
   const long = sleeps(group.idleSeconds, idleAfterSeconds);
   const hours = group.idleSeconds == null ? '-' : age(group.idleSeconds);
   const asked = group.gpusAsked ? `${group.gpusBooked ? ' + ' : ''}${figure(group.gpusAsked)} asked` : '';
-  return row(
-    'group',
-    name,
-    states(group),
-    `${group.gpusBooked || !asked ? figure(group.gpusBooked) : ''}${asked}`,
-    percent(group.load),
-    idle(long, long ? `${plural(group.idleGpus, 'GPU')}, ${hours}` : hours),
-    since(group),
-  );
+  return row('group', {
+    Workload: name,
+    State: states(group),
+    GPUs: `${group.gpusBooked || !asked ? figure(group.gpusBooked) : ''}${asked}`,
+    Load: percent(group.load),
+    Idle: idle(long, long ? `${plural(group.idleGpus, 'GPU')}, ${hours}` : hours),
+    Age: since(group),
+  });
 }
 
 /** What stands below an owner's pods that are listed where there are more. */
@@ -61,8 +59,10 @@ const namespaceLink = (namespace) => el('a', { href: panelAddress('workloads', {
 
 const joined = (elements) => elements.flatMap((one, index) => (index ? [', ', one] : [one]));
 
-function row(kind, name, ...cells) {
-  const others = cells.map((cell) => el('td', { class: typeof cell === 'string' ? 'whole' : null }, cell));
+/** Cells by their columns, the first of them the row's heading; narrow windows show a row as a card. */
+function row(kind, cells) {
+  const [[, name], ...rest] = Object.entries(cells);
+  const others = rest.map(([heading, cell]) => el('td', { 'data-heading': heading, class: typeof cell === 'string' ? 'whole' : null }, cell));
   return el('tr', { class: kind || null }, el('th', { scope: 'row' }, name), others);
 }
 

@@ -146,7 +146,7 @@ def test_each_part_has_its_words() -> None:
     ]
     assert words(cluster, policies["binpack"])[1] == {
         "inUse": "25 % of its GPUs in use",
-        "pod": "the pod is 25 % of it",
+        "pod": "25 % of its GPUs for the pod",
     }
     by_pairs = policies_of(Options(expected=[Expected(0, 2, 1000, 1)]))["fgd"]  # two GPUs at a time are expected
     pairs = cluster_of({"one": node(T4), "two": node(T4, T4), "three": node(T4, T4, T4)})
@@ -168,7 +168,7 @@ def test_of_samples_too() -> None:
     live, kerf = policies_of(Options())["live"], kerf_on(cluster, only(0.5, gpus_idle=1.0), live=True)
     assert [one["load"] for one in words(cluster, live)] == ["75 % of the compute unused", "25 % of the compute unused"]
     assert words(cluster, kerf)[0] == {
-        "value": "what is left is worth 1.00 GPUs less",
+        "value": "1.00 GPUs' worth of room for later pods lost",
         "live": "70 % headroom",  # (4 * 0.75 + 2 + 4 * 0.5) / 10
         "memory": "GPUs of 15 GiB",
         "compute": "enough CPU and memory",

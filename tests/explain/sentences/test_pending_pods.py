@@ -49,7 +49,7 @@ def test_what_it_needs_the_nearest_node_what_is_free_there_and_who_holds_the_res
         {"kind": "wait", "text": "wait for default/job-a and team/job-b on near to end", "command": None},
         {
             "kind": "move",
-            "text": "see which running pods could move: 4 GPUs are free on other nodes",
+            "text": "see which running pods could move: 4 GPUs that would do are free on other nodes",
             "command": "kerf defrag --for default/asks",
         },
         {

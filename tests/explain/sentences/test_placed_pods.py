@@ -42,13 +42,13 @@ def of_decision(cluster: Any, decision: Decision) -> str:
         ("tightest", "On a: no GPU left over; on b, the next: 2 GPUs left over."),
         (
             "binpack",
-            "On a: 50 % of its GPUs in use and the pod is 50 % of it; "
-            "on b, the next: 25 % of its GPUs in use and the pod is 25 % of it.",
+            "On a: 50 % of its GPUs in use and 50 % of its GPUs for the pod; "
+            "on b, the next: 25 % of its GPUs in use and 25 % of its GPUs for the pod.",
         ),
         (
             "spread",
-            "On b: 25 % of its GPUs in use and the pod is 25 % of it; "
-            "on a, the next: 50 % of its GPUs in use and the pod is 50 % of it.",
+            "On b: 25 % of its GPUs in use and 25 % of its GPUs for the pod; "
+            "on a, the next: 50 % of its GPUs in use and 50 % of its GPUs for the pod.",
         ),
         ("alnair", "On b: GPUs of 267 by memory and model; on a, the next: GPUs of 25 by memory and model."),
     ],
@@ -83,14 +83,18 @@ def test_the_feature_that_made_most_of_the_difference_under_the_learned_rank() -
     cluster = cluster_of(states)
     model = kerf_on(cluster, only(0.1, gpus_idle=0.5, node_idle=1.0))
     assert of_decision(cluster, decide(cluster, ONE, model, all_rows(cluster), Memo())) == (
-        "On a: what is left is worth 0.50 GPUs less; on b, the next: what is left is worth 1.50 GPUs less, "
-        "mostly by nodes that are idle as a whole (+0.00 there, -1.00 on b)."
+        "On a: 0.50 GPUs' worth of room for later pods lost; on b, the next: 1.50 GPUs' worth of room for later pods "
+        "lost, mostly by nodes that are idle as a whole (+0.00 on a, -1.00 on b)."
     )
 
 
 def test_ties_single_candidates_and_plans() -> None:
     twins = {"a": node(T4), "b": node(T4)}
     assert sentence(twins, POLICIES["tightest"]) == (
+        "On a: b, the next, ranks the same, and comes later in a fixed order."
+    )
+    evened = {"a": node(*[T4] * 4, held=[0, 1]), "b": node(T4, T4)}  # parts differ, and their sum does not
+    assert sentence(evened, POLICIES["binpack"], GpuRequest(2)) == (
         "On a: b, the next, ranks the same, and comes later in a fixed order."
     )
     full = node(T4, held=[0])

@@ -180,7 +180,41 @@ def test_what_is_free_and_what_is_held_add_up_as_counted_gpu_by_gpu(
     free = [gpu for gpu, one in enumerate(state.offer.gpus) if gpu not in state.held]
     assert nearest.words == f"needs {request}; {nearest.node} has {best[0]} free"
     assert nearest.in_the_way == state.held
-    assert nearest.free_elsewhere == sum(len(one.idle) for one in states.values()) - len(free)
+    of_all = (
+        sum(gpu in one.idle for gpu, a in enumerate(one.offer.gpus) if not of_model or "a100" in a.model.name)
+        for one in states.values()
+    )
+    assert nearest.free_elsewhere == sum(of_all) - len(free)
+
+
+def test_units_elsewhere_count_only_where_they_would_do() -> None:
+    """Of another model, too small, unhealthy, time slices of others: moves give none of them."""
+    states = {
+        "full": node(*[A100] * 4, held=[0, 1, 2]),
+        "also-full": node(*[A100] * 4, held=[0, 1, 2, 3]),
+        "sick": node(*[A100] * 4, broken=[0, 1], held=[2]),
+        "small": node(*[T4] * 8),
+        "sliced": node(T4, unit=GpuUnit.REPLICA, units_per_gpu=8),
+        "aside": node(*[A100] * 8, held=range(6), aside=3),
+    }
+    for request in (GpuRequest(4, include=pattern("a100")), GpuRequest(4, memory_each_mib=40960)):
+        cluster = cluster_of(states)
+        nearest = nearest_of(cluster, request, None, all_rows(cluster))
+        assert (nearest.node, nearest.missing, nearest.free_elsewhere) == ("full", 3, 1)
+        commands = [remedy.command for remedy in why_pending(Lacking("default/p", request, nearest), Standing())[1]]
+        assert "kerf defrag --for default/p" not in commands
+
+
+def test_units_elsewhere_are_told_in_those_of_the_request() -> None:
+    sliced = node(T4, unit=GpuUnit.REPLICA, units_per_gpu=4, untracked=2)
+    cluster = cluster_of({"a": sliced, "b": sliced, "whole": node(*[T4] * 8)})
+    request = GpuRequest(4, AskedUnit.SHARED)
+    _, found = why_pending(
+        Lacking("default/p", request, nearest_of(cluster, request, None, all_rows(cluster))), Standing()
+    )
+    assert "see which running pods could move: 2 GPU replicas that would do are free on other nodes" in [
+        remedy.text for remedy in found
+    ]
 
 
 def test_names_are_text_on_one_line_and_bounded() -> None:

@@ -1,6 +1,6 @@
 // GPU-hours: over time, and since Kerf began to count by namespace, and what nobody had.
 
-import { age, el, figure, fill, percent, plural, table } from '../dom.js';
+import { age, el, figure, fill, percent, plural, stamp, table } from '../dom.js';
 import { showOverTime } from '../over_time.js';
 
 export default {
@@ -26,7 +26,7 @@ function showUsage(told, count, body) {
     return;
   }
   const { since, rows, more, totals, idle } = told;
-  count.textContent = `since ${new Date(1000 * since).toLocaleString([], { dateStyle: 'short', timeStyle: 'short' })}`;
+  count.textContent = `since ${stamp(since)}`;
   const part = (name) => `${percent(totals[`${name}GpuHours`], totals.capacityGpuHours)}`;
   fill(
     body,

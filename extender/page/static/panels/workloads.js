@@ -12,6 +12,13 @@ const MAX_INNER = 20;
 const MAX_OPEN = 8;
 const VIEWS = { owner: 'Owners', pod: 'Pods', namespace: 'Namespaces' };
 const STATES = ['running', 'starting', 'ending', 'held', 'placing', 'pending', 'gated'];
+const CHOICES = {
+  by: Object.keys(VIEWS),
+  state: STATES,
+  idle: ['true'],
+  sort: ['idle', 'gpus', 'load', 'age', 'name', 'priority', 'pods'],
+  reverse: ['true'],
+};
 const TEXTS = ['namespace', 'owner', 'gang', 'node', 'q'];
 const COLUMNS = [
   { name: 'Workload', sort: 'name', rises: true },
@@ -40,6 +47,7 @@ class Workloads {
   #seen = false;
   #told = null;
   #fault = '';
+  #unknown = '';
   #open = new Map(); // by namespace and owner: its pods as they were told, null before
   #namespacesAt = -Infinity;
 
@@ -72,12 +80,14 @@ class Workloads {
   /** Show what an address asks for. */
   show(query) {
     this.#asked = wanted(query);
+    this.#unknown = unknown(query);
     this.#begin();
   }
 
   /** Show something else, and have the address say so. */
   #ask(change) {
     Object.assign(this.#asked, change);
+    this.#unknown = '';
     const { by, sort, ...rest } = this.#asked;
     say(panelAddress('workloads', { ...rest, by: by === 'owner' ? '' : by, sort: sort === 'idle' ? '' : sort }));
     this.#begin();
@@ -158,18 +168,19 @@ class Workloads {
 
   #build() {
     const told = this.#told;
-    if (this.#fault) this.count.textContent = this.#fault;
-    this.count.className = this.#fault ? 'count fault' : 'count';
+    const fault = this.#fault || this.#unknown;
+    if (fault) this.count.textContent = fault;
+    this.count.className = fault ? 'count fault' : 'count';
     if (!told) return;
     this.#chips();
-    if (!this.#fault) this.count.textContent = summary(told);
+    if (!fault) this.count.textContent = summary(told);
     const rows = told.by === 'pod' ? told.pods.map((pod) => podRow(pod, told)) : told.groups.flatMap((group) => this.#group(group, told));
     const pages = Math.max(1, Math.ceil(told.total / PER_PAGE));
     fill(
       this.root,
       rows.length
         ? el('div', { class: 'scroll', tabindex: 0, role: 'region', 'aria-label': 'Workloads, scrollable' },
-            el('table', {},
+            el('table', { class: 'stacks' },
               el('caption', { class: 'unseen' }, 'Workloads, and how they use their GPUs'),
               el('thead', {}, el('tr', {}, columnsOf(told.by).map((column) => this.#heading(column)))),
               el('tbody', {}, rows)))
@@ -231,18 +242,24 @@ class Workloads {
   }
 }
 
-/** What an address asks for; what it can't ask for is left out. */
+/** What an address asks for; what it can't ask for is left out, and `unknown` says so. */
 function wanted(query) {
-  const one = (name, allowed) => (allowed.includes(query.get(name)) ? query.get(name) : '');
+  const one = (name) => (CHOICES[name].includes(query.get(name)) ? query.get(name) : '');
   return {
     ...Object.fromEntries(TEXTS.map((name) => [name, (query.get(name) ?? '').slice(0, 63)])),
     ...{ owner: (query.get('owner') ?? '').slice(0, 128), gang: (query.get('gang') ?? '').slice(0, 128), node: (query.get('node') ?? '').slice(0, 253) },
-    by: one('by', Object.keys(VIEWS)) || 'owner',
-    state: one('state', STATES),
-    idle: one('idle', ['true']),
-    sort: one('sort', ['gpus', 'load', 'age', 'name', 'priority', 'pods']) || 'idle',
-    reverse: one('reverse', ['true']),
+    by: one('by') || 'owner',
+    state: one('state'),
+    idle: one('idle'),
+    sort: one('sort') || 'idle',
+    reverse: one('reverse'),
   };
+}
+
+/** What is wrong with an address, in a sentence; "" for nothing. */
+function unknown(query) {
+  const name = Object.keys(CHOICES).find((one) => query.get(one) && !CHOICES[one].includes(query.get(one)));
+  return name ? `${name}: "${query.get(name).slice(0, 63)}" is none of ${CHOICES[name].join(', ')}; shown without it` : '';
 }
 
 const columnsOf = (by) => COLUMNS.filter(({ name }) => by === 'pod' || name !== 'Node');
