@@ -24,7 +24,7 @@ class _Ground:
     """What of a view does not change while nodes don't: where pods may go, and (3, N) allocatable CPU, memory, pods."""
 
     def __init__(self, cluster: Cluster, nodes: Sequence[Node]) -> None:
-        self._terrain = Terrain(cluster, nodes)
+        self.terrain = Terrain(cluster, nodes)
         self._allocatable: Longs = np.zeros((3, cluster.num_nodes), np.int64)
         for node in nodes:
             row = cluster.row_of.get(node.metadata.name)
@@ -46,8 +46,8 @@ class _Ground:
             cpu_free_milli=cpu,
             memory_free_mib=memory,
             pods_free=slots,
-            allowed=kinds.masks(self._terrain),
-            domains={pod.topology: self._terrain.domains(pod.topology) for pod in batch if pod.topology},
+            allowed=kinds.masks(self.terrain),
+            domains={pod.topology: self.terrain.domains(pod.topology) for pod in batch if pod.topology},
         )
 
 
@@ -106,7 +106,7 @@ class NodeBook(Store[Node]):
         """The label that keeps a pod to a node's domain."""
         return domain_of(self._nodes.get(node), topology)
 
-    def view(
+    async def view(
         self,
         cluster: Cluster,
         kinds: Kinds,
@@ -115,17 +115,20 @@ class NodeBook(Store[Node]):
         reserve_frac: float,
         closed: Iterable[str] = (),
     ) -> View:
-        """The view of a cluster for a batch, less what is on its way; closed nodes take nobody."""
+        """The view of a cluster for a batch, less what is on its way; closed nodes take nobody. All as it is when this
+        begins: where pods may go is worked out in portions."""
         key = (self._version, cluster.node_names)
         if self._kept is None or self._kept[0] != key:
             self._kept = key, _Ground(cluster, list(self._nodes.values()))
+        ground = self._kept[1]
         taken = [
             (entry.node, Room(entry.planned.cpu_milli, entry.planned.memory_mib, 1))
             for entry in on_way
             if entry.planned is not None
         ]
         taken += [(name, Room(pods=_ALL_PODS)) for name in closed]
-        return self._kept[1].view(cluster, kinds, batch, taken, reserve_frac)
+        await kinds.work_out(ground.terrain)
+        return ground.view(cluster, kinds, batch, taken, reserve_frac)
 
 
 def _facts(node: Node | None) -> Any:

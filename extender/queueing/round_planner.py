@@ -81,7 +81,7 @@ class RoundPlanner:
         cluster = self.ledger.snapshot(now)
         on_way = self.backlog.on_their_way(now)
         closed = self.ledger.rows.closed
-        view = self.nodes.view(cluster, self.backlog.kinds, pods, on_way, options.reserve_frac, closed)
+        view = await self.nodes.view(cluster, self.backlog.kinds, pods, on_way, options.reserve_frac, closed)
         policies = self.placer.policies_apart()
         if not options.rank_cpu_pods:
             policies = {name: replace(policy, without_gpus=False) for name, policy in policies.items()}

@@ -22,6 +22,7 @@ from extender.scheduling.fence import Fence
 from extender.scheduling.leader_label import LeaderLabel
 from extender.scheduling.placer import Placer, PodIdentity
 from extender.scheduling.queue_rules import QueueRules
+from extender.scheduling.setting_aside.alike import AlikeNodes
 from extender.scheduling.setting_aside.failures import Failures, Rules
 from extender.scheduling.setting_aside.keeper import Keeper, Terms
 from extender.scheduling.setting_aside.lives import Lives
@@ -119,8 +120,9 @@ def build_keeper(settings: Settings, base: Foundation) -> Keeper | None:
         return bool(claim is not None and claim.holding) or bool(pod.spec.resource_claims)
 
     failures = Failures(Rules(wanted.failures, wanted.namespaces, wanted.window_s))
+    nodes = AlikeNodes(ledger, base.clock)
     lives = Lives(
-        *(base.transport, failures, has_gpus, base.clock, time.time),
+        *(base.transport, failures, nodes, has_gpus, base.clock, time.time),
         early_s=wanted.early_s,
         window_s=wanted.window_s,
     )
@@ -133,6 +135,7 @@ def build_keeper(settings: Settings, base: Foundation) -> Keeper | None:
         max_for_s=wanted.max_for_s,
     )
     keeper = Keeper(base.transport, ledger, base.events, base.fence, failures, lives, terms, base.clock, time.time)
+    hub.subscribe(NODES, nodes)
     hub.subscribe(NODES, keeper)
     hub.subscribe(BOUND_PODS, lives)
     return keeper

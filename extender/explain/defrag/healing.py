@@ -76,10 +76,10 @@ def _one_by_one(
     """Who can leave beside those who came before."""
     best, chosen, said = MovePlan(problem.view.cluster.version, fits=False), list[int](), list[str]()
     for number, unit in enumerate(may):
-        if number >= _MOST_TRIED or expired():
+        plan = make(_leaving(problem, units, [*chosen, unit])) if number < _MOST_TRIED and not expired() else None
+        if plan is None or (not plan.fits and expired()):  # not looked at to the end
             said.append(f"{len(may) - number} more were not tried: there was no time")
             break
-        plan = make(_leaving(problem, units, [*chosen, unit]))
         if plan.fits:
             best, chosen = plan, [*chosen, unit]
         else:

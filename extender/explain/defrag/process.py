@@ -35,6 +35,8 @@ from extender.queueing.pods.restrictions import Kinds
 
 _SEARCHES_FRAC: Final = 0.5
 """Part of the time for an answer that the search may take."""
+_SEARCHED_FRAC: Final = 0.8
+"""Part of that time after which it ends, however late it has begun: the answer has to be made yet."""
 MakePlan = Callable[[Problem, int, Callable[[], bool]], MovePlan]
 
 
@@ -69,9 +71,12 @@ class Listed:
             self.held += pickle.loads(content)  # noqa: S301 - from the service alone
 
 
-def answer(asked: RoomQuestion, listed: Listed, facts: Facts, make: MakePlan = plan_moves) -> RoomAnswer:
-    """The moves that make room. Raises QuestionError."""
-    until = time.monotonic() + _SEARCHES_FRAC * facts.max_s
+def answer(
+    asked: RoomQuestion, listed: Listed, facts: Facts, make: MakePlan = plan_moves, began: float | None = None
+) -> RoomAnswer:
+    """The moves that make room. `began` is when whoever asks began to wait, by `time.monotonic`; None: now. Raises
+    QuestionError."""
+    began = time.monotonic() if began is None else began
     kinds, cluster = Kinds(), facts.cluster
     about = Surroundings(
         *(cluster, listed.nodes, listed.waiting, listed.bound, kinds, facts.policy, facts.quotas, facts.used),
@@ -92,6 +97,7 @@ def answer(asked: RoomQuestion, listed: Listed, facts: Facts, make: MakePlan = p
         view = without_sick(view, facts.sick)
         wanted = replace(wanted, target=replace(wanted.target, leave=on_sick(cluster, running, facts.sick)))
     problem = Problem(view, running, wanted.target, asked.max_moves, budgets.allowed, facts.policy)
+    until = min(time.monotonic() + _SEARCHES_FRAC * facts.max_s, began + _SEARCHED_FRAC * facts.max_s)
     plan = _plan(problem, wanted.refusal, asked.heal, make, lambda: time.monotonic() > until)
     controllers = {
         pod.metadata.uid: controller.uid for pod, *_ in listed.bound if (controller := pod.metadata.controller)
@@ -148,6 +154,7 @@ def _told(problem: Problem, plan: MovePlan, wanted: Wanted, id_: str, controller
 
 def _answered(pipe: Pipe) -> bytes:
     """A question comes in, what it needs goes out, that comes in message by message, and the answer goes out."""
+    began = time.monotonic()
     asked = read_question(pipe.read())
     pipe.tell(msgspec.json.encode(needs_of(asked)))
     listed = Listed()
@@ -155,7 +162,7 @@ def _answered(pipe: Pipe) -> bytes:
         listed.take(message[:1], message[1:])
     # From the service alone, and never from who asks: what it pickles may be trusted.
     facts: Any = pickle.loads(message[1:])  # noqa: S301
-    return msgspec.json.encode(answer(asked, listed, facts))
+    return msgspec.json.encode(answer(asked, listed, facts, began=began))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 import yaml
 
+from extender.explain.manifests.yaml_loader import Loader
 from extender.kube.yaml_faults import yaml_fault
 
 MAX_CHARS: Final = 2**20
@@ -20,6 +21,8 @@ _VALUE_SIZE: Final = 16
 """What a text may stand for, in characters, and what each value counts beside those that it has: more than a megabyte
 of manifests comes to."""
 _MAX_DEPTH: Final = 100
+_MAX_DIRECTIVES: Final = 100
+"""Each is compared with those before it, and manifests have none."""
 _STEP: Final = re.compile(r"\.?([^.\[\]]+)|\[(\d+)\]")
 
 
@@ -29,20 +32,6 @@ class DocumentError(ValueError):
 
 class _TextError(ValueError):
     """A text that can't be read: where in it, and why."""
-
-
-class _Loader(yaml.CSafeLoader):
-    """YAML as kubectl reads it: a date is text, and so is a key that looks like a number."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        found = super().construct_mapping(node, deep)
-        return {key if isinstance(key, str) else _key(key): value for key, value in found.items()}
-
-
-_Loader.yaml_implicit_resolvers = {  # not of the class that others load by
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-    for first, resolvers in yaml.CSafeLoader.yaml_implicit_resolvers.items()
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +85,17 @@ def _loaded(text: str) -> list[Any]:
             return [msgspec.json.decode(text)]
         except (msgspec.DecodeError, RecursionError):
             pass  # YAML may begin so as well, and says better what is wrong
+    if sum(line.startswith("%") for line in text.splitlines()) > _MAX_DIRECTIVES:
+        raise _TextError(f"more than {_MAX_DIRECTIVES} directives (lines that begin with %)")
     try:
         _check_size(text)
         # What is no JSON, such as a set, becomes some.
-        found: list[Any] = msgspec.json.decode(msgspec.json.encode(list(yaml.load_all(text, _Loader))))
+        found: list[Any] = msgspec.json.decode(msgspec.json.encode(list(yaml.load_all(text, Loader))))
     except _TextError:
         raise
     except yaml.YAMLError as error:
         raise _TextError(f"{_document_at(text, error)}{yaml_fault(error)}") from None
-    except (ValueError, TypeError, OverflowError, RecursionError) as error:  # such as a number of 5,000 digits
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise _TextError(f"no YAML: {str(error)[:200]}") from None
     return found
 
@@ -166,10 +157,6 @@ def name_of(manifest: Any) -> str:
     return " ".join(words) or "no kind"
 
 
-def _key(key: object) -> str:
-    return msgspec.json.encode(key).decode() if key is None or isinstance(key, bool) else str(key)
-
-
 def _called(value: Any) -> str:
     if value is None:
         return "null"
@@ -183,7 +170,7 @@ def _check_size(text: str) -> None:
     sizes: dict[str, int] = {}
     open_: list[tuple[str | None, int]] = []  # anchor, and the size of what comes before it
     total = 0
-    for event in yaml.parse(text, _Loader):
+    for event in yaml.parse(text, Loader):
         line = event.start_mark.line + 1 if event.start_mark else 0
         match event:
             case yaml.DocumentStartEvent():
@@ -231,7 +218,7 @@ def _document_at(text: str, error: yaml.YAMLError) -> str:
 def _line_of(text: str, number: int, path: str) -> int | None:
     """The line of a path of a document, or of what of it there is."""
     try:
-        node = next(root for at, root in enumerate(yaml.compose_all(text, _Loader)) if at == number)
+        node = next(root for at, root in enumerate(yaml.compose_all(text, Loader)) if at == number)
     except (yaml.YAMLError, StopIteration, ValueError):
         return None
     line = int(node.start_mark.line)

@@ -22,6 +22,7 @@ _LEARNING: Final = 8
 _WEIGHTS: Final = ((1.0, 0.0), (0.3, 0.0), (5.0, 0.0), (0.0, 5.0), (100.0, 0.0), (0.0, 1000.0))
 """Where these find nothing, what a GPU and a pod that move count besides, by the mean cost of a GPU."""
 _BY_CHANCE: Final = 24
+NO_TIME: Final = "there was no time to look for all ways to make room: there may be one"
 
 
 class Construction:
@@ -41,6 +42,8 @@ class Construction:
         self._learning = False
         """Whether the last construction has told what places cost."""
         self._stuck: list[int] = []
+        self._cut_short = False
+        """Whether there was no time for all ways."""
 
     def best(self) -> tuple[Found, Prices] | None:
         """The best that is found, with the prices that led to it; the trial is left with it. None for none."""
@@ -49,6 +52,7 @@ class Construction:
         best: tuple[Found, Way] | None = None
         for number, way in enumerate(self._ways()):
             if number and self._expired():
+                self._cut_short = True
                 break
             placing = self._make(way)
             found = proved(trial, self._proof) if placing is not None else None
@@ -71,6 +75,8 @@ class Construction:
         said = never(self.trial)
         if said:
             return said
+        if self._cut_short:
+            return [NO_TIME]
         said = no_place(self.trial, self._stuck)
         if problem.max_moves is not None:
             said.insert(0, f"no way was found that takes at most {problem.max_moves} moves")

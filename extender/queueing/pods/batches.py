@@ -19,6 +19,7 @@ from extender.planning.plans import PlanPod
 from extender.plugins.nodes import read_capacity
 from extender.plugins.pod_resources import requested
 from extender.plugins.pods import read_pod_request, read_policy
+from extender.queueing.pods.bounds import check_bounds
 from extender.queueing.pods.restrictions import Kinds
 
 GANG: Final = "kerf.dev/gang"
@@ -75,6 +76,7 @@ def plan_pod(pod: Pod, kinds: Kinds, claims: PodClaims = NO_CLAIMS) -> PlanPod:
         request = replace(request, gpus=devices_of(claims.asked), policy=read_policy(pod))
     if request.policy and request.policy not in POLICIES:
         raise RequestError(f'{POLICY}: "{request.policy[:80]}" is not a policy; use one of {names(POLICIES)}')
+    check_bounds(pod.spec)
     asked = asked_of(pod)
     annotations = pod.metadata.annotations or {}
     name, _ = gang_of(pod)

@@ -4,20 +4,67 @@ kube-scheduler has the last word on all of these: here they keep a plan from nom
 Pod (anti-)affinity and spread constraints are left to it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import Final
 
 import msgspec
 import numpy as np
 
-from extender.core.clusters import Cluster, Ints, Mask
+from extender.core.clusters import Cluster, Ints, Longs, Mask
+from extender.kube.background import give_way
 from extender.kube.objects import Expression, Node, NodeSelector, PodSpec, Taint, Term, Toleration
 
 _REPELS: Final = ("NoSchedule", "NoExecute")
 _UNSCHEDULABLE: Final = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
+_PORTION: Final = 4
+_MAX_INT64: Final = 2**63
 _encode = msgspec.json.Encoder(order="sorted").encode
-Rows = list[int]
+
+
+class _Values:
+    """What the nodes of a cluster have as one of their labels, or as their name."""
+
+    def __init__(self, num_rows: int, found: Iterable[tuple[int, str]]) -> None:
+        """`found` are rows with their values; the other rows have none."""
+        self.codes: Ints = np.full(num_rows, -1, np.int32)
+        """(N,) number of each row's value, -1 where it has none."""
+        self._code_of: dict[str, int] = {}
+        for row, value in found:
+            self.codes[row] = self._code_of.setdefault(value, len(self._code_of))
+
+    def holds(self, expression: Expression) -> Mask:
+        """(N,) where an expression holds."""
+        wanted, operator = expression.values or [], expression.operator
+        match operator:
+            case "In":
+                return self.among(wanted)
+            case "NotIn":
+                return ~self.among(wanted)
+            case "Exists":
+                return self.codes >= 0
+            case "DoesNotExist":
+                return self.codes < 0
+            case "Gt" | "Lt" if wanted and (limit := _number(wanted[0])) is not None:
+                rows, numbers = self._numbers
+                mask = np.zeros(len(self.codes), np.bool_)
+                mask[rows[numbers > limit if operator == "Gt" else numbers < limit]] = True
+                return mask
+        return np.zeros(len(self.codes), np.bool_)
+
+    def among(self, wanted: Iterable[str]) -> Mask:
+        """(N,) who has one of these values."""
+        hit = np.zeros(len(self._code_of) + 1, np.bool_)  # the last one is who has none
+        hit[[code for value in wanted if (code := self._code_of.get(value)) is not None]] = True
+        found: Mask = hit[self.codes]
+        return found
+
+    @cached_property
+    def _numbers(self) -> tuple[Longs, Longs]:
+        """Rows whose value is a number, and the numbers."""
+        numbers = {code: number for value, code in self._code_of.items() if (number := _number(value)) is not None}
+        rows = np.flatnonzero(np.isin(self.codes, list(numbers)))
+        return rows, np.array([numbers[code] for code in self.codes[rows].tolist()], np.int64)
 
 
 class Terrain:
@@ -33,10 +80,10 @@ class Terrain:
         self._num_rows = cluster.num_nodes
         self._labels = [(row, node.metadata.labels or {}) for row, node in found]
         self._keys = frozenset[str]().union(*(labels for _, labels in self._labels))
-        self._values: dict[str, dict[str, Rows]] = {}  # by label: of each value the rows
-        self._domains: dict[str, Ints] = {}
-        self._names: dict[str, Rows] = {node.metadata.name: [row] for row, node in found}
-        self._tainted: dict[tuple[tuple[str, str, str], ...], Rows] = {}
+        self._nothing = _Values(self._num_rows, ())
+        self._values: dict[str, _Values] = {}  # by label
+        self._names = _Values(self._num_rows, ((row, node.metadata.name) for row, node in found))
+        self._tainted: dict[tuple[tuple[str, str, str], ...], list[int]] = {}
         for row, node in found:
             taints = [taint for taint in node.spec.taints or () if taint.effect in _REPELS]
             if node.spec.unschedulable:
@@ -48,10 +95,16 @@ class Terrain:
         """(N,) where a pod may run, as kube-scheduler's plugins for cordons, taints and node affinity see it, and where
         each of these selectors wants it besides."""
         mask = np.zeros(self._num_rows, np.bool_)
+        tolerations: dict[str, list[Toleration]] = {}
+        for one in {(one.key, one.operator, one.value, one.effect): one for one in spec.tolerations or ()}.values():
+            tolerations.setdefault(one.key, []).append(one)
         for taints, rows in self._tainted.items():
-            mask[rows] = all(_tolerated(Taint(*taint), spec.tolerations or ()) for taint in taints)
+            mask[rows] = all(
+                _tolerated(taint, [*tolerations.get(taint.key, ()), *tolerations.get("", ())])
+                for taint in (Taint(*parts) for parts in taints)
+            )
         for key, value in (spec.node_selector or {}).items():
-            mask &= self._mask(self._values_of(key).get(value, ()))
+            mask &= self._values_of(key).among((value,))
         affinity = spec.affinity.node_affinity if spec.affinity else None
         required = affinity.required if affinity is not None else None
         for selector in (*selectors, *([] if required is None else [required])):
@@ -63,55 +116,25 @@ class Terrain:
 
     def domains(self, topology: str) -> Ints:
         """(N,) number of each node's value of a label, -1 where it has none."""
-        known = self._domains.get(topology)
-        if known is None:
-            known = np.full(self._num_rows, -1, np.int32)
-            for number, rows in enumerate(self._values_of(topology).values()):
-                known[rows] = number
-            if topology in self._keys:  # pods may name any other
-                self._domains[topology] = known
-        return known
+        return self._values_of(topology).codes
 
-    def _values_of(self, key: str) -> Mapping[str, Rows]:
-        if key not in self._keys:
-            return {}
+    def _values_of(self, key: str) -> _Values:
+        if key not in self._keys:  # pods may name any
+            return self._nothing
         values = self._values.get(key)
         if values is None:
-            values = self._values[key] = {}
-            for row, labels in self._labels:
-                if key in labels:
-                    values.setdefault(labels[key], []).append(row)
+            found = ((row, labels[key]) for row, labels in self._labels if key in labels)
+            values = self._values[key] = _Values(self._num_rows, found)
         return values
-
-    def _mask(self, rows: Sequence[int]) -> Mask:
-        mask = np.zeros(self._num_rows, np.bool_)
-        mask[list(rows)] = True
-        return mask
 
     def _matched(self, term: Term) -> Mask:
         # An empty term matches nothing.
         mask = np.full(self._num_rows, bool(term.match_expressions or term.match_fields))
         for expression in term.match_expressions or ():
-            mask &= self._holds(expression, self._values_of(expression.key))
+            mask &= self._values_of(expression.key).holds(expression)
         for expression in term.match_fields or ():
-            mask &= self._holds(expression, self._names if expression.key == "metadata.name" else {})
+            mask &= (self._names if expression.key == "metadata.name" else self._nothing).holds(expression)
         return mask
-
-    def _holds(self, expression: Expression, values: Mapping[str, Rows]) -> Mask:
-        wanted, operator = expression.values or [], expression.operator
-        match operator:
-            case "In" | "NotIn":
-                found = [values.get(value, []) for value in set(wanted)]
-            case "Exists" | "DoesNotExist":
-                found = list(values.values())
-            case "Gt" | "Lt" if (limit := _number(wanted[0] if wanted else "")) is not None:
-                sign = 1 if operator == "Gt" else -1
-                numbers = [(_number(value), rows) for value, rows in values.items()]
-                found = [rows for number, rows in numbers if number is not None and sign * (number - limit) > 0]
-            case _:
-                found = []
-        mask = self._mask(list(chain.from_iterable(found)))
-        return ~mask if operator in ("NotIn", "DoesNotExist") else mask
 
 
 class Kinds:
@@ -141,10 +164,23 @@ class Kinds:
 
     def masks(self, terrain: Terrain) -> Mask:
         """(K, N) the nodes that each kind allows; worked out once for each kind, as long as the terrain is the same."""
+        self._take(terrain, len(self._specs))
+        return np.stack(self._masks)
+
+    async def work_out(self, terrain: Terrain) -> None:
+        """Work out `masks` in portions, so that others of the event loop go on: each kind takes as long as its author
+        wants, and they may write thousands."""
+        self._take(terrain, _PORTION)
+        while len(self._masks) < len(self._specs):
+            await give_way()
+            self._take(terrain, _PORTION)
+
+    def _take(self, terrain: Terrain, most: int) -> None:
+        """Work out so many more."""
         if terrain is not self._terrain:
             self._terrain, self._masks = terrain, []
-        self._masks += [terrain.allowed(*kind) for kind in self._specs[len(self._masks) :]]
-        return np.stack(self._masks)
+        first = len(self._masks)
+        self._masks += [terrain.allowed(*kind) for kind in self._specs[first : first + most]]
 
 
 def domain_of(node: Node | None, topology: str) -> dict[str, str]:
@@ -163,7 +199,9 @@ def _tolerated(taint: Taint, tolerations: Sequence[Toleration]) -> bool:
 
 
 def _number(text: str) -> int | None:
+    """A number as kube-scheduler reads it, of 64 bits at most."""
     try:
-        return int(text)
+        number = int(text)
     except ValueError:
         return None
+    return number if -_MAX_INT64 <= number < _MAX_INT64 else None

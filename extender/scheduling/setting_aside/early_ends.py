@@ -5,7 +5,6 @@ from typing import Final
 from extender.kube import objects
 from extender.kube.objects import unix_time
 
-_HOSTNAME: Final = "kubernetes.io/hostname"
 _REFUSED: Final = "UnexpectedAdmissionError"
 _OUT_OF: Final = "OutOf"
 """What the kubelet refuses a pod with begins so where it lacks a resource: `OutOfnvidia.com/gpu`."""
@@ -54,20 +53,6 @@ def has_restarted(pod: objects.Pod) -> bool:
         if (last and last.terminated) or (state and state.waiting):
             return True
     return False
-
-
-def chose_its_node(pod: objects.Pod) -> bool:
-    """Whether its author names the nodes that it may go to, or it is there for its node: then where it fails is his
-    choice."""
-    if pod.metadata.belongs_to_a_node or _HOSTNAME in (pod.spec.node_selector or ()):
-        return True
-    affinity = pod.spec.affinity and pod.spec.affinity.node_affinity
-    required = affinity and affinity.required
-    return any(
-        item.operator == "In" and (item.key == _HOSTNAME or item in (term.match_fields or ()))
-        for term in (required and required.node_selector_terms) or ()
-        for item in (*(term.match_expressions or ()), *(term.match_fields or ()))
-    )
 
 
 def _of_failed(status: objects.PodStatus, early_s: float) -> str:

@@ -17,7 +17,8 @@ from extender.kube.decoding import Decoder
 from extender.kube.objects import unix_time
 from extender.plugins.pods import owner_of
 from extender.scheduling.fair_cache import FairCache
-from extender.scheduling.setting_aside.early_ends import chose_its_node, early_failure, has_restarted, runs
+from extender.scheduling.setting_aside.alike import AlikeNodes
+from extender.scheduling.setting_aside.early_ends import early_failure, has_restarted, runs
 from extender.scheduling.setting_aside.failures import Failure, Failures
 
 _MAX_ENDED: Final = 1_000
@@ -38,8 +39,6 @@ class _Life:
     node: str
     started: float
     """Monotonic time at which its kubelet took it, as far as that is told."""
-    counts: bool
-    """Whether its failure may speak against its node."""
     runs_since: float | None = None
     """Monotonic time."""
     settled: bool = False
@@ -55,6 +54,7 @@ class Lives:
         self,
         transport: Transport,
         failures: Failures,
+        nodes: AlikeNodes,
         has_gpus: Callable[[objects.Pod], bool],
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
@@ -62,7 +62,7 @@ class Lives:
         early_s: float,
         window_s: float,
     ) -> None:
-        self._transport, self._failures, self._has_gpus = transport, failures, has_gpus
+        self._transport, self._failures, self._nodes, self._has_gpus = transport, failures, nodes, has_gpus
         self._clock, self._wall_clock = clock, wall_clock
         self._early_s, self._window_s = early_s, window_s
         self._of: dict[str, _Life] = {}  # by UID
@@ -139,9 +139,8 @@ class Lives:
         metadata, now = pod.metadata, self._clock()
         taken = unix_time(pod.status.start_time)
         started = now - max(self._wall_clock() - taken, 0.0) if taken else now
-        counts = not chose_its_node(pod)
         node, names = pod.spec.node_name or "", (metadata.namespace, metadata.name, owner_of(metadata))
-        return _Life(metadata.uid, *names, node, started, counts=counts)
+        return _Life(metadata.uid, *names, node, started)
 
     def _has_run(self, life: _Life, now: float) -> bool:
         return life.runs_since is not None and now - life.runs_since >= self._early_s
@@ -153,7 +152,7 @@ class Lives:
             life.failed, life.settled = True, False
             self.num_failed += 1
             failure = Failure(life.uid, life.namespace, life.workload, self._clock())
-            self._failures.failed(life.node, failure, counts=life.counts)
+            self._failures.failed(life.node, failure, counts=not self._nodes.chosen_by(pod, life.node))
             if life.uid in self._of:
                 self._young.add(life.uid)
 

@@ -185,6 +185,16 @@ def test_budgets_are_kept() -> None:
     assert any("disruption budget default/all" in sentence for sentence in told["impossible"]), told["impossible"]
 
 
+def test_budgets_of_a_megabyte_hold_their_own_namespace_and_take_nobody_s_time() -> None:
+    values = [f"v{number:05x}" for number in range(150_000)]
+    budgets = [budget(f"b{number}", 0, namespace="evil") for number in range(12)]
+    for made in budgets:
+        made["spec"]["selector"] = {"matchExpressions": [{"key": "k", "operator": "NotIn", "values": values}]}
+    evil = [running(f"e{number}", "n-2", 0, "", namespace="evil") for number in range(250)]
+    with kerf_on(Cluster([*SCATTERED, *evil], budgets), access__what_if_s=20.0) as kerf:
+        assert ask(kerf, **{"for": "default/big"})["fits"]
+
+
 def test_without_the_right_to_read_budgets_there_is_no_answer() -> None:
     with kerf_on(Cluster(SCATTERED, 403)) as kerf:
         answer = kerf.post("/defrag", b'{"for": "default/big"}')

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from extender.explain.defrag.facts import Costs
-from extender.explain.defrag.movable.budgets import Budget, Budgets
+from extender.explain.defrag.movable.budgets import MAX_CONDITIONS, MAX_VALUES, Budget, Budgets
 from extender.explain.defrag.movable.jobs import Job, Jobs
 from extender.explain.defrag.movable.residents import Resident, priority_at_least, priority_at_most, residents
 from extender.explain.defrag.movable.running import cost_of
@@ -146,6 +146,50 @@ def test_a_budget_that_was_not_worked_out_since_it_changed_allows_nothing() -> N
 def test_a_budget_that_cannot_be_read_holds_its_namespace() -> None:
     assert "can't be read" in Budgets([], ["default"]).fault(resident().pod.metadata)
     assert not Budgets([], ["elsewhere"]).fault(resident().pod.metadata)
+
+
+def _not_in(name: str, *parts: int, namespace: str = "default") -> dict[str, Any]:
+    """A budget of conditions of so many values each, which hold for everybody."""
+    made = budget(name, 1, namespace=namespace)
+    made["spec"]["selector"] = {
+        "matchExpressions": [
+            {"key": "app", "operator": "NotIn", "values": [f"v{value}" for value in range(number)]} for number in parts
+        ]
+    }
+    return made
+
+
+@pytest.mark.parametrize(
+    ("most", "more"),
+    [
+        pytest.param([_not_in("b", MAX_VALUES)], [_not_in("b", MAX_VALUES, 1)], id="values"),
+        pytest.param([_not_in("b", *[0] * MAX_CONDITIONS)], [_not_in("b", *[0] * (MAX_CONDITIONS + 1))], id="of one"),
+        pytest.param([budget("b", 1)], [_not_in(f"b{n}", MAX_VALUES // 3) for n in range(4)], id="of several"),
+    ],
+)
+def test_budgets_that_say_too_much_hold_their_namespace_alone(
+    most: list[dict[str, Any]], more: list[dict[str, Any]]
+) -> None:
+    assert not Budgets(_decoded(most)).fault(resident().pod.metadata)
+    assert Budgets(_decoded(most)).of(resident().pod.metadata) == ("default/b",)
+    budgets = Budgets(_decoded([*more, budget("near", 1, namespace="elsewhere")]))
+    assert "say too much to be read" in budgets.fault(resident().pod.metadata)
+    near = resident(metadata__namespace="elsewhere").pod.metadata
+    assert (budgets.fault(near), budgets.of(near)) == ("", ("elsewhere/near",))
+
+
+def test_pods_of_equal_labels_are_held_against_a_budget_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[object] = []
+
+    def holds(condition: object, labels: object) -> bool:
+        looks.append(labels)
+        return True
+
+    monkeypatch.setattr("extender.explain.defrag.movable.budgets._Condition.holds", holds)
+    budgets = Budgets(_decoded([budget("b", 1, {"app": "x"})]))
+    for labels in ({"app": "x"}, {"app": "y"}) * 50:
+        budgets.of(resident(labels=labels).pod.metadata)
+    assert looks == [{"app": "x"}, {"app": "y"}]
 
 
 IGNORES = {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]}

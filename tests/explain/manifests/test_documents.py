@@ -1,5 +1,6 @@
 """Texts of manifests: documents, lists and JSON; what is wrong and where; and texts that are to do harm."""
 
+import contextlib
 import resource
 import time
 
@@ -52,6 +53,17 @@ def test_dates_are_text_and_keys_are_text_and_what_is_null_is_not_there() -> Non
     ]
 
 
+@pytest.mark.parametrize("text", ["12:30", "-190:20:30", "1:30.5", "!!int 1:30", "!!float '1:30.5'", "!!timestamp x"])
+def test_what_only_yaml_1_1_reads_as_a_number_or_a_date_is_text(text: str) -> None:
+    assert manifests(f"a: {text}") == [{"a": text.rsplit(maxsplit=1)[-1].strip("'")}]
+
+
+def test_numbers_of_64_bits_are_numbers() -> None:
+    assert manifests("a: [-9223372036854775808, 18446744073709551615, 0x1f, 0b11, 017, 1.5]") == [
+        {"a": [-(2**63), 2**64 - 1, 31, 3, 15, 1.5]}
+    ]
+
+
 def test_anchors_stand_for_what_they_name() -> None:
     assert manifests("a: &a {x: 1}\nb: *a\nc: {<<: *a, y: 2}\n") == [
         {"a": {"x": 1}, "b": {"x": 1}, "c": {"x": 1, "y": 2}}
@@ -75,7 +87,16 @@ def test_anchors_stand_for_what_they_name() -> None:
         pytest.param(f'a: &a "{"x" * 900_000}"\nb: [{"*a," * 20_000}]', "too much", id="long text again and again"),
         pytest.param("!!python/object/apply:os.system [x]", "no YAML: could not determine a constructor", id="tags"),
         pytest.param("? [a]\n: b", "no YAML: found unhashable key", id="a list as a key"),
-        pytest.param("a: " + "9" * 5_000, "no YAML", id="a number without end"),
+        pytest.param("a: " + "9" * 5_000, "a number of more than 100 characters, line 1, column 4", id="without end"),
+        pytest.param("a: 1\nb: 0x" + "f" * 5_000, "a number of more than 100 characters, line 2", id="hexadecimal"),
+        pytest.param('{"a": -' + "9" * 5_000 + "}", "a number of more than 100 characters", id="in JSON"),
+        pytest.param("a: 1." + "9" * 5_000, "a number of more than 100 characters", id="a float without end"),
+        pytest.param("a: 18446744073709551616", "a number of more than 64 bits, line 1, column 4", id="65 bits"),
+        pytest.param("a: -9223372036854775809", "a number of more than 64 bits", id="65 bits below zero"),
+        pytest.param("a: !!int ''", "a number that can't be read, line 1", id="nothing as a number"),
+        pytest.param("a: !!float x", "a number that can't be read", id="text as a number"),
+        pytest.param("a: !!bool x", "true or false that can't be read", id="text as true or false"),
+        pytest.param("%TAG !e! x:\n" * 101 + "---\na: 1", "more than 100 directives", id="directives"),
         pytest.param("\x00", "no YAML", id="no text"),
         pytest.param("x" * (MAX_CHARS + 1), "more than 1,048,576 characters", id="long"),
         pytest.param("---\n{}\n" * 1_001, "more than 1,000 documents", id="many documents"),
@@ -93,6 +114,33 @@ def test_the_line_of_what_is_wrong_is_found() -> None:
     assert str(second.fault("why", "metadata.labels")) == "document 2, items[1], line 10 (x): metadata.labels: why"
     assert str(second.fault("why", "metadata.nothing")).startswith("document 2, items[1], line 8 (x)")
     assert str(second.fault("why")) == "document 2, items[1], line 8 (x): why"
+
+
+_EQUAL_HASHES = "".join(f"{1 + number * (2**61 - 1)}: 1\n" for number in range(1, 40_000))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("a: 1" + ":1" * 500_000, id="base 60"),
+        pytest.param("a: !!int '1" + ":1" * 500_000 + "'", id="tagged base 60"),
+        pytest.param("a: 1" + ":1" * 500_000 + ".5", id="base 60 float"),
+        pytest.param("a: 1" + "_" * 1_000_000 + "x", id="nearly a number"),
+        pytest.param("a: 0" + "7" * 1_000_000, id="octal"),
+        pytest.param(_EQUAL_HASHES, id="keys of equal hashes"),
+        pytest.param("".join(f"%TAG !e{number}! x:\n" for number in range(50_000)) + "---\na: 1", id="directives"),
+        pytest.param("a: !!timestamp '2001-01-01" + " " * 1_000_000 + "x'", id="nearly a date"),
+        pytest.param("a: !!binary " + "A" * 1_000_000, id="binary"),
+        pytest.param("#" * 1_000_000 + "\na: 1", id="a long comment"),
+        pytest.param("#\n" * 500_000 + "a: 1", id="many comments"),
+        pytest.param(("a: " + "[" * 90 + "]" * 90 + "\n---\n") * 300, id="deep flow"),
+    ],
+)
+def test_no_text_takes_more_than_its_length(text: str) -> None:
+    began = time.process_time()
+    with contextlib.suppress(DocumentError):
+        read_documents(text)
+    assert time.process_time() - began < 3.0
 
 
 @pytest.mark.parametrize(

@@ -168,20 +168,20 @@ def test_a_view_has_what_is_on_its_way_taken_off_and_heartbeats_change_nothing()
     on_way = entries(*(pod(name, spec=SMALL) for name in "pq"))
     for entry, name in zip(on_way, ("b", "gone"), strict=True):
         entry.reserve(name)
-    view = book.view(ledger.snapshot(0), kinds, (), on_way, 0.25)
+    view = asyncio.run(book.view(ledger.snapshot(0), kinds, (), on_way, 0.25))
     assert view.cpu_free_milli.tolist() == [6000, 5000]  # a quarter of 8 is kept
     assert view.memory_free_mib.tolist() == [12288, 11264]
     assert view.pods_free.tolist() == [110, 109]
-    again = book.view(ledger.snapshot(0), kinds, (), (), 0.25)
+    again = asyncio.run(book.view(ledger.snapshot(0), kinds, (), (), 0.25))
     assert again.cpu_free_milli.tolist() == [6000, 6000]
     book.upsert(node("a", cpu="4"))
     kinds.kind_of(pod(spec={"nodeSelector": {"x": "y"}}).spec)
-    changed = book.view(ledger.snapshot(0), kinds, [PlanPod("ns/p", topology="rack")], (), 0.0)
+    changed = asyncio.run(book.view(ledger.snapshot(0), kinds, [PlanPod("ns/p", topology="rack")], (), 0.0))
     assert changed.cpu_allocatable_milli.tolist() == [4000, 8000]
     assert np.array_equal(changed.allowed, [[True, True], [False, False]])
     assert changed.domains["rack"].tolist() == [-1, -1]
     book.keep({"uid-b"}, 0.0)
-    assert book.view(ledger.snapshot(0), kinds, (), (), 0.0).allowed[0].tolist() == [False, True]
+    assert asyncio.run(book.view(ledger.snapshot(0), kinds, (), (), 0.0)).allowed[0].tolist() == [False, True]
 
 
 def running(name: str, gpus: int, **metadata: Any) -> Pod:

@@ -12,6 +12,7 @@ from extender.kube.events import EventRecorder
 from extender.ledger.ledger import Ledger
 from extender.plugins.set_aside import SET_ASIDE, Note, read_note
 from extender.scheduling.fence import Fence
+from extender.scheduling.setting_aside.alike import AlikeNodes
 from extender.scheduling.setting_aside.failures import Failures, Rules
 from extender.scheduling.setting_aside.keeper import Keeper, Terms
 from extender.scheduling.setting_aside.lives import Lives
@@ -53,7 +54,8 @@ class Rig:
             claim = self.ledger.claim(pod.metadata.uid)
             return claim is not None and bool(claim.holding)
 
-        self.lives = Lives(self.transport, self.failures, has_gpus, self.clock, self.wall, **times)
+        self.alike = AlikeNodes(self.ledger, self.clock)
+        self.lives = Lives(self.transport, self.failures, self.alike, has_gpus, self.clock, self.wall, **times)
         terms = Terms(self.acts, 3, EARLY_S, self.max_frac, FOR_S, MAX_FOR_S)
         self.events = EventRecorder(self.transport, self.clock)
         self.keeper = Keeper(
@@ -70,6 +72,7 @@ class Rig:
         """What the watch tells of a node."""
         node = msgspec.convert(self.transport.inner.node(name), objects.Node)
         self.ledger.upsert_node(node)
+        self.alike.upsert(node)
         self.keeper.upsert(node)
 
     def hear_pod(self, manifest: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from extender.kube import objects
-from extender.scheduling.setting_aside.early_ends import chose_its_node, early_failure, has_restarted, runs
+from extender.scheduling.setting_aside.early_ends import early_failure, has_restarted, runs
 
 NOW = objects.unix_time("2026-11-26T10:00:00Z")
 EARLY_S, WINDOW_S = 60.0, 600.0
@@ -86,29 +86,3 @@ def test_what_is_an_early_failure(found: objects.Pod, why: str) -> None:
 )
 def test_who_runs_and_who_has_started_anew(found: objects.Pod, is_running: bool, restarted: bool) -> None:
     assert (runs(found), has_restarted(found)) == (is_running, restarted)
-
-
-def required(**term: Any) -> dict[str, Any]:
-    terms = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
-    return {"affinity": {"nodeAffinity": terms}}
-
-
-HOST = {"key": "kubernetes.io/hostname", "operator": "In", "values": ["n"]}
-
-
-@pytest.mark.parametrize(
-    ("spec", "metadata", "chosen"),
-    [
-        pytest.param({}, {}, False, id="anywhere"),
-        pytest.param({"nodeSelector": {"kubernetes.io/hostname": "n"}}, {}, True, id="selector"),
-        pytest.param({"nodeSelector": {"pool": "a"}}, {}, False, id="a pool"),
-        pytest.param(required(matchExpressions=[HOST]), {}, True, id="affinity"),
-        pytest.param(required(matchExpressions=[HOST | {"operator": "NotIn"}]), {}, False, id="any other node"),
-        pytest.param(required(matchExpressions=[HOST | {"key": "zone"}]), {}, False, id="a zone"),
-        pytest.param(required(matchFields=[HOST | {"key": "metadata.name"}]), {}, True, id="by field"),
-        pytest.param({}, {"ownerReferences": [{"controller": True, "kind": "DaemonSet"}]}, True, id="DaemonSet"),
-        pytest.param({}, {"ownerReferences": [{"controller": True, "kind": "Job"}]}, False, id="Job"),
-    ],
-)
-def test_whose_author_has_chosen_the_node(spec: dict[str, Any], metadata: dict[str, Any], chosen: bool) -> None:
-    assert chose_its_node(msgspec.convert({"metadata": metadata, "spec": spec}, objects.Pod)) is chosen

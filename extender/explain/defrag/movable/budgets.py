@@ -1,7 +1,11 @@
-"""Disruption budgets: how many pods of each may be away, and whom they count."""
+"""Disruption budgets: how many pods of each may be away, and whom they count.
+
+Each may have a megabyte of conditions, and is held against every pod of its namespace: what a namespace's budgets say
+together is bounded, and pods with equal labels are looked at once.
+"""
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -9,6 +13,10 @@ from extender.kube import objects
 from extender.kube.objects import Metadata
 
 BUDGETS_PATH: Final = "/apis/policy/v1/poddisruptionbudgets"
+MAX_CONDITIONS: Final = 10_000
+MAX_VALUES: Final = 100_000
+"""Of all budgets of a namespace together, whose pods stay beyond that."""
+_UNREAD: Final = "a disruption budget of its namespace can't be read"
 
 
 class _Selector(objects.Object, rename="camel"):
@@ -42,13 +50,34 @@ class Budget(objects.Named):
         stale = self.status.observed_generation < self.metadata.generation
         return 0 if stale else max(self.status.disruptions_allowed, 0)
 
-    def counts(self, labels: Mapping[str, str]) -> bool:
-        """Whether it counts a pod of its namespace: an empty selector every one, none nobody."""
-        selector = self.spec.selector
-        if selector is None:
-            return False
-        alike = all(labels.get(key) == value for key, value in (selector.match_labels or {}).items())
-        return alike and all(_holds(item, labels) for item in selector.match_expressions or ())
+    @property
+    def conditions(self) -> "list[_Condition]":
+        """All of which hold for a pod that it counts: an empty selector counts every one of its namespace."""
+        selector = self.spec.selector or _Selector()
+        alike = [_Condition(key, "In", frozenset((value,))) for key, value in (selector.match_labels or {}).items()]
+        said = selector.match_expressions or ()
+        return alike + [_Condition(item.key, item.operator, frozenset(item.values or ())) for item in said]
+
+
+class _Condition(NamedTuple):
+    """An expression of a label selector."""
+
+    key: str
+    operator: str
+    values: frozenset[str]
+
+    def holds(self, labels: Mapping[str, str]) -> bool:
+        """Whether it holds for a pod; an operator that nobody knows does, so that the pod is counted."""
+        match self.operator:
+            case "In":
+                return labels.get(self.key) in self.values
+            case "NotIn":
+                return labels.get(self.key) not in self.values
+            case "Exists":
+                return self.key in labels
+            case "DoesNotExist":
+                return self.key not in labels
+        return True
 
 
 class Budgets:
@@ -56,40 +85,51 @@ class Budgets:
 
     def __init__(self, budgets: Iterable[Budget], unread: Iterable[str] = ()) -> None:
         """`unread` are the namespaces of those that can't be read: whom these count nobody knows."""
-        self._unread = frozenset(unread)
-        self._of: dict[str, list[Budget]] = {}
+        of: dict[str, list[Budget]] = {}
         for budget in budgets:
-            self._of.setdefault(budget.metadata.namespace, []).append(budget)
-
-    @property
-    def allowed(self) -> dict[str, int]:
+            of.setdefault(budget.metadata.namespace, []).append(budget)
+        too_much = {namespace: why for namespace, found in of.items() if (why := _too_much(found))}
+        self._unread = dict.fromkeys(unread, _UNREAD) | too_much
+        self.allowed = {budget.key: budget.allowed for found in of.values() for budget in found}
         """How many pods of each may be away, by its `namespace/name`."""
-        return {budget.key: budget.allowed for found in self._of.values() for budget in found}
+        self._of = {
+            namespace: [(budget.key, budget.conditions) for budget in found if budget.spec.selector is not None]
+            for namespace, found in of.items()
+            if namespace not in self._unread
+        }
+        self._known: dict[tuple[str, frozenset[tuple[str, str]]], tuple[str, ...]] = {}  # by namespace and labels
 
     def of(self, pod: Metadata) -> tuple[str, ...]:
-        """The budgets that count a pod, by `namespace/name`."""
+        """The budgets that count a pod, by `namespace/name`; of a namespace whose budgets are not known none."""
         labels = pod.labels or {}
-        return tuple(budget.key for budget in self._of.get(pod.namespace, ()) if budget.counts(labels))
+        alike = pod.namespace, frozenset(labels.items())
+        found = self._known.get(alike)
+        if found is None:
+            found = self._known[alike] = tuple(
+                key
+                for key, conditions in self._of.get(pod.namespace, ())
+                if all(condition.holds(labels) for condition in conditions)
+            )
+        return found
 
     def fault(self, pod: Metadata) -> str:
         """Why nobody can say whether a pod may be evicted, "" where the budgets tell."""
-        if pod.namespace in self._unread:
-            return "a disruption budget of its namespace can't be read"
+        if why := self._unread.get(pod.namespace):
+            return why
         # What the API server makes of more than one is an error, whatever they allow.
         found = self.of(pod)
         return f"more than one disruption budget counts it ({', '.join(found[:4])})" if len(found) > 1 else ""
 
 
-def _holds(item: objects.Expression, labels: Mapping[str, str]) -> bool:
-    """An expression of a label selector; an operator that nobody knows holds, so that the pod is counted."""
-    values = item.values or ()
-    match item.operator:
-        case "In":
-            return labels.get(item.key) in values
-        case "NotIn":
-            return labels.get(item.key) not in values
-        case "Exists":
-            return item.key in labels
-        case "DoesNotExist":
-            return item.key not in labels
-    return True
+def _too_much(budgets: Iterable[Budget]) -> str:
+    """Why the budgets of a namespace are not held against its pods, "" where they are."""
+    selectors = [budget.spec.selector for budget in budgets if budget.spec.selector is not None]
+    said = [item for selector in selectors for item in selector.match_expressions or ()]
+    num_conditions = len(said) + sum(len(selector.match_labels or ()) for selector in selectors)
+    num_values = sum(len(item.values or ()) for item in said)
+    if num_conditions <= MAX_CONDITIONS and num_values <= MAX_VALUES:
+        return ""
+    return (
+        f"the disruption budgets of its namespace say too much to be read: {num_conditions:,} conditions and "
+        f"{num_values:,} values, {MAX_CONDITIONS:,} and {MAX_VALUES:,} at most"
+    )

@@ -78,7 +78,7 @@ class Neighbourhood:
             cost_gpu_s=cost_of(pod, holding, costs, self.facts.now),
             priority=priority_at_least(pod),
             gang=gang,
-            budgets=self.budgets.of(pod.metadata),
+            budgets=() if why or fault else self.budgets.of(pod.metadata),
             stays=why or (f"where it could go can't be told: {fault}" if fault else ""),
         )
 

@@ -1,0 +1,27 @@
+"""How much a pod may say of the nodes that it wants: its author writes a megabyte of it, and each word is compared with
+every node, for all who wait beside it. No pod that is meant to run comes near."""
+
+from typing import Final
+
+from extender.core.resources.requests import RequestError
+from extender.kube.objects import PodSpec
+
+MAX_TERMS: Final = 100
+MAX_EXPRESSIONS: Final = 1_000
+MAX_VALUES: Final = 10_000
+MAX_TOLERATIONS: Final = 1_000
+
+
+def check_bounds(spec: PodSpec) -> None:
+    """Raises RequestError for a pod whose words about nodes are too many to be read."""
+    affinity = spec.affinity.node_affinity if spec.affinity else None
+    terms = (affinity.required.node_selector_terms if affinity and affinity.required else None) or ()
+    expressions = [item for term in terms for item in (*(term.match_expressions or ()), *(term.match_fields or ()))]
+    for number, most, what in (
+        (len(terms), MAX_TERMS, "terms in its node affinity"),
+        (len(expressions) + len(spec.node_selector or ()), MAX_EXPRESSIONS, "conditions on labels of nodes"),
+        (sum(len(item.values or ()) for item in expressions), MAX_VALUES, "values in its node affinity"),
+        (len(spec.tolerations or ()), MAX_TOLERATIONS, "tolerations"),
+    ):
+        if number > most:
+            raise RequestError(f"{number:,} {what} are too many to be read: write {most:,} at most")
