@@ -124,13 +124,7 @@ class MovePolicy(Background):
         self._fault = ""
         waits = await self._around.waits()
         mine = _Round(self._moves_left(), [wait for wait in waits if self._is_due(wait, now)])
-        found: list[Option] = []
-        try:
-            if mine.moves > 0:
-                found = await self._options(mine, now, nobody_waits=not waits)
-        except (BusyError, ClusterError, QuestionError, msgspec.DecodeError) as error:
-            self._fault = f"{error}"
-            logger.warning("making room by itself: no answer: %s", error)
+        found = await self._options(mine, now, nobody_waits=not waits) if mine.moves > 0 else []
         self.advice = []
         begun = False
         for option in found:
@@ -153,8 +147,8 @@ class MovePolicy(Background):
         sick = self._around.sick.steady(now)
         if not sick or self._targets.rests(HEAL, now):
             return None
-        answer = await self._ask({"heal": True, "maxMoves": mine.moves}, sick)
-        return Option(HEAL, answer) if answer.id else None
+        answer = await self._ask({"heal": True, "maxMoves": mine.moves}, ("", HEAL), now, sick)
+        return Option(HEAL, answer) if answer is not None and answer.id else None
 
     async def _room(self, mine: _Round, now: float) -> list[Option | None]:
         """The best plans for those whose turn it is: of the queue, and of those past it, who are only told."""
@@ -169,11 +163,8 @@ class MovePolicy(Background):
                 continue
             asked, of_namespace[wait.namespace] = asked + 1, of_namespace[wait.namespace] + 1
             self._take_turn(wait.namespace, now)
-            try:
-                answer = await self._ask({"for": wait.name, "maxMoves": mine.moves})
-            except QuestionError as error:  # it has its node by now, is gone, or can't be asked about
-                logger.debug("making room by itself: %s: %s", wait.name, error)
-                self._targets.fail(wait.namespace, wait.name, now)
+            answer = await self._ask({"for": wait.name, "maxMoves": mine.moves}, (wait.namespace, wait.name), now)
+            if answer is None:
                 continue
             known |= {pod.uid for pod in answer.target}
             waited_s = self._around.wall_clock() - wait.since
@@ -196,7 +187,9 @@ class MovePolicy(Background):
         """As many empty nodes as are wanted, or half of them, and so on."""
         number = self._terms.free_nodes
         while number and not self._targets.rests(FREE_NODES, now):
-            answer = await self._ask({"freeNodes": number, "maxMoves": mine.moves})
+            answer = await self._ask({"freeNodes": number, "maxMoves": mine.moves}, ("", FREE_NODES), now)
+            if answer is None:
+                return None
             if answer.fits:
                 option = Option(FREE_NODES, answer, gain_gpu_s(answer.gpus, _NODE_FREE_S))
                 return option if answer.id and option.pays(self._terms.least_gain) else None
@@ -204,9 +197,24 @@ class MovePolicy(Background):
         self._targets.fail("", FREE_NODES, now)
         return None
 
-    async def _ask(self, question: Mapping[str, Any], sick: Mapping[str, tuple[int, ...]] | None = None) -> RoomAnswer:
+    async def _ask(
+        self,
+        question: Mapping[str, Any],
+        whose: tuple[str, str],
+        now: float,
+        sick: Mapping[str, tuple[int, ...]] | None = None,
+    ) -> RoomAnswer | None:
+        """None where there is no answer: then who is asked about, by namespace and name, rests, and others go on."""
         body = msgspec.json.encode(question)
-        return _answer.decode(await self._asks.answer(body, rest_s=self._terms.rest_s, sick=sick))
+        try:
+            return _answer.decode(await self._asks.answer(body, rest_s=self._terms.rest_s, sick=sick))
+        except QuestionError as error:  # it has its node by now, is gone, or can't be asked about
+            logger.debug("making room by itself: %s: %s", whose[1], error)
+        except (BusyError, ClusterError, msgspec.DecodeError) as error:
+            self._fault = f"{whose[1]}: {error}"
+            logger.warning("making room by itself: no answer about %s", self._fault)
+        self._targets.fail(*whose, now)
+        return None
 
     def _is_due(self, wait: Wait, now: float) -> bool:
         if self._around.wall_clock() - wait.since < self._terms.after_s:

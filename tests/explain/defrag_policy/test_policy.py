@@ -418,11 +418,35 @@ def test_where_there_is_no_answer_nothing_is_done_and_it_is_said(error: Exceptio
     world.waits = [waits("big")]
     world.answers["ns/big"] = error
     world.look()
-    assert world.policy.state().fault == str(error)
+    assert world.policy.state().fault == f"ns/big: {error}"
     world.answers["ns/big"] = makes_room("big")
+    world.look(300.0)
+    assert not world.begun, "it rests as one that was in vain"
     world.look(300.0)
     assert len(world.begun) == 1
     assert world.policy.state().fault == ""
+
+
+@pytest.mark.parametrize("error", [BusyError("no answer within 10 s"), ClusterError("silent")])
+def test_one_question_without_an_answer_ends_nothing_that_was_found_for_others(error: Exception) -> None:
+    world = World(replace(TERMS, heal=True))
+    world.waits = [waits("odd", priority=5, namespace="odd"), waits("big")]
+    world.sick_now = {"a": (0,)}
+    world.answers |= {"heal": error, "odd/odd": error, "ns/big": makes_room("big")}
+    world.look()
+    assert [target for _, target in world.begun] == ["ns/big"]
+    world.ends()
+    world.look(299.0)
+    world.look(1.0)
+    assert world.names == ["odd/odd", "ns/big", "ns/big"], "the odd one rests"
+
+
+def test_nodes_that_can_not_be_asked_about_rest() -> None:
+    world = World(replace(TERMS, free_nodes=1))
+    world.answers["freeNodes 1"] = BusyError("no answer within 10 s")
+    world.look()
+    world.look(300.0)
+    assert (len(world.asked), world.begun) == (1, [])
 
 
 def test_one_that_can_not_be_asked_about_holds_no_other_up() -> None:
