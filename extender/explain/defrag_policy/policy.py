@@ -1,11 +1,10 @@
 """Looks again and again for moves that pay, tells of them, and has them made where it may.
 
-It asks the same questions as people do, in the same process beside the loop, a few in a round: who waits for longest of
-the highest priority first. What it has made goes the way of `kerf defrag --apply`, and is held to the same rules.
+It asks the same questions as people do, in the same process beside the loop, a few in a round (see `turns`). What it
+has made goes the way of `kerf defrag --apply`, and is held to the same rules.
 """
 
 import logging
-from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -14,11 +13,12 @@ import msgspec
 
 from extender.explain.defrag.applying import Mover, target_of
 from extender.explain.defrag.room_answers import RoomAnswer
-from extender.explain.defrag_policy.options import FREE_NODES, HEAL, ROOM, Option, best
+from extender.explain.defrag_policy.options import FREE_NODES, HEAL, ROOM, Option, best_first
 from extender.explain.defrag_policy.outcomes import Begun, Outcomes
 from extender.explain.defrag_policy.patience import Patience
 from extender.explain.defrag_policy.surroundings import Around, Asks, Counts, Terms
 from extender.explain.defrag_policy.telling import Teller
+from extender.explain.defrag_policy.turns import AskingTurns
 from extender.explain.defrag_policy.waits import Wait
 from extender.explain.processes import BusyError, QuestionError
 from extender.kube.background import Background, repeat
@@ -34,10 +34,6 @@ logger = logging.getLogger(__name__)
 _LOOKS_EVERY_S: Final = 5.0
 _NODE_FREE_S: Final = 3600.0
 """For so long an autoscaler is taken to do without a node that it is given back."""
-_MOST_ASKED: Final = 4
-"""Pods and gangs asked about in a round; each question is a search of seconds."""
-_MOST_OF_NAMESPACE: Final = 2
-_MOST_TURNS: Final = 4_000
 _MOST_REST_S: Final = 3600.0
 _MOST_NAMESPACE_REST_S: Final = 24 * 3600.0
 _answer: Final = msgspec.json.Decoder(RoomAnswer)
@@ -62,12 +58,13 @@ class MovePolicy(Background):
         self._targets = Patience(2 * terms.every_s, max(_MOST_REST_S, 2 * terms.every_s))
         self._namespaces = Patience(2 * terms.every_s, _MOST_NAMESPACE_REST_S)
         self._outcomes = Outcomes(self._targets, self._namespaces, around.is_there)
-        self._turns: OrderedDict[str, float] = OrderedDict()  # namespaces, with when one of theirs was asked about last
+        self._turns = AskingTurns()
         self._asked_at: float | None = None  # while this process does not lead
         self._fault = ""
         self.counts = Counts()
         self.advice: list[Advice] = []
-        """Of the last round."""
+        """Of the last round; and what those past the queue were told, as long as they rest for it."""
+        self._told: dict[str, Advice] = {}  # those past the queue, by name
 
     def state(self) -> PolicyState:
         """For whoever asks."""
@@ -88,7 +85,7 @@ class MovePolicy(Background):
         """Follow what was begun, and look for moves where it is time to."""
         around = self._around
         if around.standby():
-            self.advice, self._outcomes.begun, self._asked_at = [], None, None
+            self.advice, self._told, self._outcomes.begun, self._asked_at = [], {}, None, None
             return
         now = around.clock()
         if self._asked_at is None:  # what was under way when the last leader ended comes first
@@ -125,16 +122,24 @@ class MovePolicy(Background):
         waits = await self._around.waits()
         mine = _Round(self._moves_left(), [wait for wait in waits if self._is_due(wait, now)])
         found = await self._options(mine, now, nobody_waits=not waits) if mine.moves > 0 else []
+        there = {wait.name for wait in waits}
+        self._told = {
+            name: advice for name, advice in self._told.items() if name in there and self._targets.rests(name, now)
+        }
         self.advice = []
         begun = False
         for option in found:
-            why_not = "another plan is carried out first" if begun else self._why_not(option)
-            if not why_not:
-                why_not = await self._begin(option, now)
-                begun = not why_not
-            self.advice.append(option.advice(self._around.wall_clock(), why_not))
-            if why_not and not begun:
+            only_told = self._why_not(option)
+            why_not = only_told or ("another plan is carried out first" if begun else await self._begin(option, now))
+            begun = begun or not why_not
+            advice = option.advice(self._around.wall_clock(), why_not)
+            if option.wait is None or option.wait.queued:
+                self.advice.append(advice)
+            else:
+                self._told[option.wait.name] = advice
+            if only_told or (why_not and not begun):
                 self._teller.tell(option, now)
+        self.advice += sorted(self._told.values(), key=lambda advice: advice.cost_gpu_s - advice.gain_gpu_s)
 
     async def _options(self, mine: _Round, now: float, *, nobody_waits: bool) -> list[Option]:
         """What would be worth it, in the order in which it would be begun."""
@@ -150,38 +155,23 @@ class MovePolicy(Background):
         answer = await self._ask({"heal": True, "maxMoves": mine.moves}, ("", HEAL), now, sick)
         return Option(HEAL, answer) if answer is not None and answer.id else None
 
-    async def _room(self, mine: _Round, now: float) -> list[Option | None]:
-        """The best plans for those whose turn it is: of the queue, and of those past it, who are only told."""
-        options: list[Option] = []
-        asked, of_namespace, known = 0, Counter[str](), set[str]()
-        for wait in sorted(
-            mine.waits, key=lambda wait: (-wait.priority, self._turns.get(wait.namespace, float("-inf")))
-        ):
-            if asked >= _MOST_ASKED:
-                break
-            if of_namespace[wait.namespace] >= _MOST_OF_NAMESPACE or not known.isdisjoint(wait.uids):
-                continue
-            asked, of_namespace[wait.namespace] = asked + 1, of_namespace[wait.namespace] + 1
-            self._take_turn(wait.namespace, now)
+    async def _room(self, mine: _Round, now: float) -> list[Option]:
+        """The best plan for those of the queue whose turn it is, and all for those past it: these are only told, and
+        rest as if it had been in vain, so that others have their turns."""
+        of_queue, past_it, known = list[Option](), list[Option](), set[str]()
+        for wait in self._turns.next(mine.waits, known, now):
             answer = await self._ask({"for": wait.name, "maxMoves": mine.moves}, (wait.namespace, wait.name), now)
             if answer is None:
                 continue
             known |= {pod.uid for pod in answer.target}
             waited_s = self._around.wall_clock() - wait.since
             option = Option(ROOM, answer, gain_gpu_s(answer.gpus, max(waited_s, 0.0)), wait)
-            if answer.id and option.pays(self._terms.least_gain):
-                options.append(option)
-            else:
+            pays = bool(answer.id) and option.pays(self._terms.least_gain)
+            if pays:
+                (of_queue if wait.queued else past_it).append(option)
+            if not (pays and wait.queued):
                 self._targets.fail(wait.namespace, wait.name, now)
-        of_queue = [option for option in options if option.wait is not None and option.wait.queued]
-        return [best(of_queue), best([option for option in options if option not in of_queue])]
-
-    def _take_turn(self, namespace: str, now: float) -> None:
-        """Of equal priority a namespace comes first that was not asked about for longest: no crowd takes all turns."""
-        self._turns[namespace] = now
-        self._turns.move_to_end(namespace)
-        if len(self._turns) > _MOST_TURNS:
-            self._turns.popitem(last=False)
+        return [*best_first(of_queue)[:1], *best_first(past_it)]
 
     async def _nodes(self, mine: _Round, now: float) -> Option | None:
         """As many empty nodes as are wanted, or half of them, and so on."""

@@ -48,7 +48,7 @@ async def waits_of(backlog: Backlog | None, unbound: UnboundPods) -> list[Wait]:
         await _in_portions(number)
     for number, pod in enumerate(unbound.all()):
         if pod.uid not in entries and pod.refused:
-            found.append(Wait(pod.key, pod.namespace, pod.priority, pod.created, (pod.uid,), queued=False))
+            found.append(Wait(pod.key, pod.namespace, pod.least_priority, pod.created, (pod.uid,), queued=False))
         await _in_portions(number)
     return sorted(found, key=lambda wait: (-wait.priority, wait.since, wait.name))
 

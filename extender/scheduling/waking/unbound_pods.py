@@ -37,6 +37,8 @@ class UnboundPod:
     why: str
     """What kube-scheduler says of it, or what keeps it from being looked at."""
     priority: int
+    least_priority: int
+    """The lower of what its class and its label say: anyone may write a label on a pod of theirs."""
     created: float
     """Unix time; that of the first sight where nobody has told."""
     version: str = ""
@@ -146,6 +148,7 @@ class UnboundPods:
             request=request[:_MAX_WORDS],
             why=(held or _unseen(pod))[:_MAX_WORDS],
             priority=priority,
+            least_priority=min(priority, pod.spec.priority or 0),
             created=created,
             version=pod.metadata.resource_version,
             owed=not held,

@@ -248,6 +248,25 @@ def test_of_equal_priority_no_crowd_of_old_pods_keeps_others_from_their_turn() -
     assert world.names[4] == "ns/late"
 
 
+def test_those_past_the_queue_have_what_is_left_of_a_round_and_rest_once_they_are_told() -> None:
+    world = World()
+    past_it = [waits(f"p{n}", 90_000.0, 9, f"past-{n % 2}", queued=False) for n in range(4)]
+    world.waits = [*past_it, waits("big", priority=1)]
+    world.answers = {one.name: makes_room(f"p{n}", namespace=one.namespace) for n, one in enumerate(past_it)}
+    world.look()
+    assert world.names == ["ns/big", "past-0/p0", "past-1/p1", "past-0/p2"]
+    assert [pod for pod, _ in world.events] == ["p0", "p1", "p2"], "each is told"
+    assert len(world.policy.advice) == 3
+    world.asked.clear()
+    world.look(300.0)
+    assert world.names == ["past-1/p3"]
+    assert len(world.policy.advice) == 4, "what was told holds while they rest"
+    world.waits = past_it[:1]
+    world.look(5.0)
+    world.look(295.0)
+    assert [advice.target for advice in world.policy.advice] == ["past-0/p0"], "of those that wait still"
+
+
 def test_who_was_in_vain_is_asked_about_ever_more_seldom_and_at_least_once_an_hour() -> None:
     world = World()
     world.waits = [waits("big")]

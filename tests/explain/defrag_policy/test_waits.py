@@ -33,8 +33,10 @@ def found(defrag: Defrag, *unbound: Pod) -> dict[str, Wait]:
     return {wait.name: wait for wait in asyncio.run(waits_of(defrag.rig.queue.backlog, pods))}
 
 
-def past_the_queue(name: str, *, refused: bool = True, gate: str = "") -> Pod:
+def past_the_queue(name: str, *, refused: bool = True, gate: str = "", priority: str = "") -> Pod:
     manifest = pod_manifest(name, 1)
+    if priority:
+        manifest["metadata"]["labels"] = {"genius/priority": priority}
     manifest["metadata"]["creationTimestamp"] = CREATED
     if refused:
         manifest["status"]["conditions"] = [REFUSED]
@@ -64,7 +66,9 @@ def test_the_highest_priority_comes_first_then_who_has_waited_for_longest() -> N
 
 
 def test_a_label_makes_nobody_matter_more() -> None:
-    assert found(queue_of(("a", {"labels": {"genius/priority": "9"}})))["ns/a"].priority == 0
+    told = found(queue_of(("a", {"labels": {"genius/priority": "9"}})), past_the_queue("b", priority="9"))
+    assert {wait.priority for wait in told.values()} == {0}
+    assert found(queue_of(), past_the_queue("c", priority="-9"))["default/c"].priority == -9
 
 
 def test_who_waits_for_something_else_than_room_is_left_out() -> None:
