@@ -35,7 +35,7 @@ _LOOKS_EVERY_S: Final = 5.0
 _NODE_FREE_S: Final = 3600.0
 """For so long an autoscaler is taken to do without a node that it is given back."""
 _MOST_REST_S: Final = 3600.0
-_MOST_NAMESPACE_REST_S: Final = 24 * 3600.0
+_MOST_BLAMED_REST_S: Final = 24 * 3600.0
 _answer: Final = msgspec.json.Decoder(RoomAnswer)
 
 
@@ -56,8 +56,9 @@ class MovePolicy(Background):
         super().__init__("making room by itself", needed=False)
         self._asks, self._mover, self._teller, self._around, self._terms = asks, mover, teller, around, terms
         self._targets = Patience(2 * terms.every_s, max(_MOST_REST_S, 2 * terms.every_s))
-        self._namespaces = Patience(2 * terms.every_s, _MOST_NAMESPACE_REST_S)
-        self._outcomes = Outcomes(self._targets, self._namespaces, around.is_there)
+        self._namespaces = Patience(2 * terms.every_s, _MOST_BLAMED_REST_S)
+        self._owners = Patience(2 * terms.every_s, _MOST_BLAMED_REST_S)
+        self._outcomes = Outcomes(self._targets, self._namespaces, self._owners, around.is_there)
         self._turns = AskingTurns()
         self._asked_at: float | None = None  # while this process does not lead
         self._fault = ""
@@ -99,6 +100,7 @@ class MovePolicy(Background):
         self._asked_at = now
         self._targets.forget_old(now)
         self._namespaces.forget_old(now)
+        self._owners.forget_old(now)
         await self._round(now)
 
     def _is_busy(self) -> bool:
@@ -197,7 +199,8 @@ class MovePolicy(Background):
         """None where there is no answer: then who is asked about, by namespace and name, rests, and others go on."""
         body = msgspec.json.encode(question)
         try:
-            return _answer.decode(await self._asks.answer(body, rest_s=self._terms.rest_s, sick=sick))
+            resting = self._owners.resting(now)
+            return _answer.decode(await self._asks.answer(body, rest_s=self._terms.rest_s, sick=sick, resting=resting))
         except QuestionError as error:  # it has its node by now, is gone, or can't be asked about
             logger.debug("making room by itself: %s: %s", whose[1], error)
         except (BusyError, ClusterError, msgspec.DecodeError) as error:
@@ -229,6 +232,7 @@ class MovePolicy(Background):
     async def _begin(self, option: Option, now: float) -> str:
         """Have a plan carried out; why that can't be, "" where it can."""
         plan, wait = self._asks.kept(option.answer.id), option.wait
+        name = option.purpose if wait is None else wait.name
         if plan is None or self._mover is None:
             return "the plan is not kept any more"
         try:
@@ -236,11 +240,12 @@ class MovePolicy(Background):
         except RoomError as error:
             self.counts.refused += 1
             logger.warning("making room by itself: %s: %s", target_of(plan), error)
-            self._targets.fail(
-                "" if wait is None else wait.namespace, option.purpose if wait is None else wait.name, now
-            )
+            at_fault = [move for move in plan.moves if move.uid == error.of]
+            self._outcomes.leave_alone(at_fault, now)
+            if not at_fault:
+                self._targets.fail("" if wait is None else wait.namespace, name, now)
             return str(error)
         self.counts.begun += 1
-        self._outcomes.begun = Begun(begun, option.purpose if wait is None else wait.name, wait)
+        self._outcomes.begun = Begun(begun, name, wait, plan.moves)
         logger.info("making room by itself: plan %s, %s: %d moves", begun, target_of(plan), len(plan.moves))
         return ""

@@ -49,10 +49,12 @@ class Starter:
             if not await self.prove(rest):
                 return False  # others have left meanwhile
             for move, progress in members:
-                namespace = move.pod.partition("/")[0]
-                progress.known = siblings(move.controller, namespace, self.tools.facts().waiting)
+                progress.known = siblings(move, self.tools.facts().waiting)
         except RoomError as error:
             run.give_up(str(error))
+            for progress in record.progress:
+                if progress.uid == error.of:
+                    run.enter(progress, Stage.LEFT, record.why)
         if record.why:
             return True
         record.step = step

@@ -68,6 +68,7 @@ class World:
         self.asked: list[dict[str, Any]] = []
         self.rested: list[float] = []
         self.sick: list[Any] = []
+        self.resting: frozenset[str] = frozenset()
         self.events: list[tuple[str, str]] = []
         self.begun: list[tuple[RoomPlan, str]] = []
         self.refuse: RoomError | None = None
@@ -94,9 +95,15 @@ class World:
     # What answers
 
     async def answer(
-        self, body: bytes, *, rest_s: float = 0.0, sick: Mapping[str, tuple[int, ...]] | None = None
+        self,
+        body: bytes,
+        *,
+        rest_s: float = 0.0,
+        sick: Mapping[str, tuple[int, ...]] | None = None,
+        resting: frozenset[str] = frozenset(),
     ) -> bytes:
         question = json.loads(body)
+        self.resting = resting
         self.asked.append(question)
         self.rested.append(rest_s)
         self.sick.append(sick)
@@ -129,10 +136,10 @@ class World:
     def state(self) -> RoomState:
         return self.room
 
-    def ends(self, why: str = "", *, moved: bool = True) -> None:
+    def ends(self, why: str = "", *, stage: str = "done") -> None:
         """The plan under way is over."""
         self.room.phase, self.room.why = "stopped" if why else "done", why
-        self.room.moves = [MoveState("ns/v0", "a", "b", 0, "done" if moved else "left", "")]
+        self.room.moves = [MoveState("ns/v0", "a", "b", 0, stage, "")]
 
     # Events
 
@@ -522,7 +529,7 @@ def test_each_time_in_a_row_its_namespace_waits_for_twice_as_long() -> None:
     waited = []
     for number in range(4):
         waited.append(until_begun(world, f"big{number}"))
-        world.ends("pod ns/big is gone", moved=False)
+        world.ends("pod ns/big is gone", stage="planned")
         world.gone.add(f"uid-big{number}")
         world.look(1.0)
     assert [later > 1.5 * sooner for sooner, later in pairwise(waited[1:])] == [True, True]
@@ -572,11 +579,42 @@ def test_a_plan_that_others_have_stopped_is_held_against_its_target_alone() -> N
     world.waits = [waits("big"), waits("next", waited_s=900.0)]
     world.answers |= {"ns/big": makes_room("big", cost=1.0), "ns/next": makes_room("next")}
     world.look()
-    world.ends("a budget refuses", moved=False)
+    world.ends("the target has no room", stage="planned")
     world.look(1.0)
     world.asked.clear()
     world.look(299.0)
     assert world.names == ["ns/next"]
+
+
+@pytest.mark.parametrize("stage", ["lost", "left"])
+def test_a_move_that_came_to_nothing_is_held_against_the_owner_of_its_pod_alone(stage: str) -> None:
+    world = World()
+    world.waits = [waits("big")]
+    world.answers["ns/big"] = makes_room("big")
+    resting = []
+    for _ in range(10):
+        world.look(300.0)
+        resting.append(len(world.resting))
+        world.ends("it has no replacement in the queue", stage=stage)
+        world.look(0.0)
+    assert len(world.begun) == 10, "the target is asked about each time: others may move"
+    assert resting == [0, 1, 0, 1, 1, 1, 0, 1, 1, 1], "for 600 s, then 1200 s, and so on"
+
+
+def test_a_plan_refused_for_a_pod_that_would_move_is_held_against_its_owner() -> None:
+    world = World()
+    world.waits = [waits("big")]
+    world.answers["ns/big"] = makes_room("big")
+    world.refuse = RoomError("pod ns/v0 has a controller of which too many pods wait", "v0")
+    world.look()
+    assert world.resting == frozenset()
+    world.refuse = None
+    world.look(300.0)
+    assert (set(world.resting), len(world.begun)) == ({"rs"}, 1), "the target finds others to move"
+    world.ends()
+    world.look(1.0)
+    world.look(300.0)
+    assert world.resting == frozenset(), "that went well"
 
 
 def test_a_target_for_which_all_was_moved_and_that_did_not_come_makes_its_namespace_wait() -> None:

@@ -8,7 +8,7 @@ import pytest
 from extender.kube.client import ApiError, ClusterError, UnreachableError
 from extender.ledger.claims import ClaimState
 from extender.planning.quotas import Quotas
-from extender.queueing.defrag.checks import RoomError
+from extender.queueing.defrag.checks import RoomError, crowded
 from extender.queueing.defrag.plan import RoomPlan
 from tests.queueing.defrag.rigs import LIMITS, MOVE_V, Defrag, move, plan, scattered
 
@@ -362,7 +362,7 @@ REFUSED: dict[str, tuple[RoomPlan, str]] = {
     "on another node": (plan(move("v", "b", "a")), "not on node b"),
     "of another controller": (plan(move("v", "a", "b", controller="x")), "not of the controller"),
     "without a controller": (plan(move("alone", "b", "a")), "has no controller"),
-    "not movable": (plan(move("stays", "b", "a")), 'kerf.dev/movable is "false"'),
+    "not movable": (plan(move("stays", "b", "a")), "kerf.dev/movable is 'false'"),
     "not in the queue": (plan(move("past", "b", "a")), "would not wait in the queue"),
     "of higher priority": (plan(move("above", "b", "a")), "has priority 7, the target 0"),
     "exempt": (plan(move("system", "b", "a")), "is exempt"),
@@ -449,3 +449,33 @@ def test_refused_beyond_the_moves_of_an_hour() -> None:
         defrag.begin(MOVE_V)
     defrag.rig.now += 3600
     assert asyncio.run(defrag.mover.begin(MOVE_V))
+
+
+def test_a_plan_is_refused_for_a_pod_of_whose_controller_too_many_wait_and_says_whose() -> None:
+    defrag = scattered()
+    entries = defrag.rig.queue.backlog.entries
+    for number in range(64):
+        defrag.waits(f"s{number}", 1)
+    assert crowded(entries) == frozenset()
+    defrag.waits("s64", 1)
+    assert crowded(entries) == {("ns", "rs")}
+    with pytest.raises(RoomError, match="more than 64 pods wait") as error:
+        defrag.begin(MOVE_V)
+    assert error.value.of == "v"
+
+
+def test_a_plan_that_stops_for_a_pod_that_would_move_next_says_which() -> None:
+    defrag = scattered()
+    defrag.node("c", 1)
+    defrag.runs("u", "a", 0, controller="rs2")
+    defrag.begin(plan(move("v", "a", "b"), move("u", "a", "c", 1, "rs2")))
+    defrag.tick()
+    for number in range(65):
+        defrag.waits(f"s{number}", 1, controller="rs2")
+    defrag.leaves("v")
+    defrag.waits("v2")
+    defrag.tick()
+    defrag.bind("v2")
+    defrag.tick()
+    defrag.tick()
+    assert (defrag.phase, defrag.stages) == ("stopped", ["done", "left"])
