@@ -47,6 +47,8 @@ class UnboundPod:
     """Whether kube-scheduler is to try it although nothing changes: nobody has refused it, and nothing holds it."""
     refused: bool = False
     """Whether kube-scheduler has found no node for it, and nothing else holds it."""
+    refused_since: float = 0.0
+    """Unix time: since it was made, unless it was seen before that to wait for something else."""
     asked: PodRequest | None = None
     """The request itself, None where it can't be understood."""
     owner: str = ""
@@ -153,6 +155,7 @@ class UnboundPods:
             version=pod.metadata.resource_version,
             owed=not held,
             refused=bool(refused) and not (fault or gated),
+            refused_since=created if known is None else known.refused_since if known.refused else self._wall_clock(),
             asked=asked,
             owner=owner,
             gang=gang,
