@@ -187,6 +187,7 @@ def test_a_budget_that_cannot_be_read_holds_its_namespace() -> None:
 
 
 IGNORES = {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]}
+NOT = {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "False"}]}]}
 LATE = {"rules": [{"action": "FailJob", "onExitCodes": {"values": [143]}}, *IGNORES["rules"]]}
 
 
@@ -196,12 +197,15 @@ LATE = {"rules": [{"action": "FailJob", "onExitCodes": {"values": [143]}}, *IGNO
         pytest.param({}, 0, 1, True, id="6 failures by default"),
         pytest.param({"backoffLimit": 0}, 0, 1, False, id="no failure"),
         pytest.param({"backoffLimit": 0, "podFailurePolicy": IGNORES}, 0, 1, True, id="evictions are none"),
+        pytest.param({"backoffLimit": 0, "podFailurePolicy": NOT}, 0, 1, False, id="what was not evicted is none"),
         pytest.param({"backoffLimit": 0, "podFailurePolicy": LATE}, 0, 1, False, id="another rule comes first"),
         pytest.param({"backoffLimit": 2}, 2, 1, False, id="used up"),
         pytest.param({"backoffLimit": 2}, 1, 1, True, id="one left"),
         pytest.param({"backoffLimit": 2}, 0, 3, False, id="more pods than failures"),
         pytest.param({"backoffLimit": 9, "backoffLimitPerIndex": 1}, 0, 3, True, id="each index has its own"),
         pytest.param({"backoffLimit": 9, "backoffLimitPerIndex": 0}, 0, 1, False, id="none of an index"),
+        pytest.param({"backoffLimit": 0, "backoffLimitPerIndex": 1}, 0, 1, False, id="one of an index, none of all"),
+        pytest.param({"backoffLimitPerIndex": 1}, 9, 9, True, id="each index has its own, and nothing else is said"),
     ],
 )
 def test_jobs_that_would_fail_keep_their_pods(spec: dict[str, Any], failed: int, num_pods: int, moves: bool) -> None:
