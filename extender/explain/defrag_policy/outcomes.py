@@ -1,22 +1,24 @@
 """What becomes of the plans that the policy has begun, and who is left alone for it afterwards.
 
 A move that comes to nothing has its pod's owner left alone: the target is not at fault, and finds others to move. A
-target that goes away while room is made for it, or soon after it has its place, has had others moved for nothing: its
-whole namespace is left alone for a while then, twice as long each time in a row.
+target that goes away or changes while room is made for it, or goes soon after it has its place, has had others moved
+for nothing: its whole namespace is left alone for a while then, twice as long each time in a row.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from extender.explain.defrag_policy.patience import Patience
 from extender.explain.defrag_policy.waits import Wait
 from extender.queueing.defrag.plan import PlannedMove
-from extender.queueing.defrag.record import Phase, Stage
+from extender.queueing.defrag.record import Culprit, Phase, Stage
 from extender.queueing.defrag.state import RoomState
 
 PROVEN_S = 600.0
 """Whoever has kept its place for so long has needed it."""
 _MOST_WATCHED = 64
+_STILL_THERE: Final = (Stage.PLANNED, Stage.LEFT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +82,20 @@ class Outcomes:
             return
         if not at_fault:
             self._targets.fail(wait.namespace, wait.name, now)
-        if moved or not all(map(self._is_there, wait.uids)):  # all was done for it, and it did not come, or has gone
+        in_vain = state.culprit == Culprit.TARGET and any(move.stage not in _STILL_THERE for move in state.moves)
+        # All was done for it and it did not come, or has gone; or others have moved, and it wants something else now.
+        if moved or in_vain or not all(map(self._is_there, wait.uids)):
             self._blame(wait, now)
 
     def _owners_at_fault(self, begun: Begun, state: RoomState) -> list[PlannedMove]:
-        """Moves that came to nothing by who was to move: all that were lost, or the first that could not be evicted.
-        What has moved as it should is forgiven its owner."""
+        """Moves that came to nothing by who was to move: all that were lost, or the first that could not be evicted;
+        all that were made where they took too long. What has moved as it should is forgiven its owner."""
         stages = {move.pod: move.stage for move in state.moves}
         of_stage: dict[str, list[PlannedMove]] = {}
         for move in begun.moves:
             of_stage.setdefault(stages.get(move.pod, ""), []).append(move)
+        if state.culprit == Culprit.MOVED:
+            return of_stage.get(Stage.DONE, []) + of_stage.get(Stage.LOST, [])
         for move in of_stage.get(Stage.DONE, ()):
             self._owners.forgive(move.controller)
         return of_stage.get(Stage.LOST) or of_stage.get(Stage.LEFT, [])[:1]

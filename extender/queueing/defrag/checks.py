@@ -41,6 +41,10 @@ class RoomError(ValueError):
         self.of = of
 
 
+class TargetError(RoomError):
+    """It is the target's own doing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What a plan is held against."""
@@ -84,7 +88,7 @@ def targets_of(plan: RoomPlan, waiting: Mapping[str, Entry]) -> list[tuple[Entry
         if entry is None or entry.pod.key != pod.pod:
             raise RoomError(f"pod {pod.pod} does not wait in the queue (any more): no place can be kept for it")
         if entry.planned is None:
-            raise RoomError(f"pod {pod.pod} can't be placed: {entry.fault or entry.left}")
+            raise TargetError(f"pod {pod.pod} can't be placed: {entry.fault or entry.left}")
         if entry.pod.spec.resource_claims:
             raise RoomError(f"pod {pod.pod} has ResourceClaims: no room is made for them")
         if not entry.stage.waits:
@@ -126,14 +130,14 @@ def _check_target(plan: RoomPlan, facts: Facts) -> int:
     uids, gangs = {entry.uid for entry in entries}, {pod.gang for pod in pods if pod.gang}
     for entry in facts.waiting.values():
         if entry.stage.waits and entry.planned and entry.planned.gang in gangs and entry.uid not in uids:
-            raise RoomError(f"pod {entry.pod.key} is of the target's gang, and the plan does not know it")
+            raise TargetError(f"pod {entry.pod.key} is of the target's gang, and the plan does not know it")
     asked = Counter[str]()
     for entry in entries:
         asked[entry.namespace] += entry.num_gpus
     used = facts.use.by_namespace()
     for namespace, gpus in asked.items():
         if excess := facts.use.quotas.excess(namespace, used.get(namespace, 0.0), float(gpus)):
-            raise RoomError(f"the target is over its quota: {excess}")
+            raise TargetError(f"the target is over its quota: {excess}")
     return min(pod.priority for pod in pods)
 
 

@@ -136,8 +136,9 @@ class World:
     def state(self) -> RoomState:
         return self.room
 
-    def ends(self, why: str = "", *, stage: str = "done") -> None:
+    def ends(self, why: str = "", *, stage: str = "done", culprit: str = "") -> None:
         """The plan under way is over."""
+        self.room.culprit = culprit
         self.room.phase, self.room.why = "stopped" if why else "done", why
         self.room.moves = [MoveState("ns/v0", "a", "b", 0, stage, "")]
 
@@ -628,6 +629,33 @@ def test_a_target_for_which_all_was_moved_and_that_did_not_come_makes_its_namesp
     world.asked.clear()
     world.look(300.0)
     assert not world.asked
+
+
+@pytest.mark.parametrize(("stage", "rests"), [("done", True), ("planned", False)])
+def test_a_target_that_changes_after_others_were_evicted_makes_its_namespace_wait(stage: str, rests: bool) -> None:
+    world = World()
+    world.waits = [waits("big")]
+    world.answers["ns/big"] = makes_room("big", moves=2)
+    world.look()
+    world.ends("pod ns/late is of the target's gang", stage=stage, culprit="target")
+    world.look(1.0)
+    world.waits = [waits("next")]
+    world.asked.clear()
+    world.look(300.0)
+    assert (not world.names) is rests
+    assert not world.resting
+
+
+def test_owners_who_move_too_slowly_all_together_are_left_alone_and_not_the_target() -> None:
+    world = World()
+    world.waits = [waits("big")]
+    world.answers["ns/big"] = makes_room("big", moves=2)
+    world.look()
+    world.ends("it takes too long", culprit="moved")
+    world.room.moves.append(MoveState("ns/v1", "a", "b", 1, "planned", ""))
+    world.look(1.0)
+    world.look(300.0)
+    assert (world.names, set(world.resting)) == (["ns/big"] * 2, {"rs"})
 
 
 # Sick GPUs and empty nodes
