@@ -120,7 +120,7 @@ OF_READS: Final[dict[str, Any]] = {
     "/workloads": _WORKLOADS,
     "/defrag": {
         **{"id": "", "target": "", "phase": "none", "step": -1, "num_steps": 0, "moves": [], "kept": [], "why": ""},
-        **{"begun": 0.0, "ended": 0.0, "evicted": 0, "fault": "", "policy": None},
+        **{"begun": 0.0, "ended": 0.0, "evicted": 0, "fault": "", "policy": None, "culprit": ""},
     },
     "/nodes": {
         "version": 261,

@@ -14,6 +14,7 @@ from extender.explain.what_if.waiting import waiting_in
 from extender.planning.quotas import Quotas
 from extender.queueing.controller import QueueController
 from extender.queueing.defrag.build import Mover
+from extender.queueing.defrag.checks import crowded
 from extender.scheduling.build import Foundation
 from extender.scheduling.placer import Placer
 from extender.settings.telemetry import TelemetrySettings
@@ -41,7 +42,11 @@ def build_room(
         *(what_if.policy, what_if.policies, what_if.turns),
         quotas=Quotas(settings.queue.quotas) if queue else Quotas(),
         queued=lambda: queued_in(backlog),
-        costs=lambda: Costs(wanted.restart_s, exempt=frozenset(wanted.exempt_namespaces)),
+        costs=lambda: Costs(
+            wanted.restart_s,
+            exempt=frozenset(wanted.exempt_namespaces),
+            crowded=crowded(queue.backlog.entries) if queue and mover else frozenset(),
+        ),
         gated_in=lambda: queue.namespaces.names if queue and mover else None,
         sick=lambda cluster: by_node(cluster, sick(cluster, rules)),
     )

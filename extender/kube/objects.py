@@ -17,11 +17,12 @@ class Object(msgspec.Struct, gc=False):
     """Base of all: unknown fields are skipped, missing ones have defaults."""
 
 
-class OwnerReference(Object):
+class OwnerReference(Object, rename="camel"):
     name: str = ""
     uid: str = ""
     controller: bool = False
     kind: str = ""
+    api_version: str = ""
 
 
 class Metadata(Object, rename="camel"):

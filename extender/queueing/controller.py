@@ -219,7 +219,7 @@ class QueueController(QueueRules):
         ]
         waiting, passed = self._claims.sort_out(self.aside(waiting))
         for entry, why in passed:
-            entry.pass_over(why)
+            entry.pass_over(why, self._wall_clock())
         window, limits = self._planner.windows(waiting)
         if window < self.options.max_open / 4:
             return  # kube-scheduler has enough to do; whoever gets a node makes room for a round
@@ -243,15 +243,15 @@ class QueueController(QueueRules):
             await give_way()
             await self.dispatcher.carry_out(plan, names, batch)
             for position, why in plan.unassigned.items():
-                batch[position][0].pass_over(why)
+                batch[position][0].pass_over(why, self._wall_clock())
             await self._releases.release(ready, plan, [entry for entry, _ in batch])
         await give_way()
         for unit in units:
             for entry in unit.entries:
-                entry.pass_over(unit.missing)
+                entry.pass_over(unit.missing, self._wall_clock())
         still = self.backlog.waiting()
         for entry in still:
-            entry.pass_over(entry.fault)
+            entry.pass_over(entry.fault, self._wall_clock())
         await give_way()
         self.dispatcher.withdraw(still)
         self.dispatcher.begin(self._notes.write(list(self.backlog.entries.values())))

@@ -82,18 +82,25 @@ class RoomAnswers:
     """Answers by their plan's id, with the time of each."""
 
     async def answer(
-        self, body: bytes, *, rest_s: float = 0.0, sick: Mapping[str, tuple[int, ...]] | None = None
+        self,
+        body: bytes,
+        *,
+        rest_s: float = 0.0,
+        sick: Mapping[str, tuple[int, ...]] | None = None,
+        resting: frozenset[str] = frozenset(),
     ) -> bytes:
         """The cheapest moves found, as JSON. Raises QuestionError, BusyError, ClusterError.
 
-        Pods that have run for less than `rest_s` stay. `sick` are the GPUs taken for sick, by node; None: all that are.
+        Pods that have run for less than `rest_s` stay, and those of the controllers `resting`, by UID. `sick` are the
+        GPUs taken for sick, by node; None: all that are.
         """
         async with self.turns.process("extender.explain.defrag.process") as talk:
             needs = _needs_decoder.decode(await talk.ask(body))
             async for message in self._lists(needs):
                 await talk.send(message)
             no_jobs = await self._send_jobs(talk)
-            facts, held = self._moment(no_jobs, rest_s, sick)
+            costs = replace(self.costs(), rest_s=rest_s, resting=resting)
+            facts, held = self._moment(no_jobs, costs, sick)
             for first in range(0, len(held), _PICKLED_AT_ONCE):
                 portion = held[first : first + _PICKLED_AT_ONCE]
                 await talk.send(HELD + pickle.dumps(portion, pickle.HIGHEST_PROTOCOL))
@@ -149,7 +156,7 @@ class RoomAnswers:
         return ""
 
     def _moment(
-        self, no_jobs: str, rest_s: float, sick: Mapping[str, tuple[int, ...]] | None
+        self, no_jobs: str, costs: Costs, sick: Mapping[str, tuple[int, ...]] | None
     ) -> tuple[Facts, list[Held]]:
         """What Kerf knows itself, all of one moment."""
         cluster = self.ledger.snapshot(self.clock())
@@ -171,7 +178,7 @@ class RoomAnswers:
             used=self.ledger.held_by_namespace(),
             queued=self.queued(),
             gated_in=self.gated_in(),
-            costs=replace(self.costs(), rest_s=rest_s),
+            costs=costs,
             now=self.wall_clock(),
             max_s=self.turns.max_s,
             id=secrets.token_hex(8),

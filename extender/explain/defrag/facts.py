@@ -43,6 +43,10 @@ class Costs:
     """Namespaces of which nobody is moved."""
     rest_s: float = 0.0
     """Nobody is moved who has run for less."""
+    crowded: frozenset[tuple[str, str]] = frozenset()
+    """Namespaces and UIDs of the controllers of which so many pods wait that the mover refuses to move any."""
+    resting: frozenset[str] = frozenset()
+    """UIDs of the controllers whose pods are left alone for a while."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,6 @@ class Option:
         )
 
 
-def best(options: Iterable[Option]) -> Option | None:
-    """The one that gains most beyond what it loses; of equal ones the one with the fewest moves."""
-    return min(options, key=lambda option: (-option.net_gpu_s, len(option.answer.moves)), default=None)
+def best_first(options: Iterable[Option]) -> list[Option]:
+    """First the one that gains most beyond what it loses; of equal ones the one with the fewest moves."""
+    return sorted(options, key=lambda option: (-option.net_gpu_s, len(option.answer.moves)))

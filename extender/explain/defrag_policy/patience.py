@@ -7,6 +7,7 @@ from extender.scheduling.fair_cache import FairCache
 
 @dataclass(frozen=True, slots=True)
 class _Rest:
+    name: str
     until: float
     times: int
 
@@ -26,6 +27,10 @@ class Patience:
         known = self._rests.get(name)
         return known is not None and now < known.until
 
+    def resting(self, now: float) -> frozenset[str]:
+        """All that are left alone yet."""
+        return frozenset(rest.name for rest in self._rests.values() if now < rest.until)
+
     def fail(self, namespace: str, name: str, now: float) -> None:
         """It came to nothing. What rests already does not rest longer for it."""
         known = self._rests.get(name)
@@ -33,7 +38,7 @@ class Patience:
             return
         times = known.times + 1 if known is not None else 0
         rest_s = min(self._first_s * 2.0 ** min(times, 32), self._most_s)
-        self._rests.put(namespace, name, _Rest(now + rest_s, times), now)
+        self._rests.put(namespace, name, _Rest(name, now + rest_s, times), now)
 
     def forgive(self, name: str) -> None:
         """It came to something."""

@@ -15,7 +15,12 @@ class Asks(Protocol):
     """What answers how room could be made."""
 
     async def answer(
-        self, body: bytes, *, rest_s: float = 0.0, sick: Mapping[str, tuple[int, ...]] | None = None
+        self,
+        body: bytes,
+        *,
+        rest_s: float = 0.0,
+        sick: Mapping[str, tuple[int, ...]] | None = None,
+        resting: frozenset[str] = frozenset(),
     ) -> bytes:
         """Raises QuestionError, BusyError, ClusterError."""
 

@@ -6,7 +6,6 @@ from typing import Final
 
 from extender.explain.defrag.movable.residents import priority_at_most
 from extender.kube.background import give_way
-from extender.planning.wait_reasons import FOR_WANT_OF_ROOM
 from extender.queueing.pods.backlog import Backlog
 from extender.queueing.pods.entries import Entry
 from extender.scheduling.waking.unbound_pods import UnboundPods
@@ -23,7 +22,7 @@ class Wait:
     priority: int
     """The lowest of its pods."""
     since: float
-    """Unix time since which all of its pods wait: nobody waits longer for what has come later."""
+    """Unix time since which all of its pods wait, for nothing but room: nobody waits longer for what has come later."""
     uids: tuple[str, ...]
     """Of its pods."""
     queued: bool
@@ -43,12 +42,12 @@ async def waits_of(backlog: Backlog | None, unbound: UnboundPods) -> list[Wait]:
         await _in_portions(number)
     found = []
     for number, (name, unit) in enumerate(units.items()):
-        if _lacks_room(unit):
+        if all(entry.lacks_only_room for entry in unit):
             found.append(_of_queue(name, unit))
         await _in_portions(number)
     for number, pod in enumerate(unbound.all()):
         if pod.uid not in entries and pod.refused:
-            found.append(Wait(pod.key, pod.namespace, pod.priority, pod.created, (pod.uid,), queued=False))
+            found.append(Wait(pod.key, pod.namespace, pod.least_priority, pod.refused_since, (pod.uid,), queued=False))
         await _in_portions(number)
     return sorted(found, key=lambda wait: (-wait.priority, wait.since, wait.name))
 
@@ -60,16 +59,6 @@ async def _in_portions(number: int) -> None:
 
 def _of_queue(name: str, unit: Iterable[Entry]) -> Wait:
     pods = [entry.pod for entry in unit]
-    since = max(entry.created for entry in unit)
+    since = max(entry.lacks_room_since for entry in unit)
     uids = tuple(pod.metadata.uid for pod in pods)
     return Wait(name, pods[0].metadata.namespace, min(map(priority_at_most, pods)), since, uids, queued=True)
-
-
-def _lacks_room(unit: Iterable[Entry]) -> bool:
-    """Whether each of a unit's pods waits for a plan, and for want of room alone, as far as the last round knows."""
-    return all(
-        entry.stage.waits
-        and entry.planned is not None
-        and (entry.skips.reason is None or entry.skips.reason.code in FOR_WANT_OF_ROOM)
-        for entry in unit
-    )

@@ -172,6 +172,7 @@ class Mover(Background):
         progress = [Progress(move.uid) for move in plan.moves]
         record = Record(secrets.token_hex(4), plan, progress, target, begun=tools.wall_clock(), evicted=evicted)
         run = self._new_run(record)
+        run.asked = self._starter.asked(plan)
         run.epoch, self._run, self._ending.record = epoch, run, None
         self._hold(run)
         try:

@@ -60,6 +60,17 @@ class Stage(StrEnum):
         return self in (Stage.EVICTING, Stage.COMING, Stage.STARTING)
 
 
+class Culprit(StrEnum):
+    """Whose doing it is that a plan goes no further."""
+
+    NOBODY = ""
+    """Nobody's, or it is not known: what came to nothing says so itself, move by move."""
+    TARGET = "target"
+    """Room was being made for it, and it has changed what it asks."""
+    MOVED = "moved"
+    """Those who move take too long, all together."""
+
+
 class Progress(msgspec.Struct):
     """Of a move."""
 
@@ -88,6 +99,7 @@ class Record(msgspec.Struct):
     """The step under way, or the last that was; -1 before the first."""
     why: str = ""
     """Why it goes no further."""
+    culprit: Culprit = Culprit.NOBODY
     begun: float = 0.0
     """Unix time."""
     ended: float = 0.0

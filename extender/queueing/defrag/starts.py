@@ -8,11 +8,11 @@ import msgspec
 
 from extender.kube.client import ClusterError
 from extender.queueing.defrag import proof
-from extender.queueing.defrag.checks import RoomError, check, siblings, targets_of
+from extender.queueing.defrag.checks import RoomError, TargetError, check, siblings, targets_of
 from extender.queueing.defrag.evictions import BudgetError, EvictionError, identity_of
 from extender.queueing.defrag.plan import PlannedMove, RoomPlan
 from extender.queueing.defrag.proof import Arrival
-from extender.queueing.defrag.record import Stage
+from extender.queueing.defrag.record import Culprit, Stage
 from extender.queueing.defrag.steps import Moving, Run
 from extender.queueing.defrag.tools import Counts, Tools
 from extender.scheduling.fence import FencedError
@@ -43,16 +43,19 @@ class Starter:
     async def begin(self, run: Run, step: int) -> bool:
         """Begin a step; whether there was need for it."""
         record = run.record
+        limit_s = self.tools.follower.limits.plan_s(len({move.step for move in record.plan.moves}))
+        if self.tools.clock() - run.begun > limit_s:
+            run.give_up(f"it takes too long: more than {limit_s:g} s, and it is not at its last step", Culprit.MOVED)
+            return True
         rest = msgspec.structs.replace(record.plan, moves=[move for move in record.plan.moves if move.step >= step])
         members = [(move, progress) for move, progress in run.moving() if move.step == step]
         try:
             if not await self.prove(rest):
                 return False  # others have left meanwhile
             for move, progress in members:
-                namespace = move.pod.partition("/")[0]
-                progress.known = siblings(move.controller, namespace, self.tools.facts().waiting)
+                progress.known = siblings(move, self.tools.facts().waiting)
         except RoomError as error:
-            run.give_up(str(error))
+            self._refused(run, error)
         if record.why:
             return True
         record.step = step
@@ -67,6 +70,28 @@ class Starter:
         else:
             await self._evict(run, members)
         return True
+
+    def asked(self, plan: RoomPlan) -> dict[str, object]:
+        """What the target's pods that wait ask for, by UID."""
+        entries = [entry for pod in plan.target if (entry := self.tools.facts().waiting.get(pod.uid)) is not None]
+        return {
+            entry.uid: (entry.pod.spec, planned.gpus, planned.policy, planned.priority, planned.gang)
+            for entry in entries
+            if entry.stage.waits and (planned := entry.planned) is not None
+        }
+
+    def _refused(self, run: Run, error: RoomError) -> None:
+        """What is left of a plan does not hold any more: by the doing of the target, of a pod that would move, or of
+        nobody."""
+        asked = self.asked(run.record.plan)
+        changed = any(asked.get(uid, before) != before for uid, before in run.asked.items())
+        if changed or isinstance(error, TargetError):
+            run.give_up(str(error), Culprit.TARGET)
+            return
+        run.give_up(str(error))
+        for progress in run.record.progress:
+            if progress.uid == error.of:
+                run.enter(progress, Stage.LEFT, str(error))
 
     async def _evict(self, run: Run, members: list[Moving]) -> None:
         for position, (move, progress) in enumerate(members):

@@ -79,6 +79,9 @@ class RoomState(msgspec.Struct):
     """Why no plan could be begun now, "" where one could."""
     policy: PolicyState | None = None
     """None where it is off."""
+    culprit: str = ""
+    """Whose doing it is that it goes no further: `target`, as it has changed what it asks; `moved`, as those who move
+    take too long all together; else ""."""
 
 
 def state_of(record: Record | None, kept: list[str], evicted: int, fault: str) -> RoomState:
@@ -102,4 +105,5 @@ def state_of(record: Record | None, kept: list[str], evicted: int, fault: str) -
         ended=record.ended,
         evicted=evicted,
         fault=fault,
+        culprit=record.culprit,
     )

@@ -17,7 +17,7 @@ from extender.queueing.controller import QueueController
 from extender.queueing.defrag.checks import is_of
 from extender.queueing.defrag.places import Places
 from extender.queueing.defrag.plan import PlannedMove
-from extender.queueing.defrag.record import Phase, Progress, Record, Stage
+from extender.queueing.defrag.record import Culprit, Phase, Progress, Record, Stage
 from extender.queueing.pods.entries import Entry
 from extender.queueing.pods.entries import Stage as PodStage
 from extender.queueing.pods.nominations import PLANNED_BY, planned_node
@@ -27,6 +27,8 @@ from extender.scheduling.placer import PodIdentity
 
 logger = logging.getLogger(__name__)
 
+_SLOWER_THAN_MOST: Final = 4
+"""A step may take so many times as long as the steps of a plan may on average."""
 _UNSEEN_S: Final = 2.0
 """How long two watches may take to tell that a pod has its node, before somebody asks."""
 Moving = tuple[PlannedMove, Progress]
@@ -45,6 +47,12 @@ class Limits:
     budget_s: float = 60.0
     """For how long an eviction is tried again that a budget refuses."""
 
+    def plan_s(self, num_steps: int) -> float:
+        """How long a plan may have been under way as its last step begins: as long as a step may take at most, and a
+        quarter of that for each other one. Others wait for their turn, whoever moves as slowly as they may."""
+        step_s = self.budget_s + 2 * self.replace_s + self.start_s
+        return step_s * (1 + (num_steps - 1) / _SLOWER_THAN_MOST)
+
 
 @dataclass(eq=False)
 class Run:
@@ -58,9 +66,16 @@ class Run:
     """Pods whose next places become free only by the plan, by UID."""
     seen: dict[str, PodIdentity] = field(default_factory=dict)
     """Replacements and target's pods, by UID."""
+    asked: dict[str, object] = field(default_factory=dict)
+    """What the target's pods asked for as it began, by UID."""
     _since: dict[str, float] = field(default_factory=dict)
+    begun: float = field(init=False)
+    """Monotonic time."""
     told: Callable[[str], None] = lambda why: None
     """Hears why it goes no further, once."""
+
+    def __post_init__(self) -> None:
+        self.begun = self.clock()
 
     @property
     def planner(self) -> str:
@@ -93,10 +108,10 @@ class Run:
         self.enter(progress, Stage.LOST, why)
         self.give_up(f"pod {move.pod} {why}")
 
-    def give_up(self, why: str) -> None:
+    def give_up(self, why: str, culprit: Culprit = Culprit.NOBODY) -> None:
         """Go no further than what is under way."""
         if not self.record.why:
-            self.record.why = why
+            self.record.why, self.record.culprit = why, culprit
             self.told(why)
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from extender.kube.objects import Pod
 from extender.planning.plans import PlanPod
-from extender.planning.wait_reasons import Code, WaitReason
+from extender.planning.wait_reasons import FOR_WANT_OF_ROOM, Code, WaitReason
 from extender.queueing.pods.nominations import nominated_node, planned_node
 from extender.queueing.pods.objects import is_gated
 
@@ -108,10 +108,16 @@ class Entry:
     take_back: bool = False
     """Whether its nomination is to be taken back, unsettled as it is, even if it stands."""
     skips: Skips = field(default_factory=Skips)
+    lacks_room_since: float = field(init=False)
+    """Unix time since which it waits for nothing but room: since it was made, unless it was seen to wait for something
+    else, as a gate of its own or its quota."""
     behind_head: bool = False
     """Whether the last plan kept nodes for one that comes before it."""
     kept_back: float | None = None
     """Monotonic time since when it has been passed over for the head, though there is room; None when it is not."""
+
+    def __post_init__(self) -> None:
+        self.lacks_room_since = self.created
 
     @property
     def uid(self) -> str:
@@ -128,10 +134,20 @@ class Entry:
         """GPUs that it asks for, 0 where that can't be understood."""
         return self.planned.num_gpus if self.planned is not None else 0
 
-    def pass_over(self, why: WaitReason | None) -> None:
-        """It gets no node in this round."""
-        if why is not None and why.code is not Code.NOT_REACHED and self.stage.waits:
-            self.skips.add(why)
+    @property
+    def lacks_only_room(self) -> bool:
+        """Whether it waits for a plan, and for want of room alone, as far as the last round knows."""
+        told = self.skips.reason
+        return self.stage.waits and self.planned is not None and (told is None or told.code in FOR_WANT_OF_ROOM)
+
+    def pass_over(self, why: WaitReason | None, now: float) -> None:
+        """It gets no node in this round. `now` is Unix time."""
+        if why is None or why.code is Code.NOT_REACHED or not self.stage.waits:
+            return
+        told = self.skips.reason
+        if told is not None and told.code not in FOR_WANT_OF_ROOM and why.code in FOR_WANT_OF_ROOM:
+            self.lacks_room_since = max(now, self.created)
+        self.skips.add(why)
 
     def on_its_way(self, now: float, within_s: float) -> bool:
         """Whether it is being let go for a node, or was a short while ago."""

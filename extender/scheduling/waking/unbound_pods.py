@@ -37,6 +37,8 @@ class UnboundPod:
     why: str
     """What kube-scheduler says of it, or what keeps it from being looked at."""
     priority: int
+    least_priority: int
+    """The lower of what its class and its label say: anyone may write a label on a pod of theirs."""
     created: float
     """Unix time; that of the first sight where nobody has told."""
     version: str = ""
@@ -45,6 +47,8 @@ class UnboundPod:
     """Whether kube-scheduler is to try it although nothing changes: nobody has refused it, and nothing holds it."""
     refused: bool = False
     """Whether kube-scheduler has found no node for it, and nothing else holds it."""
+    refused_since: float = 0.0
+    """Unix time: since it was made, unless it was seen before that to wait for something else."""
     asked: PodRequest | None = None
     """The request itself, None where it can't be understood."""
     owner: str = ""
@@ -146,10 +150,12 @@ class UnboundPods:
             request=request[:_MAX_WORDS],
             why=(held or _unseen(pod))[:_MAX_WORDS],
             priority=priority,
+            least_priority=min(priority, pod.spec.priority or 0),
             created=created,
             version=pod.metadata.resource_version,
             owed=not held,
             refused=bool(refused) and not (fault or gated),
+            refused_since=created if known is None else known.refused_since if known.refused else self._wall_clock(),
             asked=asked,
             owner=owner,
             gang=gang,

@@ -24,6 +24,7 @@ def running(
     made = pod(name, gpus or None, node_name=node, annotations=annotations, **changes)
     if owner:
         reference = {"kind": owner, "name": f"of-{name}", "uid": f"owner-of-{name}", "controller": True}
+        reference["apiVersion"] = {"Job": "batch/v1", "ConfigMap": "v1"}.get(owner, "apps/v1")
         made["metadata"]["ownerReferences"] = [reference]
     made["status"]["startTime"] = STARTED
     return made

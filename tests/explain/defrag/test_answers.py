@@ -57,6 +57,15 @@ def test_who_takes_long_to_start_is_not_moved_where_another_one_would_do() -> No
     assert move["pod"] == "default/b"
 
 
+def test_a_gang_with_a_pod_that_belongs_to_its_node_stays_as_the_mover_would_refuse_it() -> None:
+    gang = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "2", "kerf.dev/last-checkpoint": STARTED}
+    of_node = running("d", "n-1", 0, owner="DaemonSet", annotations=dict(gang))
+    first = running("a", "n-0", annotations=dict(gang))
+    with kerf_on(Cluster([*SCATTERED[:3], first, of_node, *SCATTERED[4:]])) as kerf:
+        [move] = ask(kerf, **{"for": "default/big"})["moves"]
+    assert move["pod"] == "default/b"
+
+
 def test_what_those_who_move_are_seen_to_use_is_none_of_a_stranger_s_then() -> None:
     feed = FakeFeed(Clock())
     telemetry = {"telemetry__url": "http://prometheus:9090", "telemetry__interval_s": 3600}
@@ -250,7 +259,7 @@ def test_a_drained_node_leaves_pods_without_gpus_that_kerf_does_not_move_to_kube
         assert (told["fits"], told["emptied"], told["open"]) == (True, ["n-1"], [])
         assert {(move["pod"], move["to"]) for move in told["moves"]} == {("default/b", "n-0"), ("default/web", "n-0")}
         assert {(one["pod"], one["node"]): one["why"] for one in told["left"]} == {
-            ("kube-system/dns", "n-1"): "namespace kube-system is exempt",
+            ("kube-system/dns", "n-1"): "it is left alone: namespace kube-system is exempt",
             ("default/alone", "n-1"): "it has no controller that would replace it",
         }
         assert ask(kerf, empty=["n-0"])["open"] == ["n-0"]

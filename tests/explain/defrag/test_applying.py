@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.api.bodies import pod
 from tests.api.services import Kerf
 from tests.api.services import running as kerf_on
 from tests.explain.defrag.clusters import Cluster
@@ -87,6 +88,23 @@ def test_a_plan_is_known_by_its_id_alone_and_the_mover_has_the_last_word(files: 
         status, told = post(kerf, "/defrag/apply", json.dumps({"id": answer["id"]}).encode(), **bearer(OPERATOR))
     assert status == 409
     assert "not synced yet" in told["Error"], "there are no namespaces in this cluster"
+
+
+def test_nobody_is_to_move_of_whose_controller_too_many_wait_where_there_is_a_mover(files: dict[str, Any]) -> None:
+    queue: dict[str, Any] = {"queue__enabled": True, "defrag__record": "kerf-system/kerf-moves"}
+    manifests = deepcopy(SCATTERED)
+    for manifest in manifests:
+        if manifest["kind"] == "Pod":
+            manifest["metadata"]["labels"]["kerf.dev/queue"] = "enabled"
+    owners = manifests[3]["metadata"]["ownerReferences"]
+    for number in range(65):
+        waiting = pod(f"s{number}", 4, labels={"kerf.dev/queue": "enabled"})
+        waiting["metadata"]["ownerReferences"] = owners
+        waiting["spec"]["schedulingGates"] = [{"name": "kerf.dev/queue"}]
+        manifests.append(waiting)
+    with kerf_on(Cluster(manifests), **files, **queue) as kerf:
+        [move] = ask(kerf, **{"for": "default/big"})["moves"]
+    assert move["pod"] == "default/b"
 
 
 def test_pods_that_the_queue_would_not_see_again_stay_where_there_is_a_mover(files: dict[str, Any]) -> None:

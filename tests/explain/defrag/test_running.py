@@ -38,7 +38,8 @@ def resident(**changes: Any) -> Resident:
         pytest.param(Holding(1, (Part(0, 250, 4096),)), {}, 265, id="a share"),
         pytest.param(whole_gpus(2), {"kerf.dev/last-checkpoint": "2026-11-21T06:15:00Z"}, 2 * 160, id="checkpoint"),
         pytest.param(whole_gpus(1), {"kerf.dev/last-checkpoint": "2026-11-21T07:15:00+01:00"}, 160, id="zone"),
-        pytest.param(whole_gpus(1), {"kerf.dev/last-checkpoint": "2036-01-01T00:00:00Z"}, 60, id="in the future"),
+        pytest.param(whole_gpus(1), {"kerf.dev/last-checkpoint": "2036-01-01T00:00:00Z"}, 1060, id="in the future"),
+        pytest.param(whole_gpus(1), {"kerf.dev/last-checkpoint": "2026-11-21T06:17:10Z"}, 60, id="by another clock"),
         pytest.param(whole_gpus(1), {"kerf.dev/last-checkpoint": "2020-01-01T00:00:00Z"}, 1060, id="before its start"),
         pytest.param(whole_gpus(1), {"kerf.dev/last-checkpoint": "yesterday"}, 1060, id="unreadable"),
         pytest.param(whole_gpus(1), {"kerf.dev/last-checkpoint": "9" * 5000}, 1060, id="long"),
@@ -67,9 +68,11 @@ MOVABLE = {"annotations": {"kerf.dev/movable": "true"}}
         pytest.param({}, "", id="nothing holds it"),
         pytest.param({"owner": ""}, "no controller", id="nobody would replace it"),
         pytest.param({"owner": "StatefulSet"}, "", id="another controller"),
+        pytest.param({"owner": "ConfigMap"}, "ConfigMap makes no pods anew", id="what makes nothing"),
+        pytest.param({"owner": "ControllerRevision"}, "makes no pods anew", id="nothing of a group that does"),
         pytest.param({"annotations": {"kerf.dev/movable": "false"}}, "kerf.dev/movable is 'false'", id="its own word"),
         pytest.param({"annotations": {"kerf.dev/movable": "nope"}}, "kerf.dev/movable is 'nope'", id="a word unknown"),
-        pytest.param({"metadata__deletionTimestamp": STARTED}, "being deleted", id="leaving"),
+        pytest.param({"metadata__deletionTimestamp": STARTED}, "is going already", id="leaving"),
         pytest.param({"status__phase": "Pending"}, "does not run yet", id="pulls its image"),
         pytest.param({"metadata__namespace": "kube-system"}, "namespace kube-system is exempt", id="exempt"),
         pytest.param({"spec__resourceClaims": [{"name": "gpu"}]}, "ResourceClaims", id="claims"),
@@ -90,6 +93,41 @@ def test_who_stays(changes: dict[str, Any], why: str) -> None:
     found = resident(**changes)
     told = stays(found.pod, found.demands, Budgets(_decoded(both)), Costs(exempt=frozenset({"kube-system"})), None)
     assert (why in told) if why else not told, told
+
+
+@pytest.mark.parametrize(
+    ("version", "kind", "moves"),
+    [
+        ("v1", "ReplicationController", True),
+        ("batch/v1", "Job", True),
+        ("jobset.x-k8s.io/v1alpha2", "JobSet", True),
+        ("kubeflow.org/v1", "PyTorchJob", True),
+        ("batch.volcano.sh/v1alpha1", "Job", True),
+        ("sparkoperator.k8s.io/v1beta2", "SparkApplication", True),
+        ("v1", "Pod", False),
+        ("coordination.k8s.io/v1", "Lease", False),
+        ("", "", False),
+    ],
+)
+def test_only_what_makes_pods_anew_is_a_controller(version: str, kind: str, moves: bool) -> None:
+    owner = {"apiVersion": version, "kind": kind, "name": "o", "uid": "o", "controller": True}
+    found = resident(metadata__ownerReferences=[owner])
+    assert (not stays(found.pod, found.demands, Budgets([]), Costs(), None)) is moves
+
+
+@pytest.mark.parametrize(
+    ("costs", "why"),
+    [
+        (Costs(crowded=frozenset({("default", "owner-of-a")})), "more than 64 pods wait"),
+        (Costs(crowded=frozenset({("other", "owner-of-a")})), ""),
+        (Costs(resting=frozenset({"owner-of-a"})), "left alone for a while"),
+        (Costs(resting=frozenset({"owner-of-b"})), ""),
+    ],
+)
+def test_whom_the_mover_would_refuse_or_has_lost_stays(costs: Costs, why: str) -> None:
+    found = resident()
+    told = stays(found.pod, found.demands, Budgets([]), costs, None)
+    assert (why in told) if why else not told
 
 
 def _decoded(manifests: list[dict[str, Any]]) -> list[Budget]:
@@ -193,6 +231,7 @@ def test_pods_of_equal_labels_are_held_against_a_budget_once(monkeypatch: pytest
 
 
 IGNORES = {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]}
+NOT = {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "False"}]}]}
 LATE = {"rules": [{"action": "FailJob", "onExitCodes": {"values": [143]}}, *IGNORES["rules"]]}
 
 
@@ -202,12 +241,15 @@ LATE = {"rules": [{"action": "FailJob", "onExitCodes": {"values": [143]}}, *IGNO
         pytest.param({}, 0, 1, True, id="6 failures by default"),
         pytest.param({"backoffLimit": 0}, 0, 1, False, id="no failure"),
         pytest.param({"backoffLimit": 0, "podFailurePolicy": IGNORES}, 0, 1, True, id="evictions are none"),
+        pytest.param({"backoffLimit": 0, "podFailurePolicy": NOT}, 0, 1, False, id="what was not evicted is none"),
         pytest.param({"backoffLimit": 0, "podFailurePolicy": LATE}, 0, 1, False, id="another rule comes first"),
         pytest.param({"backoffLimit": 2}, 2, 1, False, id="used up"),
         pytest.param({"backoffLimit": 2}, 1, 1, True, id="one left"),
         pytest.param({"backoffLimit": 2}, 0, 3, False, id="more pods than failures"),
         pytest.param({"backoffLimit": 9, "backoffLimitPerIndex": 1}, 0, 3, True, id="each index has its own"),
         pytest.param({"backoffLimit": 9, "backoffLimitPerIndex": 0}, 0, 1, False, id="none of an index"),
+        pytest.param({"backoffLimit": 0, "backoffLimitPerIndex": 1}, 0, 1, False, id="one of an index, none of all"),
+        pytest.param({"backoffLimitPerIndex": 1}, 9, 9, True, id="each index has its own, and nothing else is said"),
     ],
 )
 def test_jobs_that_would_fail_keep_their_pods(spec: dict[str, Any], failed: int, num_pods: int, moves: bool) -> None:

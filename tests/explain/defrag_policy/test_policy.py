@@ -68,6 +68,7 @@ class World:
         self.asked: list[dict[str, Any]] = []
         self.rested: list[float] = []
         self.sick: list[Any] = []
+        self.resting: frozenset[str] = frozenset()
         self.events: list[tuple[str, str]] = []
         self.begun: list[tuple[RoomPlan, str]] = []
         self.refuse: RoomError | None = None
@@ -94,9 +95,15 @@ class World:
     # What answers
 
     async def answer(
-        self, body: bytes, *, rest_s: float = 0.0, sick: Mapping[str, tuple[int, ...]] | None = None
+        self,
+        body: bytes,
+        *,
+        rest_s: float = 0.0,
+        sick: Mapping[str, tuple[int, ...]] | None = None,
+        resting: frozenset[str] = frozenset(),
     ) -> bytes:
         question = json.loads(body)
+        self.resting = resting
         self.asked.append(question)
         self.rested.append(rest_s)
         self.sick.append(sick)
@@ -129,10 +136,11 @@ class World:
     def state(self) -> RoomState:
         return self.room
 
-    def ends(self, why: str = "", *, moved: bool = True) -> None:
+    def ends(self, why: str = "", *, stage: str = "done", culprit: str = "") -> None:
         """The plan under way is over."""
+        self.room.culprit = culprit
         self.room.phase, self.room.why = "stopped" if why else "done", why
-        self.room.moves = [MoveState("ns/v0", "a", "b", 0, "done" if moved else "left", "")]
+        self.room.moves = [MoveState("ns/v0", "a", "b", 0, stage, "")]
 
     # Events
 
@@ -246,6 +254,25 @@ def test_of_equal_priority_no_crowd_of_old_pods_keeps_others_from_their_turn() -
     assert {name.partition("/")[0] for name in world.names} == {"crowd0", "crowd1"}
     world.look(300.0)
     assert world.names[4] == "ns/late"
+
+
+def test_those_past_the_queue_have_what_is_left_of_a_round_and_rest_once_they_are_told() -> None:
+    world = World()
+    past_it = [waits(f"p{n}", 90_000.0, 9, f"past-{n % 2}", queued=False) for n in range(4)]
+    world.waits = [*past_it, waits("big", priority=1)]
+    world.answers = {one.name: makes_room(f"p{n}", namespace=one.namespace) for n, one in enumerate(past_it)}
+    world.look()
+    assert world.names == ["ns/big", "past-0/p0", "past-1/p1", "past-0/p2"]
+    assert [pod for pod, _ in world.events] == ["p0", "p1", "p2"], "each is told"
+    assert len(world.policy.advice) == 3
+    world.asked.clear()
+    world.look(300.0)
+    assert world.names == ["past-1/p3"]
+    assert len(world.policy.advice) == 4, "what was told holds while they rest"
+    world.waits = past_it[:1]
+    world.look(5.0)
+    world.look(295.0)
+    assert [advice.target for advice in world.policy.advice] == ["past-0/p0"], "of those that wait still"
 
 
 def test_who_was_in_vain_is_asked_about_ever_more_seldom_and_at_least_once_an_hour() -> None:
@@ -418,11 +445,35 @@ def test_where_there_is_no_answer_nothing_is_done_and_it_is_said(error: Exceptio
     world.waits = [waits("big")]
     world.answers["ns/big"] = error
     world.look()
-    assert world.policy.state().fault == str(error)
+    assert world.policy.state().fault == f"ns/big: {error}"
     world.answers["ns/big"] = makes_room("big")
+    world.look(300.0)
+    assert not world.begun, "it rests as one that was in vain"
     world.look(300.0)
     assert len(world.begun) == 1
     assert world.policy.state().fault == ""
+
+
+@pytest.mark.parametrize("error", [BusyError("no answer within 10 s"), ClusterError("silent")])
+def test_one_question_without_an_answer_ends_nothing_that_was_found_for_others(error: Exception) -> None:
+    world = World(replace(TERMS, heal=True))
+    world.waits = [waits("odd", priority=5, namespace="odd"), waits("big")]
+    world.sick_now = {"a": (0,)}
+    world.answers |= {"heal": error, "odd/odd": error, "ns/big": makes_room("big")}
+    world.look()
+    assert [target for _, target in world.begun] == ["ns/big"]
+    world.ends()
+    world.look(299.0)
+    world.look(1.0)
+    assert world.names == ["odd/odd", "ns/big", "ns/big"], "the odd one rests"
+
+
+def test_nodes_that_can_not_be_asked_about_rest() -> None:
+    world = World(replace(TERMS, free_nodes=1))
+    world.answers["freeNodes 1"] = BusyError("no answer within 10 s")
+    world.look()
+    world.look(300.0)
+    assert (len(world.asked), world.begun) == (1, [])
 
 
 def test_one_that_can_not_be_asked_about_holds_no_other_up() -> None:
@@ -479,7 +530,7 @@ def test_each_time_in_a_row_its_namespace_waits_for_twice_as_long() -> None:
     waited = []
     for number in range(4):
         waited.append(until_begun(world, f"big{number}"))
-        world.ends("pod ns/big is gone", moved=False)
+        world.ends("pod ns/big is gone", stage="planned")
         world.gone.add(f"uid-big{number}")
         world.look(1.0)
     assert [later > 1.5 * sooner for sooner, later in pairwise(waited[1:])] == [True, True]
@@ -529,11 +580,42 @@ def test_a_plan_that_others_have_stopped_is_held_against_its_target_alone() -> N
     world.waits = [waits("big"), waits("next", waited_s=900.0)]
     world.answers |= {"ns/big": makes_room("big", cost=1.0), "ns/next": makes_room("next")}
     world.look()
-    world.ends("a budget refuses", moved=False)
+    world.ends("the target has no room", stage="planned")
     world.look(1.0)
     world.asked.clear()
     world.look(299.0)
     assert world.names == ["ns/next"]
+
+
+@pytest.mark.parametrize("stage", ["lost", "left"])
+def test_a_move_that_came_to_nothing_is_held_against_the_owner_of_its_pod_alone(stage: str) -> None:
+    world = World()
+    world.waits = [waits("big")]
+    world.answers["ns/big"] = makes_room("big")
+    resting = []
+    for _ in range(10):
+        world.look(300.0)
+        resting.append(len(world.resting))
+        world.ends("it has no replacement in the queue", stage=stage)
+        world.look(0.0)
+    assert len(world.begun) == 10, "the target is asked about each time: others may move"
+    assert resting == [0, 1, 0, 1, 1, 1, 0, 1, 1, 1], "for 600 s, then 1200 s, and so on"
+
+
+def test_a_plan_refused_for_a_pod_that_would_move_is_held_against_its_owner() -> None:
+    world = World()
+    world.waits = [waits("big")]
+    world.answers["ns/big"] = makes_room("big")
+    world.refuse = RoomError("pod ns/v0 has a controller of which too many pods wait", "v0")
+    world.look()
+    assert world.resting == frozenset()
+    world.refuse = None
+    world.look(300.0)
+    assert (set(world.resting), len(world.begun)) == ({"rs"}, 1), "the target finds others to move"
+    world.ends()
+    world.look(1.0)
+    world.look(300.0)
+    assert world.resting == frozenset(), "that went well"
 
 
 def test_a_target_for_which_all_was_moved_and_that_did_not_come_makes_its_namespace_wait() -> None:
@@ -547,6 +629,33 @@ def test_a_target_for_which_all_was_moved_and_that_did_not_come_makes_its_namesp
     world.asked.clear()
     world.look(300.0)
     assert not world.asked
+
+
+@pytest.mark.parametrize(("stage", "rests"), [("done", True), ("planned", False)])
+def test_a_target_that_changes_after_others_were_evicted_makes_its_namespace_wait(stage: str, rests: bool) -> None:
+    world = World()
+    world.waits = [waits("big")]
+    world.answers["ns/big"] = makes_room("big", moves=2)
+    world.look()
+    world.ends("pod ns/late is of the target's gang", stage=stage, culprit="target")
+    world.look(1.0)
+    world.waits = [waits("next")]
+    world.asked.clear()
+    world.look(300.0)
+    assert (not world.names) is rests
+    assert not world.resting
+
+
+def test_owners_who_move_too_slowly_all_together_are_left_alone_and_not_the_target() -> None:
+    world = World()
+    world.waits = [waits("big")]
+    world.answers["ns/big"] = makes_room("big", moves=2)
+    world.look()
+    world.ends("it takes too long", culprit="moved")
+    world.room.moves.append(MoveState("ns/v1", "a", "b", 1, "planned", ""))
+    world.look(1.0)
+    world.look(300.0)
+    assert (world.names, set(world.resting)) == (["ns/big"] * 2, {"rs"})
 
 
 # Sick GPUs and empty nodes

@@ -262,7 +262,8 @@ class Defrag:
 
 
 def _manifest(name: str, gpus: int, controller: str, **metadata: Any) -> Manifest:
-    owners = [{"name": controller, "uid": controller, "kind": "ReplicaSet", "controller": True}] if controller else []
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": controller, "uid": controller, "controller": True}
+    owners = [owner] if controller else []
     spec = metadata.pop("spec", {})
     return {
         "metadata": {

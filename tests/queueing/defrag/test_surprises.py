@@ -1,6 +1,7 @@
 """Whatever happens otherwise than planned: nobody else is evicted, and what is under way keeps its place."""
 
 import asyncio
+from typing import Any
 
 import msgspec
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from extender.kube.client import ApiError, ClusterError, UnreachableError
 from extender.ledger.claims import ClaimState
 from extender.planning.quotas import Quotas
-from extender.queueing.defrag.checks import RoomError
+from extender.queueing.defrag.checks import RoomError, crowded
 from extender.queueing.defrag.plan import RoomPlan
 from tests.queueing.defrag.rigs import LIMITS, MOVE_V, Defrag, move, plan, scattered
 
@@ -362,7 +363,7 @@ REFUSED: dict[str, tuple[RoomPlan, str]] = {
     "on another node": (plan(move("v", "b", "a")), "not on node b"),
     "of another controller": (plan(move("v", "a", "b", controller="x")), "not of the controller"),
     "without a controller": (plan(move("alone", "b", "a")), "has no controller"),
-    "not movable": (plan(move("stays", "b", "a")), 'kerf.dev/movable is "false"'),
+    "not movable": (plan(move("stays", "b", "a")), "kerf.dev/movable is 'false'"),
     "not in the queue": (plan(move("past", "b", "a")), "would not wait in the queue"),
     "of higher priority": (plan(move("above", "b", "a")), "has priority 7, the target 0"),
     "exempt": (plan(move("system", "b", "a")), "is exempt"),
@@ -449,3 +450,105 @@ def test_refused_beyond_the_moves_of_an_hour() -> None:
         defrag.begin(MOVE_V)
     defrag.rig.now += 3600
     assert asyncio.run(defrag.mover.begin(MOVE_V))
+
+
+def test_a_plan_is_refused_for_a_pod_of_whose_controller_too_many_wait_and_says_whose() -> None:
+    defrag = scattered()
+    entries = defrag.rig.queue.backlog.entries
+    for number in range(64):
+        defrag.waits(f"s{number}", 1)
+    assert crowded(entries) == frozenset()
+    defrag.waits("s64", 1)
+    assert crowded(entries) == {("ns", "rs")}
+    with pytest.raises(RoomError, match="more than 64 pods wait") as error:
+        defrag.begin(MOVE_V)
+    assert error.value.of == "v"
+
+
+def test_a_plan_that_stops_for_a_pod_that_would_move_next_says_which() -> None:
+    defrag = scattered()
+    defrag.node("c", 1)
+    defrag.runs("u", "a", 0, controller="rs2")
+    defrag.begin(plan(move("v", "a", "b"), move("u", "a", "c", 1, "rs2")))
+    defrag.tick()
+    for number in range(65):
+        defrag.waits(f"s{number}", 1, controller="rs2")
+    defrag.leaves("v")
+    defrag.waits("v2")
+    defrag.tick()
+    defrag.bind("v2")
+    defrag.tick()
+    defrag.tick()
+    assert (defrag.phase, defrag.stages) == ("stopped", ["done", "left"])
+
+
+GANG = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "1"}
+
+
+def second_step(**target: Any) -> Defrag:
+    """A plan of two steps whose first is about to end; `target` are metadata of whom it is for."""
+    defrag = Defrag()
+    for name in "ab":
+        defrag.node(name, 2)
+    defrag.node("c", 1)
+    defrag.runs("v", "a")
+    defrag.runs("u", "a", controller="rs2")
+    defrag.runs("w", "b", controller="other")
+    defrag.waits("big", 2, controller="", **target)
+    defrag.tick()
+    defrag.begin(plan(move("v", "a", "b"), move("u", "a", "c", 1, "rs2")))
+    defrag.tick()
+    defrag.leaves("v")
+    defrag.waits("v2")
+    defrag.tick()
+    return defrag
+
+
+@pytest.mark.parametrize("what", ["its gang grows", "it fits nowhere", "it matters less", "another takes the place"])
+def test_what_stops_a_plan_by_the_target_s_doing_is_told_as_that(what: str) -> None:
+    defrag = second_step(annotations=dict(GANG))
+    if what == "its gang grows":
+        defrag.waits("late", 1, controller="", annotations=dict(GANG))
+    elif what == "it fits nowhere":
+        defrag.waits("big", 2, controller="", annotations=dict(GANG), spec={"nodeSelector": {"is": "nowhere"}})
+    elif what == "it matters less":
+        defrag.waits("big", 2, controller="", annotations=dict(GANG), labels={"genius/priority": "-1"})
+    else:
+        defrag.runs("stranger", "c", controller="x")
+    defrag.bind("v2")
+    defrag.tick()
+    defrag.tick()
+    assert (defrag.api.evicted, defrag.phase, defrag.stages) == (["v"], "stopped", ["done", "planned"])
+    assert defrag.mover.state().culprit == ("" if what == "another takes the place" else "target")
+
+
+def test_a_plan_as_a_whole_takes_no_longer_than_its_slowest_step_and_a_quarter_of_that_for_each_other() -> None:
+    defrag, number = Defrag(), 6
+    defrag.node("a", 8)
+    defrag.node("b", 6)
+    for n in range(number):
+        defrag.runs(f"v{n}", "a", controller=f"rs{n}")
+    defrag.waits("big", 8, controller="")
+    defrag.tick()
+    defrag.begin(plan(*(move(f"v{n}", "a", "b", n, f"rs{n}") for n in range(number))))
+    begun, n = defrag.rig.now, 0
+    while defrag.phase == "moving":
+        for _ in range(9):  # each goes, comes and starts as late as it may
+            defrag.tick(10.0)
+        defrag.leaves(f"v{n}")
+        for _ in range(9):
+            defrag.tick(10.0)
+        defrag.waits(f"r{n}", controller=f"rs{n}")
+        defrag.tick()
+        defrag.bind(f"r{n}", phase="Pending")
+        for _ in range(19):
+            defrag.tick(10.0)
+        defrag.starts(f"r{n}")
+        defrag.tick()
+        defrag.tick()
+        n += 1
+    step_s = LIMITS.budget_s + 2 * LIMITS.replace_s + LIMITS.start_s
+    assert LIMITS.plan_s(number) == step_s * (1 + 5 / 4)
+    assert (n, defrag.rig.now - begun > LIMITS.plan_s(number)) == (3, True)
+    assert (defrag.phase, defrag.stages) == ("stopped", ["done"] * 3 + ["planned"] * 3)
+    assert defrag.mover.state().culprit == "moved"

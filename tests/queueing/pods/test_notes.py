@@ -27,7 +27,7 @@ def test_why_a_pod_waits_is_written_once_and_again_after_a_nomination_took_it_of
     writer = Writer()
     notes = Notes(writer, lambda: now[0])  # type: ignore[arg-type]
     entry = Entry(pod(), created=0.0, seen=0.0)
-    entry.pass_over(LEFT_OUT)
+    entry.pass_over(LEFT_OUT, 0.0)
 
     def written_at(moment: float) -> int:
         now[0] = moment
@@ -38,5 +38,5 @@ def test_why_a_pod_waits_is_written_once_and_again_after_a_nomination_took_it_of
     entry.reserve("n")
     assert written_at(120.0) == 1
     entry.put_back(121.0)
-    entry.pass_over(LEFT_OUT)
+    entry.pass_over(LEFT_OUT, 0.0)
     assert [written_at(moment) for moment in (122.0, 160.0)] == [2, 2]

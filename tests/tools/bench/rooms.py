@@ -59,7 +59,13 @@ def _running(one: Running, node: str, now: float) -> Manifest:
     annotations = {"kerf.dev/assigned-gpus": ",".join(map(str, one.booked.all_gpus))} if gpus else {}
     cpu, memory = f"{one.pod.cpu_milli}m", f"{one.pod.memory_mib}Mi"
     made = pod(name, int(gpus), _NAMESPACE, annotations, cpu=cpu, memory=memory, nodeName=node)
-    owner = {"kind": "ReplicaSet", "name": f"of-{name}", "uid": f"of-{name}", "controller": True}
+    owner = {
+        "apiVersion": "apps/v1",
+        "kind": "ReplicaSet",
+        "name": f"of-{name}",
+        "uid": f"of-{name}",
+        "controller": True,
+    }
     made["metadata"] |= {"uid": name, "ownerReferences": [owner]}
     started = datetime.fromtimestamp(now - one.cost_gpu_s / max(gpus, 1), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     made["status"] = {"phase": "Running", "startTime": started}

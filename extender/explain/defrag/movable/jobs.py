@@ -46,7 +46,9 @@ class Job(objects.Named):
         rules = (policy.rules or ()) if policy is not None else ()
         first = rules[0] if rules else _Rule()
         conditions = first.on_pod_conditions or ()
-        return first.action == "Ignore" and any(item.type == _EVICTED for item in conditions)
+        return first.action == "Ignore" and any(
+            item.type == _EVICTED and item.status in ("True", "") for item in conditions
+        )
 
 
 class Jobs:
@@ -74,13 +76,14 @@ class Jobs:
             return f"its Job can't be read{f': {self._why_not}' if self._why_not else ''}"
         if job.ignores_evictions:
             return ""
-        per_index = job.spec.backoff_limit_per_index
+        per_index, limit = job.spec.backoff_limit_per_index, job.spec.backoff_limit
         if per_index is not None:
             failures = _number((pod.annotations or {}).get(_INDEX_FAILURES, "0"))
-            return (
-                "" if failures < per_index else f"its Job allows {per_index} failures of an index, and it has had them"
-            )
-        limit = _DEFAULT_LIMIT if job.spec.backoff_limit is None else job.spec.backoff_limit
+            if failures >= per_index:
+                return f"its Job allows {per_index} failures of an index, and it has had them"
+            if limit is None:
+                return ""
+        limit = _DEFAULT_LIMIT if limit is None else limit
         left = limit - job.status.failed
         if left >= num_pods:
             return ""

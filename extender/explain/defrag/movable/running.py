@@ -20,11 +20,13 @@ from extender.planning.plans import PlanPod
 from extender.plugins.holdings import NOTHING, Holding
 from extender.plugins.pod_resources import read_compute
 from extender.plugins.pods import owner_of
-from extender.queueing.pods.batches import gang_of, plan_pod
+from extender.queueing.pods.batches import by_gang, gang_of, plan_pod
 from extender.queueing.pods.restrictions import Kinds
 
 LAST_CHECKPOINT: Final = "kerf.dev/last-checkpoint"
 """Annotation of a pod, RFC 3339: what it has computed since is lost by a restart, and no more."""
+_CLOCKS_APART_S: Final = 60.0
+"""A checkpoint may seem to be so far in the future; one beyond that is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +45,23 @@ class Neighbourhood:
         which nobody is moved for the rest of it."""
         facts, row_of = self.facts, self.facts.cluster.row_of
         known = frozenset(uid for uids in facts.pods_on.values() for uid in uids)
+        listed = [resident for resident in residents if resident.pod.spec.node_name]
+        of_nodes = by_gang(resident.pod for resident in listed if resident.pod.metadata.belongs_to_a_node).keys()
         living = [
             resident
-            for resident in residents
+            for resident in listed
             if resident.pod.spec.node_name in row_of
             and resident.pod.metadata.uid in known
             and not resident.pod.metadata.belongs_to_a_node
         ]
         of_jobs = self.jobs.stays([pod.metadata for pod, *_ in living if (pod.metadata.controller is not None)])
-        found = [self._of(resident, of_jobs.get(resident.pod.metadata.uid, ""), of_target) for resident in living]
+        stuck = {of_target: "it is of the gang for which room is made"} if of_target else {}
+        stuck |= dict.fromkeys(of_nodes, "a pod of its gang belongs to its node")
+        found = [self._of(resident, of_jobs.get(resident.pod.metadata.uid, ""), stuck) for resident in living]
         return found + self._being_placed({pod.uid for pod in found})
 
-    def _of(self, resident: Resident, of_job: str, of_target: str) -> Running:
+    def _of(self, resident: Resident, of_job: str, stuck: Mapping[str, str]) -> Running:
+        """`stuck`: why gangs stay, by their names."""
         facts, pod = self.facts, resident.pod
         cluster, costs = facts.cluster, facts.costs
         uid, row = pod.metadata.uid, cluster.row_of[pod.spec.node_name or ""]
@@ -68,8 +75,7 @@ class Neighbourhood:
             planned = keeping_its_model(cluster, row, replace(plan_pod(pod, self.kinds), gang="", beside=()))
         except RequestError as error:
             fault = fault or str(error)
-        if not why and gang and gang == of_target:
-            why = "it is of the gang for which room is made"
+        why = why or stuck.get(gang, "")
         if not why and holding and cluster.unit[row] in OF_CLAIMS:
             why = "its node gives its GPUs out by ResourceClaims"
         return Running(
@@ -107,7 +113,7 @@ def cost_of(pod: Pod, holding: Holding, costs: Costs, now: float) -> float:
     until it works again."""
     since = _started(pod, now)
     saved = unix_time((pod.metadata.annotations or {}).get(LAST_CHECKPOINT))
-    begun = min(max(since, saved), now)
+    begun = min(max(since, saved if saved <= now + _CLOCKS_APART_S else 0.0), now)
     restart_s = costs.restart_s_of.get(owner_of(pod.metadata), costs.restart_s)
     return gpus_held(holding) * (now - begun + restart_s)
 

@@ -8,33 +8,28 @@ from extender.explain.defrag.movable.residents import UNREADABLE
 from extender.kube.objects import Pod
 from extender.ledger.tenants import Demands, asks_resources_alone
 from extender.planning.moves.problems import Running
-from extender.queueing.defrag.checks import MOVABLE, NOT_ANEW, waits_anew
+from extender.queueing.defrag.checks import CROWDED, MOVABLE, why_stays
 
 _SYSTEM_CRITICAL: Final = 2_000_000_000
 """The least of the priority classes that Kubernetes keeps for itself."""
 
 
 def stays(pod: Pod, demands: Demands | None, budgets: Budgets, costs: Costs, gated_in: frozenset[str] | None) -> str:
-    """Why a pod that runs may not be moved, "" where it may.
+    """Why a pod that runs may not be moved, "" where it may: by the rules of the mover, and some more.
 
     `demands` None: what it wants of a node can't be read. `gated_in` as of `Facts`. With the annotation MOVABLE "true"
     disks, rules about other pods and a critical priority don't hold it.
     """
     metadata, said = pod.metadata, (pod.metadata.annotations or {}).get(MOVABLE, "").strip().lower()
-    if metadata.deletion_timestamp is not None:
-        return "it is being deleted"
+    if why := why_stays(pod, gated_in, costs.exempt):
+        return f"it {why}"
     if pod.status.phase != "Running":
         return "it does not run yet"
-    if metadata.controller is None:
-        return "it has no controller that would replace it"
-    if said not in ("", "true"):
-        return f"{MOVABLE} is {said[:40]!r}"
-    if metadata.namespace in costs.exempt:
-        return f"namespace {metadata.namespace} is exempt"
-    if gated_in is not None and not waits_anew(pod, gated_in):
-        return f"it would not wait {NOT_ANEW}"
-    if pod.spec.resource_claims:
-        return "it has devices by ResourceClaims"
+    owner = metadata.controller.uid if metadata.controller is not None else ""
+    if (metadata.namespace, owner) in costs.crowded:
+        return f"it {CROWDED}"
+    if owner in costs.resting:
+        return "moves of its owner's pods came to nothing lately, and it is left alone for a while"
     if fault := budgets.fault(metadata):
         return fault
     return "" if said == "true" else _by_itself(pod, demands)
