@@ -212,6 +212,7 @@ class Moves(msgspec.Struct):
     evicted: int
     fault: str
     policy: dict[str, Any] | None
+    culprit: Literal["", "target", "moved"]
 
 
 class PlacedObject(msgspec.Struct):
