@@ -7,12 +7,43 @@ calls none of that and copies no page tables.
 
 import asyncio
 import contextlib
+import os
 import subprocess
 from dataclasses import dataclass, field
 from subprocess import PIPE
 from typing import IO, Final
 
 _END_S: Final = 2.0
+
+
+class PipeEnd:
+    """This process' end of a pipe, for a loop to have.
+
+    uvloop closes a pipe's number, and then what it was given for it. By then the number may be that of a file that a
+    thread has opened meanwhile: a file object would close that one.
+    """
+
+    def __init__(self, pipe: IO[bytes] | None) -> None:
+        """Takes the pipe over."""
+        if pipe is None:
+            raise ValueError("there is no pipe")
+        self._number = os.dup(pipe.fileno())
+        pipe.close()
+        self._what = self._found()
+
+    def fileno(self) -> int:
+        """Its number."""
+        return self._number
+
+    def close(self) -> None:
+        """Close it, if the number is still its own."""
+        with contextlib.suppress(OSError):  # closed
+            if self._found() == self._what:
+                os.close(self._number)
+
+    def _found(self) -> tuple[int, int]:
+        found = os.fstat(self._number)
+        return found.st_dev, found.st_ino
 
 
 @dataclass(eq=False)
@@ -43,7 +74,7 @@ class Child:
     async def _join(cls, process: subprocess.Popen[bytes], complaints: bool) -> "Child":
         """Lay pipes to a process; it is to be carried through."""
         loop = asyncio.get_running_loop()
-        pipe, flow = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, process.stdin)
+        pipe, flow = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, PipeEnd(process.stdin))
         child = cls(process, asyncio.StreamWriter(pipe, flow, None, loop), [pipe])
         await child._listen(child.reader, process.stdout)
         if complaints:
@@ -75,5 +106,5 @@ class Child:
 
     async def _listen(self, reader: asyncio.StreamReader, pipe: IO[bytes] | None) -> None:
         loop = asyncio.get_running_loop()
-        transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
+        transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), PipeEnd(pipe))
         self._pipes.append(transport)

@@ -1,6 +1,7 @@
 """Processes beside the loop, as the service starts them: under uvloop, while NumPy's threads are at work."""
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
@@ -9,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from extender.children import Child
+from extender.children import Child, PipeEnd
 
 UNDER_LOAD = """
 import asyncio
 import numpy
 import uvloop
-from extender.children import Child
+from extender.children import Child, PipeEnd
 
 left, right = numpy.random.rand(6, 10, 150), numpy.random.rand(150, 1001)
 
@@ -31,6 +32,43 @@ uvloop.run(main())
 """
 
 
+BESIDE_FILES = """
+import asyncio
+import os
+import threading
+import uvloop
+from extender.children import Child, PipeEnd
+
+stop, faults = threading.Event(), []
+
+def use_files():
+    while not stop.is_set():
+        try:
+            with open(os.devnull, "rb") as file:
+                before = os.fstat(file.fileno())
+                assert os.fstat(file.fileno()).st_ino == before.st_ino
+        except (OSError, AssertionError) as error:
+            faults.append(repr(error))
+
+async def main():
+    for _ in range(300):
+        child = await Child.start("cat", complaints=True)
+        assert await child.finished(b"told") == (0, b"told", "")
+        await child.end()
+
+threads = [threading.Thread(target=use_files) for _ in range(4)]
+for thread in threads:
+    thread.start()
+try:
+    uvloop.run(main())
+finally:
+    stop.set()
+    for thread in threads:
+        thread.join()
+assert not faults, faults[:3]
+"""
+
+
 def num_open() -> int:
     """How many files this process has open."""
     return len(list(Path("/proc/self/fd").iterdir()))
@@ -40,6 +78,30 @@ def test_a_process_is_started_while_numpy_multiplies() -> None:
     """A fork would wait for OpenBLAS's threads for ever, in most runs at the first process."""
     done = subprocess.run([sys.executable, "-c", UNDER_LOAD], timeout=60, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_no_file_of_another_thread_is_closed() -> None:
+    """uvloop closes the number of a pipe, and then the file that it was given: by then the number may be another's."""
+    done = subprocess.run(
+        [sys.executable, "-c", BESIDE_FILES], timeout=120, check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("mine", [True, False])
+def test_an_end_closes_its_own_number_alone(mine: bool) -> None:
+    source, target = os.pipe()
+    with os.fdopen(target, "wb") as file:
+        end = PipeEnd(os.fdopen(source, "rb"))
+        number = end.fileno()
+        if not mine:
+            os.dup2(file.fileno(), number)
+        end.close()
+        if mine:
+            with pytest.raises(OSError):
+                os.fstat(number)
+        else:
+            os.close(number)
 
 
 def test_a_process_that_fails_tells_why() -> None:
