@@ -12,7 +12,7 @@ What is out is read from the pods each time: a Kerf that starts knows it, and co
 was is remembered, as authors may delete their pods; that is forgotten by a Kerf that starts.
 """
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -24,6 +24,7 @@ from extender.planning.wait_reasons import Code
 from extender.queueing.direct.products import is_picky
 from extender.queueing.dispatch import Dispatcher
 from extender.queueing.gangs import Unit
+from extender.queueing.last_turns import LastTurns
 from extender.queueing.options import Counts, Options
 from extender.queueing.pods.backlog import Backlog
 from extender.queueing.pods.entries import Entry, Stage
@@ -50,8 +51,7 @@ class AutoscalerReleases:
     dispatcher: Dispatcher
     counts: Counts
     clock: Callable[[], float]
-    _turns: OrderedDict[str, float] = field(default_factory=OrderedDict)
-    """When it was each namespace's turn last, the latest last."""
+    _turns: LastTurns = field(default_factory=lambda: LastTurns(_MAX_TURNS))
 
     def refusal(self, uid: str, *, known: bool) -> str:
         """Why a pod gets no node yet although it may have room, "" when it may have one: a gang that was let go for
@@ -89,7 +89,7 @@ class AutoscalerReleases:
             if not gated or not all(entry.uid in roomless for entry in unit.entries) or not self._may_go(unit, now):
                 continue
             if half_out or not (recent or _asks(unit.entries) in asked):
-                self._has_had_its_turn(unit.namespace, now)
+                self._turns.take(unit.namespace, now)
                 for entry in gated:
                     await self.dispatcher.open_without_node(entry, FOR_AUTOSCALERS, by_kerf=False)
                     self.counts.released += entry.stage is Stage.OPENED
@@ -106,15 +106,9 @@ class AutoscalerReleases:
 
         def turn(found: tuple[bool, Unit]) -> tuple[bool, float, int]:
             half_out, unit = found
-            return not half_out, self._turns.get(unit.namespace, never), num_out[unit.namespace]
+            return not half_out, self._turns.of(unit.namespace), num_out[unit.namespace]
 
         return sorted(found, key=turn)
-
-    def _has_had_its_turn(self, namespace: str, now: float) -> None:
-        self._turns[namespace] = now
-        self._turns.move_to_end(namespace)
-        if len(self._turns) > _MAX_TURNS:
-            self._turns.popitem(last=False)
 
     def _may_go(self, unit: Unit, now: float) -> bool:
         """Whether a unit has waited for long enough, and will not start in parts or on the wrong GPUs."""

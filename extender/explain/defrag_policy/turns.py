@@ -1,10 +1,11 @@
 """Whose turn it is to be asked about: few in a round, those of the queue first, and no namespace takes all turns."""
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Set
 from typing import Final
 
 from extender.explain.defrag_policy.waits import Wait
+from extender.queueing.last_turns import LastTurns
 
 _MOST_ASKED: Final = 4
 """Pods and gangs asked about in a round; each question is a search of seconds."""
@@ -16,7 +17,7 @@ class AskingTurns:
     """When which namespace had its last turn, bounded."""
 
     def __init__(self) -> None:
-        self._last: OrderedDict[str, float] = OrderedDict()
+        self._last = LastTurns(_MOST_KEPT)
 
     def next(self, waits: Iterable[Wait], known: Set[str], now: float) -> Iterator[Wait]:
         """Those of a round, one after the other: for whom a place can be kept, then who is only told; each by priority.
@@ -31,14 +32,8 @@ class AskingTurns:
             if of_namespace[wait.namespace] >= _MOST_OF_NAMESPACE or not known.isdisjoint(wait.uids):
                 continue
             asked, of_namespace[wait.namespace] = asked + 1, of_namespace[wait.namespace] + 1
-            self._take(wait.namespace, now)
+            self._last.take(wait.namespace, now)
             yield wait
 
     def _order(self, wait: Wait) -> tuple[bool, int, float]:
-        return not wait.queued, -wait.priority, self._last.get(wait.namespace, float("-inf"))
-
-    def _take(self, namespace: str, now: float) -> None:
-        self._last[namespace] = now
-        self._last.move_to_end(namespace)
-        if len(self._last) > _MOST_KEPT:
-            self._last.popitem(last=False)
+        return not wait.queued, -wait.priority, self._last.of(wait.namespace)

@@ -191,7 +191,7 @@ def _renews_pods(owner: OwnerReference) -> bool:
     Kubernetes' own do is known, and anyone may name any object as the controller of a pod of theirs."""
     group = owner.api_version.rpartition("/")[0]
     own = "." not in group or group.endswith(".k8s.io")
-    return (group, owner.kind) in _RENEWING if own else True
+    return not own or (group, owner.kind) in _RENEWING
 
 
 def _waits_anew(pod: Pod, enabled: Collection[str]) -> bool:

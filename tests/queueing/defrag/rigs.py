@@ -197,6 +197,13 @@ class Defrag:
         self.rig.ledger.remove_pod(pod.metadata.uid)
         self.rig.queue.backlog.remove(pod)
 
+    def is_replaced(self, name: str, by: str) -> None:
+        """A pod leaves, and what is made in its place runs where it is led to."""
+        self.leaves(name)
+        self.waits(by)
+        self.tick()
+        self.bind(by)
+
     def bind(self, name: str, node: str = "", *, phase: str = "Running") -> None:
         """kube-scheduler binds a pod where it was nominated, or elsewhere, and it runs."""
         pod = self.api.pods[name]

@@ -473,10 +473,7 @@ def test_a_plan_that_stops_for_a_pod_that_would_move_next_says_which() -> None:
     defrag.tick()
     for number in range(65):
         defrag.waits(f"s{number}", 1, controller="rs2")
-    defrag.leaves("v")
-    defrag.waits("v2")
-    defrag.tick()
-    defrag.bind("v2")
+    defrag.is_replaced("v", "v2")
     defrag.tick()
     defrag.tick()
     assert (defrag.phase, defrag.stages) == ("stopped", ["done", "left"])

@@ -165,10 +165,7 @@ def test_an_eviction_that_a_leader_before_sends_late_is_refused() -> None:
 def test_a_leader_before_that_goes_on_writes_nothing_and_evicts_nobody() -> None:
     defrag = two_moves()
     after = defrag.restarted()
-    defrag.leaves("v")
-    defrag.waits("v2")
-    defrag.tick()
-    defrag.bind("v2")
+    defrag.is_replaced("v", "v2")
     defrag.tick()
     defrag.tick()
     assert defrag.api.evicted == ["v"]
