@@ -134,7 +134,7 @@ class Usage:
         rest = len(told["rows"]) - len(rows)
         now = told["idle"] or self.idle()  # the lead may be lost at any moment
         idle = {name: now[name] for name in ("afterSeconds", "pods", "gpus")}
-        return {"since": told["since"], "rows": rows, "more": rest, "totals": _whole(told["totals"]), "idle": idle}
+        return {"since": told["since"], "rows": rows, "more": rest, "totals": told["totals"], "idle": idle}
 
 
 def _of_budgets(spent: Mapping[str, Spent]) -> dict[str, dict[str, float]]:

@@ -55,6 +55,15 @@ def test_what_was_booked_is_told_in_gpu_hours(kerf: Kerf) -> None:
     assert totals["capacityGpuHours"] == 12.5  # 25 GPUs
 
 
+def test_the_parts_on_the_page_add_up_from_the_first_seconds_on(kerf: Kerf) -> None:
+    placed(kerf, "p", 2)
+    passes(kerf, 20.0)
+    assert kerf.parts.usage is not None
+    totals = kerf.parts.usage.panel()["totals"]
+    parts = sum(totals[f"{part}GpuHours"] for part in ("booked", "free", "stranded", "sick"))
+    assert 100 * parts / totals["capacityGpuHours"] == pytest.approx(100.0, abs=0.5)
+
+
 def test_rows_are_by_namespace_owner_or_model(kerf: Kerf) -> None:
     placed(kerf, "p", 2)
     placed(kerf, "q", 1, "t4-0")
