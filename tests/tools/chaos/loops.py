@@ -11,11 +11,13 @@ ResultT = TypeVar("ResultT")
 
 
 class Loop:
-    """An event loop in a thread of its own."""
+    """An event loop in a thread of its own, which ends with all that still goes on in it."""
 
     def __init__(self) -> None:
-        self._loop = uvloop.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="chaos", daemon=True)
+        self._runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+        self._loop = self._runner.get_loop()
+        self._stopped = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name="chaos", daemon=True)
 
     def start(self) -> None:
         """Begin."""
@@ -34,14 +36,10 @@ class Loop:
         return self.run(work())
 
     def stop(self) -> None:
-        """End it, and what still runs in it."""
-        self.run(self._cancel_all())
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        """End it: tasks are cancelled, generators and threads ended, connections closed."""
+        self._loop.call_soon_threadsafe(self._stopped.set)
         self._thread.join()
-        self._loop.close()
 
-    async def _cancel_all(self) -> None:
-        rest = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in rest:
-            task.cancel()
-        await asyncio.gather(*rest, return_exceptions=True)
+    def _run(self) -> None:
+        with self._runner:
+            self._runner.run(self._stopped.wait())
