@@ -1,10 +1,13 @@
-"""Fixtures that every test may ask for, and how long examples may take."""
+"""Fixtures that every test may ask for, how long examples may take, and what a run says at its end."""
 
 import os
+from collections.abc import Iterator
 
 import pytest
 import re2
 from hypothesis import HealthCheck, settings
+
+from tests.skips import not_tested
 
 pytest_plugins = ["tests.api.fixtures", "tests.controlplane.fixtures", "tests.e2e.fixtures", "tests.realnode.fixtures"]
 
@@ -15,6 +18,14 @@ os.environ.setdefault("GOGC", "400")
 settings.register_profile("kerf", deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("quick", settings.get_profile("kerf"), max_examples=10)  # make test-unit
 settings.load_profile("kerf")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
+    """Behind all other summaries; where tests run in processes of their own, it is asked in the first alone."""
+    yield
+    if told := not_tested(terminalreporter.stats.get("skipped", ())):
+        terminalreporter.write_line(told, yellow=True)
 
 
 @pytest.fixture

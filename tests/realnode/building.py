@@ -21,7 +21,7 @@ _PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 def lacking_builder() -> str:
     """Why no image can be made here; "" where one can."""
     missing = [program for program in ("buildah", "debootstrap") if not shutil.which(program)]
-    return f"making images needs {' and '.join(missing)} (Debian packages of these names)" if missing else ""
+    return f"making images needs Debian's packages {', '.join(missing)}" if missing else ""
 
 
 def kerf_image(folder: Path) -> Path:

@@ -18,10 +18,15 @@ from tests.realnode.node import SERVER_FLAGS, Node
 
 
 @pytest.fixture(scope="session")
-def node_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A control plane that real nodes can join, on which Kerf has the rights of manifests/rbac.yaml."""
+def node_machine() -> None:
+    """A machine on which nodes can run; a test that starts one itself asks for this."""
     if lacking():
         pytest.skip(lacking())
+
+
+@pytest.fixture(scope="session")
+def node_plane(tmp_path_factory: pytest.TempPathFactory, node_machine: None) -> Iterator[ControlPlane]:
+    """A control plane that real nodes can join, on which Kerf has the rights of manifests/rbac.yaml."""
     users = {"kerf": SERVICE_ACCOUNT}
     with ControlPlane(tmp_path_factory.mktemp("realnode"), users=users, flags=SERVER_FLAGS) as plane:
         plane.apply(RBAC)

@@ -37,7 +37,7 @@ def lacking() -> str:
     if cni_folder() is None:
         missing.add("containernetworking-plugins")
     if missing:
-        return f"a real node needs {', '.join(sorted(missing))} (Debian packages of these names)"
+        return f"a real node needs Debian's packages {', '.join(sorted(missing))}"
     with tempfile.TemporaryDirectory() as folder:
         command = ["unshare", *NAMESPACES, "--fork", "sh", "-euc", _PROBE, folder]
         result = subprocess.run(command, check=False, capture_output=True, text=True)

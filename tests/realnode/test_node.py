@@ -154,6 +154,7 @@ os.kill(os.getpid(), 9)
 """
 
 
+@pytest.mark.usefixtures("node_machine")
 def test_a_run_that_was_killed_leaves_no_process_and_its_place_is_used_again(tmp_path: Path) -> None:
     result = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False, capture_output=True, text=True)
     assert result.returncode == -9, result.stderr
