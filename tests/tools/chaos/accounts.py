@@ -38,7 +38,7 @@ AIM_DEFRAG: Final = 100
 """and in which it moves pods."""
 
 
-_UNTOLD: Final = {"error": "", "extender": True, "dra": False, "defrag": False}
+_UNTOLD: Final = {"error": "", "extender": True, "dra": False, "defrag": False, "without": ()}
 """What an account does not have of a run."""
 
 
@@ -69,11 +69,13 @@ class Entry:
     """Whether Kerf allocated devices."""
     defrag: bool = False
     """Whether Kerf moved pods."""
+    without: tuple[str, ...] = ()
+    """Kinds of faults that were left out."""
 
     @property
     def mode(self) -> Mode:
         """What Kerf did."""
-        return Mode(self.queue, self.extender, self.dra, self.defrag)
+        return Mode(self.queue, self.extender, self.dra, self.defrag, tuple(map(Kind, self.without)))
 
     @property
     def minor(self) -> str:
@@ -95,7 +97,7 @@ def failed(seed: int, kubernetes: str, commit: str, error: str, mode: Mode) -> E
     """One that could not be carried out."""
     return Entry(
         *(seed, kubernetes, mode.queue, commit, {}, (), 0, 0, 0.0, 0.0, error),
-        *(mode.extender, mode.dra, mode.defrag),
+        *(mode.extender, mode.dra, mode.defrag, mode.without),
     )
 
 
@@ -103,7 +105,7 @@ def read_entry(line: str) -> Entry:
     """The run of a line."""
     found: dict[str, Any] = json.loads(line)
     found["violations"] = tuple(Violation(**violation) for violation in found["violations"])
-    return Entry(**found)
+    return Entry(**found | {"without": tuple(found.get("without", ()))})
 
 
 def minor_of(version: str) -> str:
@@ -200,8 +202,8 @@ def progress(runs: Iterable[Entry]) -> list[tuple[str, int, int]]:
         *((minor, minors[minor], wanted) for minor, wanted in AIM_EACH.items()),
         ("--queue", modes[Mode(queue=True)], AIM_QUEUE),
         ("--no-extender", modes[Mode(queue=True, extender=False)], AIM_NO_EXTENDER),
-        ("--dra", sum(entry.dra for entry in runs), AIM_DRA),
-        ("--defrag", sum(entry.defrag for entry in runs), AIM_DEFRAG),
+        ("--dra", sum(entry.dra and not entry.without for entry in runs), AIM_DRA),
+        ("--defrag", sum(entry.defrag and not entry.without for entry in runs), AIM_DEFRAG),
     ]
 
 

@@ -83,9 +83,13 @@ class Board:
 
     def lasting(self, kind: Kind) -> Fault | None:
         """A fault of that kind that is going on now."""
+        return next(self.going_on(kind), None)
+
+    def going_on(self, kind: Kind) -> Iterator[Fault]:
+        """All of them."""
         now = self._clock() - self._began
-        going_on = (fault for fault in self._faults if fault.kind is kind)
-        return next((fault for fault in going_on if fault.at_s <= now < fault.at_s + fault.for_s), None)
+        of_kind = (fault for fault in self._faults if fault.kind is kind)
+        return (fault for fault in of_kind if fault.at_s <= now < fault.at_s + fault.for_s)
 
     def due(self, kind: Kind) -> bool:
         """Whether a fault of that kind waits for its occasion."""

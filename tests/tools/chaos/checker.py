@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from tests.tools.chaos.holdings import (
     WHOLE_MILLI,
+    Asked,
     Manifest,
     NodeUse,
     asked_by,
@@ -18,10 +19,14 @@ from tests.tools.chaos.holdings import (
     indices_of,
     name_of,
     node_use,
+    takes,
     uses,
 )
 
 _GATE = "kerf.dev/queue"
+_UNSCHEDULABLE = ("PodScheduled", "False", "Unschedulable")
+_REFUSED_FRAC = 0.05
+"""Of all GPUs: more than that is not kept for pods that were refused, unless one of them, or a gang, asks for more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,10 +182,55 @@ def _stranded_gangs(used: Mapping[str, NodeUse], pods: Iterable[Manifest]) -> li
         asked = asked_by(waiting[0]) if waiting else None
         if asked is None or len(members) < gang_size(members):
             continue
-        room = sum((use.allocatable - use.held) // asked.gpus for use in used.values() if fits(asked, use))
+        room = sum(_room(asked, use) for use in used.values() if fits(asked, use))
         if room >= len(waiting):
             detail = f"{len(waiting)} pods wait, and {room} have room; their reason: {reason_of(waiting[0])!r}"
             found.append(Violation("placed after the faults end", gang, detail))
+    return found
+
+
+def _room(asked: Asked, use: NodeUse) -> int:
+    """How many such pods a node takes that takes one."""
+    cpu = asked.besides.cpu_milli
+    most = (use.allocatable - use.held) // asked.gpus
+    return min(most, (use.cpu_milli - use.cpu_taken) // cpu) if cpu else most
+
+
+def refused(pod: Manifest) -> bool:
+    """Whether kube-scheduler has found no node for it."""
+    conditions = pod.get("status", {}).get("conditions") or ()
+    return any((of["type"], of["status"], of.get("reason")) == _UNSCHEDULABLE for of in conditions)
+
+
+def hopeless(nodes: Iterable[Manifest], pods: Iterable[Manifest]) -> list[Manifest]:
+    """Pods without a node that none takes, however many of its GPUs are free: for something that is no GPU."""
+    used = list(uses(nodes, [pod for pod in pods if pod["spec"].get("nodeName")]).values())
+
+    def taken(pod: Manifest) -> bool:
+        asked = asked_by(pod)
+        return asked is None or any(takes(use, asked.besides) for use in used if use.allocatable)
+
+    return [pod for pod in pods if not pod["spec"].get("nodeName") and not taken(pod)]
+
+
+def kept_for_refused(nodes: Collection[Manifest], pods: Collection[Manifest], *, reserved: float) -> list[Violation]:
+    """GPUs kept for pods that were refused and that no node takes, beyond what may be: by nomination, or by Kerf, which
+    says that it has `reserved` so many, when nobody else can have what is free.
+    """
+    waiting = [(pod, asked) for pod in hopeless(nodes, pods) if refused(pod) and (asked := asked_by(pod))]
+    together: dict[str, float] = defaultdict(float)
+    for pod, asked in waiting:
+        together[gang_of(pod) or name_of(pod)] += asked.gpus * asked.milli / WHOLE_MILLI
+    gpus = sum(node_use(node).allocatable for node in nodes)
+    most = max(_REFUSED_FRAC * gpus, *together.values(), 0.0)
+    nominated = {name_of(pod): asked.gpus for pod, asked in waiting if pod["status"].get("nominatedNodeName")}
+    found = []
+    if sum(nominated.values()) > most:
+        detail = f"{sum(nominated.values())} of {gpus} GPUs, {most:g} at most: {nominated}"
+        found.append(Violation("little is kept for pods that were refused", "nominations", detail))
+    if reserved > most:
+        detail = f"{reserved:g} of {gpus} GPUs reserved, {most:g} at most: {len(waiting)} such pods"
+        found.append(Violation("little is kept for pods that were refused", "reservations", detail))
     return found
 
 

@@ -27,6 +27,8 @@ from tests.tools.chaos.modes import TOKEN, Mode
 from tests.tools.chaos.moves import cleaning as of_owners
 from tests.tools.chaos.moves import manifests as of_moves
 from tests.tools.chaos.proxies import ApiProxy
+from tests.tools.chaos.refusals.manifests import volumes
+from tests.tools.chaos.refusals.refusers import Refuser
 from tests.tools.chaos.routers import Router
 from tests.tools.chaos.witnesses import DEVICES, MOVES, Witness
 from tests.tools.chaos.zygotes import Replica, Zygote
@@ -38,6 +40,8 @@ REFUSED = (403, 422)
 
 _LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
 _CONFIG = SCHEDULER_CONFIG / "decisive.yaml"
+_KERF = "http://127.0.0.1:8888"
+"""Where that file has it."""
 # Everything that waits is shortened alike: kube-scheduler gives up first, then Kerf, then the reservation ends.
 _SCHEDULER_TIMES = {
     "httpTimeout: 5s": "httpTimeout: 1s",
@@ -101,6 +105,8 @@ class Cluster:
             self.plane.apply(*self._mode.rights)
             if self._mode.dra:
                 self.plane.apply(*manifests.classes(), manifests.taint_rule())
+            if self._mode.refusals:
+                self.plane.apply(*volumes())
             if self._mode.defrag:
                 self.plane.apply(of_moves.URGENT)
                 self.plane.grant("kerf", _RECORDS)
@@ -113,10 +119,7 @@ class Cluster:
             self.guard(True)
             gates = podgroups.GATES if self.has_groups else ()
             for name, url in zip(SCHEDULERS, self.router.urls, strict=True):
-                config = _CONFIG.read_text().replace(f"schedulerName: {SCHEDULERS[0]}", f"schedulerName: {name}")
-                if not self.extender:
-                    config = config.partition("extenders:")[0]
-                self.plane.start_scheduler(config, name, replace=_SCHEDULER_TIMES, extender_url=url, gates=gates)
+                self.plane.start_scheduler(self._scheduler_config(name, url), name, gates=gates)
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -133,8 +136,23 @@ class Cluster:
         self.loop.run(self._stop_hops())
         self.loop.stop()
 
+    def _scheduler_config(self, name: str, kerf: str) -> str:
+        """The file as it is shipped, with Kerf at its address, and behind it who refuses."""
+        text = _CONFIG.read_text().replace(f"schedulerName: {SCHEDULERS[0]}", f"schedulerName: {name}")
+        for old, new in _SCHEDULER_TIMES.items():
+            text = text.replace(old, new)
+        config = yaml.safe_load(text.replace(_KERF, kerf))
+        extenders = config.pop("extenders")
+        if not self.extender:
+            extenders = []
+        if self._mode.refusals:
+            extenders.append(self.refuser.entry)
+        return yaml.safe_dump({**config, "extenders": extenders})
+
     async def _start_hops(self) -> None:
         self.board = Board(asyncio.get_running_loop().time)
+        self.refuser = Refuser(self.board)
+        await self.refuser.start()
         self.router = Router(self.board)
         await self.router.start()
         noted = DEVICES if self._mode.dra else MOVES if self._mode.defrag else {}
@@ -149,6 +167,8 @@ class Cluster:
     async def _stop_hops(self) -> None:
         if hasattr(self, "router"):
             await self.router.stop()
+        if hasattr(self, "refuser"):
+            await self.refuser.stop()
         if hasattr(self, "witness"):
             await self.witness.stop()
         for proxy in self._proxies:

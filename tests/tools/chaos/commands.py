@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -20,6 +20,7 @@ from rich.table import Table
 from tests.controlplane import BuildError, binaries
 from tests.tools.chaos import accounts
 from tests.tools.chaos.accounts import Account, Entry
+from tests.tools.chaos.faults import REFUSALS, Kind
 from tests.tools.chaos.modes import Mode
 from tests.tools.chaos.workers import Worker, carry_out
 
@@ -45,6 +46,10 @@ def chaos(
     defrag: Annotated[
         bool, typer.Option("--defrag", help="Kerf makes room by moving pods, over and over; implies --queue.")
     ] = False,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(help="Kind of faults to leave out, of the same run otherwise; or refusals, all kinds of those."),
+    ] = None,
     kubernetes: Annotated[str | None, typer.Option(help="Version, such as 1.34; default: that of the tests.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Runs at the same time, each on a control plane of its own.")] = 1,
     resume: Annotated[
@@ -71,7 +76,7 @@ def chaos(
     version = kubernetes or os.environ.get("KERF_TEST_KUBERNETES") or binaries.DEFAULT_VERSION
     if dra and tuple(map(int, accounts.minor_of(version).split("."))) < _DRA_SINCE:
         raise typer.BadParameter("--dra needs Kubernetes 1.37 or newer: pools are given to Kerf by DeviceTaintRules")
-    mode = Mode(queue, extender, dra, defrag)
+    mode = Mode(queue, extender, dra, defrag, _left_out(without or ()))
     since = since or accounts.last_mend()
     grown = Account.at(resume) if resume else Account()
     alike = list(grown.like(version, mode))
@@ -98,6 +103,18 @@ def chaos(
         raise typer.Exit(1)
     if any(entry.error for entry in told.entries) or (runs and not any(entry.counts for entry in told.entries)):
         raise typer.Exit(2)
+
+
+def _left_out(names: Iterable[str]) -> tuple[Kind, ...]:
+    kinds: set[Kind] = set()
+    for name in names:
+        if name == "refusals":
+            kinds |= set(REFUSALS)
+        elif name in set(Kind):
+            kinds.add(Kind(name))
+        else:
+            raise typer.BadParameter(f"--without {name}: one of refusals, {', '.join(sorted(Kind))}")
+    return tuple(sorted(kinds))
 
 
 def _carry_out(

@@ -20,6 +20,7 @@ from tests.tools.chaos.faults import (
 )
 from tests.tools.chaos.moves.draws import draw as with_moves
 from tests.tools.chaos.plans import NodePlan, Plan, PodPlan
+from tests.tools.chaos.refusals.draws import with_refusals
 
 _NUM_PODS = (225, 250)
 _NUM_PODS_BESIDE = (80, 100)
@@ -42,16 +43,32 @@ _DRAWN = {
 }
 
 
-def draw(seed: int, *, queue: bool = False, extender: bool = True, dra: bool = False, defrag: bool = False) -> Plan:
-    """The run of a seed; with `queue` most pods of the same run wait behind Kerf's gate, some of them in gangs.
+def draw(
+    seed: int,
+    *,
+    queue: bool = False,
+    extender: bool = True,
+    dra: bool = False,
+    defrag: bool = False,
+    without: Collection[Kind] = (),
+) -> Plan:
+    """The run of a seed; with `queue` most pods of the same run wait behind Kerf's gate, some of them in gangs, and
+    there are pods that no node takes.
 
     Without an `extender` one kube-scheduler binds by itself. With `dra` it is a smaller one, and pods with claims come
-    besides. With `defrag` it is another one, in which pods are moved.
+    besides. With `defrag` it is another one, in which pods are moved. Kinds of faults that it is to be `without` are
+    left out, and nothing else changes.
     """
+    plan = _complete(seed, queue=queue, extender=extender, dra=dra, defrag=defrag, without=without)
+    return _with(plan, without=without)
+
+
+def _complete(seed: int, *, queue: bool, extender: bool, dra: bool, defrag: bool, without: Collection[Kind]) -> Plan:
     if defrag:
         return with_moves(seed, extender=extender)
     plan = _under_attack(_drawn(seed, _NUM_PODS_BESIDE if dra else _NUM_PODS))
     plan = _queued(plan) if queue else plan
+    plan = with_refusals(plan, without) if queue and not dra else plan
     plan = plan if extender else _unattended(plan)
     return with_devices(plan) if dra else plan
 

@@ -184,6 +184,28 @@ class Kind(StrEnum):
     """An operator stops what is under way."""
     REPLACEMENT_FORGED = "replacement-forged"
     """An author writes on waiting pods that a plan has let them go."""
+    UNKNOWN_RESOURCE = "unknown-resource"
+    """Pods that ask for a resource besides that no node has."""
+    HOST_PORT_TAKEN = "host-port-taken"
+    """Pods that want a port of their host which is taken on all nodes."""
+    APART_FROM_ALL = "apart-from-all"
+    """Pods with required anti-affinity to pods that are on all nodes."""
+    VOLUME_UNBOUND = "volume-unbound"
+    """Pods with a claim of a volume that nobody makes."""
+    VOLUME_ELSEWHERE = "volume-elsewhere"
+    """Pods with a volume that is on a node which is not there."""
+    REFUSED_BEHIND = "refused-behind"
+    """Pods that an extender behind Kerf refuses on all nodes, always."""
+    NODE_REFUSED_BEHIND = "node-refused-behind"
+    """An extender behind Kerf refuses a node, or all of them, to everybody for a while."""
+    RESIZE_PENDING = "resize-pending"
+    """A pod that runs is made smaller in place, and has its CPUs until its kubelet has done so."""
+    LEFT_BY_GPUSHARE = "left-by-gpushare"
+    """A node has resources of gpushare's plugin, of which there are none, but no such plugin."""
+    LEFT_BY_HAMI = "left-by-hami"
+    """A node has the register and the handshake of HAMi's plugin, which ended years ago."""
+    LEFT_LOCK = "left-lock"
+    """The same, and the node's lock."""
     TWO_SCHEDULERS = "two-schedulers"
     """A scheduler's filter was answered while another scheduler's pod was between filter and bind."""
     FAILOVER = "failover"
@@ -210,6 +232,15 @@ CLAIM_KILLS = (
     ),
 )
 """kill -9 as a claim gets its devices."""
+OBSTACLES = (
+    *(Kind.UNKNOWN_RESOURCE, Kind.HOST_PORT_TAKEN, Kind.APART_FROM_ALL),
+    *(Kind.VOLUME_UNBOUND, Kind.VOLUME_ELSEWHERE, Kind.REFUSED_BEHIND),
+)
+"""Why no node takes a pod: nothing of GPUs."""
+LEFTOVERS = (Kind.LEFT_BY_GPUSHARE, Kind.LEFT_BY_HAMI, Kind.LEFT_LOCK)
+"""What other device plugins have left on a node before Kerf starts."""
+REFUSALS = (*OBSTACLES, *LEFTOVERS, Kind.NODE_REFUSED_BEHIND, Kind.RESIZE_PENDING)
+"""What makes kube-scheduler refuse a pod that GPUs are free for, or looks like it."""
 _OF_MODES = (*QUEUE_KILLS, *CLAIM_KILLS, *MOVE_KILLS)
 KILLS = tuple(kind for kind in Kind if kind.startswith("kill-") and kind not in _OF_MODES)
 """kill -9 between two steps of a bind."""
@@ -246,6 +277,7 @@ USERS = (
 OBJECTS = (
     *USERS,
     *DEVICES,
+    *(*OBSTACLES, *LEFTOVERS, Kind.RESIZE_PENDING),
     *(Kind.NODE_DELETED, Kind.NODE_SHRUNK, Kind.POD_DELETED, Kind.POD_RECREATED, Kind.POD_TERMINATING),
     *(*EDITS, *HOSTILE, Kind.MIRROR_DELETED, Kind.GANG_CYCLES, Kind.KERF_GONE),
 )
@@ -254,7 +286,7 @@ RESTARTS = {Kind.API_SERVER_RESTART: "kube-apiserver", Kind.ETCD_RESTART: "etcd"
 """Faults of the control plane, with the process that they end."""
 FOR_GOOD = (Kind.POD_DELETED, Kind.POD_TERMINATING)
 """Faults after which a pod does not come again."""
-APART = frozenset((*OBJECTS, *RESTARTS, Kind.LATENCY, Kind.UNREACHABLE))
+APART = frozenset((*OBJECTS, *RESTARTS, Kind.LATENCY, Kind.UNREACHABLE, Kind.NODE_REFUSED_BEHIND))
 """Faults that do not wait for something to happen to."""
 
 _LASTING_S = {
@@ -280,6 +312,8 @@ _LASTING_S = {
     Kind.LATE_EVICTION: (2.2, 6.0),
     Kind.NEVER_READY: (1.0, 12.0),
     Kind.SLOW_END: (0.5, 10.0),
+    Kind.NODE_REFUSED_BEHIND: (2.0, 10.0),
+    Kind.RESIZE_PENDING: (2.0, 10.0),
     Kind.LATENCY: (0.3, 1.5),
     Kind.WATCH_STALE: (0.5, 3.0),
     Kind.UNREACHABLE: (0.2, 3.0),

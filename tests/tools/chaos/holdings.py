@@ -11,7 +11,26 @@ Manifest = Mapping[str, Any]
 
 GPU = "nvidia.com/gpu"
 WHOLE_MILLI = 1000
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _FACTORS_MIB = {"": 1.0, "Mi": 1.0, "Gi": 1024.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Besides:
+    """What else a node has to have for a pod."""
+
+    cpu_milli: int = 0
+    resources: frozenset[str] = frozenset()
+    """Those of which no node has enough, unless it has any."""
+    ports: frozenset[int] = frozenset()
+    """Of the host."""
+    apart: frozenset[tuple[str, str]] = frozenset()
+    """Labels that no pod there may have."""
+    nowhere: bool = False
+    """Whether its volume is on no node, or an extender refuses it on all."""
+
+
+NOTHING_BESIDES = Besides()
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +45,7 @@ class Asked:
     model: str = ""
     served: bool = True
     """Whether NVIDIA's plugin gives it its GPUs: not where it asks by annotation alone."""
+    besides: Besides = field(default=NOTHING_BESIDES, repr=False)
 
     @property
     def shared(self) -> bool:
@@ -56,6 +76,14 @@ class NodeUse:
     num_served: int = 0
     num_unserved: int = 0
     """Those of others too."""
+    cpu_milli: int = 0
+    """Allocatable."""
+    cpu_taken: int = 0
+    """By all pods: the greater of what they ask for and what they have."""
+    resources: frozenset[str] = frozenset()
+    ports: set[int] = field(default_factory=set)
+    labels: set[tuple[str, str]] = field(default_factory=set)
+    """Of the pods there."""
 
     @property
     def held(self) -> int:
@@ -86,8 +114,46 @@ def asked_by(pod: Manifest) -> Asked | None:
     memory_mib = _mib(annotations.get("kerf.dev/gpu-memory-each", "0"))
     model = annotations.get("kerf.dev/gpu-model", "")
     if "kerf.dev/gpu-share" in annotations:
-        return Asked(1, int(annotations["kerf.dev/gpu-share"]), memory_mib, model, bool(requested))
-    return Asked(gpus, WHOLE_MILLI, memory_mib, model, bool(requested)) if gpus else None
+        return Asked(1, int(annotations["kerf.dev/gpu-share"]), memory_mib, model, bool(requested), _besides(pod))
+    return Asked(gpus, WHOLE_MILLI, memory_mib, model, bool(requested), _besides(pod)) if gpus else None
+
+
+def _besides(pod: Manifest) -> Besides:
+    """As far as the harness makes it."""
+    spec, labels = pod["spec"], pod["metadata"].get("labels") or {}
+    rules = ((spec.get("affinity") or {}).get("podAntiAffinity") or {}).get(_REQUIRED) or ()
+    limits = [container.get("resources", {}).get("limits", {}) for container in spec["containers"]]
+    volumes = [volume for volume in spec.get("volumes") or () if "persistentVolumeClaim" in volume]
+    return Besides(
+        cpu_milli=_cpu_asked(pod),
+        resources=frozenset(name for limit in limits for name in limit if name.startswith("example.com/")),
+        ports=frozenset(_ports(pod)),
+        apart=frozenset(item for rule in rules for item in rule["labelSelector"]["matchLabels"].items()),
+        nowhere=bool(volumes) or labels.get("chaos.example.com/refused") == "true",
+    )
+
+
+def _ports(pod: Manifest) -> list[int]:
+    ports = [port for container in pod["spec"]["containers"] for port in container.get("ports") or ()]
+    return [port["hostPort"] for port in ports if port.get("hostPort")]
+
+
+def _cpu_asked(pod: Manifest) -> int:
+    return sum(_milli(of.get("resources", {}).get("requests", {}).get("cpu", "0")) for of in pod["spec"]["containers"])
+
+
+def _cpu_taken(pod: Manifest) -> int:
+    """The greater of what each container asks for, was given, and has."""
+    given = {}
+    for container in pod.get("status", {}).get("containerStatuses") or ():
+        has = (container.get("resources") or {}).get("requests") or {}
+        given[container["name"]] = max(
+            _milli(of.get("cpu", "0")) for of in (has, container.get("allocatedResources") or {})
+        )
+    return sum(
+        max(_milli(of.get("resources", {}).get("requests", {}).get("cpu", "0")), given.get(of["name"], 0))
+        for of in pod["spec"]["containers"]
+    )
 
 
 def finished(pod: Manifest) -> bool:
@@ -96,11 +162,11 @@ def finished(pod: Manifest) -> bool:
 
 
 def as_bound(bound: Manifest, now: Manifest) -> Manifest:
-    """A pod as it was when it came to its node, and as far as it has ended, or is ending, as it is now."""
+    """A pod as it was when it came to its node, and as far as it was resized, has ended, or is ending, as it is now."""
     if "deletionTimestamp" in now["metadata"]:
         ending = {"deletionTimestamp": now["metadata"]["deletionTimestamp"]}
         bound = {**bound, "metadata": {**bound["metadata"], **ending}}
-    return {**bound, "status": now.get("status", {})}
+    return {**bound, "spec": now["spec"], "status": now.get("status", {})}
 
 
 def uses(nodes: Iterable[Manifest], pods: Iterable[Manifest]) -> dict[str, NodeUse]:
@@ -108,7 +174,12 @@ def uses(nodes: Iterable[Manifest], pods: Iterable[Manifest]) -> dict[str, NodeU
     found = {node["metadata"]["name"]: node_use(node) for node in nodes}
     for pod in pods:
         asked, use = asked_by(pod), found.get(pod["spec"].get("nodeName", ""))
-        if asked is None or use is None or finished(pod):
+        if use is None or finished(pod):
+            continue
+        use.cpu_taken += _cpu_taken(pod)
+        use.ports |= set(_ports(pod))
+        use.labels |= (pod["metadata"].get("labels") or {}).items()
+        if asked is None:
             continue
         annotations = pod["metadata"].get("annotations") or {}
         use.num_served += asked.served
@@ -133,6 +204,8 @@ def fits(asked: Asked, use: NodeUse) -> bool:
     large = bool(use.memory_mib) and use.memory_mib[0] >= asked.memory_mib  # all of a node are of one size here
     if not use.schedulable or not large or asked.model.lower() not in use.product.lower():
         return False
+    if not takes(use, asked.besides):
+        return False
     if use.picks and (use.num_unserved if asked.served else use.num_served):
         return False
     free = use.allocatable - use.held
@@ -146,6 +219,17 @@ def fits(asked: Asked, use: NodeUse) -> bool:
         and use.milli(gpu) + asked.milli <= WHOLE_MILLI
         and use.mib(gpu) + asked.memory_mib <= use.memory_mib[gpu]
         for gpu in use.shares
+    )
+
+
+def takes(use: NodeUse, besides: Besides) -> bool:
+    """Whether a node has all that is asked for besides GPUs."""
+    return (
+        use.cpu_taken + besides.cpu_milli <= use.cpu_milli
+        and besides.resources <= use.resources
+        and not besides.ports & use.ports
+        and not besides.apart & use.labels
+        and not besides.nowhere
     )
 
 
@@ -167,6 +251,8 @@ def node_use(node: Manifest) -> NodeUse:
         product=labels.get("nvidia.com/gpu.product", ""),
         schedulable=schedulable,
         picks=GPU in status["allocatable"],
+        cpu_milli=_milli(status["allocatable"].get("cpu", "0")),
+        resources=frozenset(status["allocatable"]),
     )
 
 
@@ -176,6 +262,10 @@ def indices_of(annotations: Mapping[str, str], node: str) -> list[int] | None:
         return None
     text = annotations.get("kerf.dev/assigned-gpus", "")
     return [int(index) for index in text.split(",")] if text else None
+
+
+def _milli(quantity: str) -> int:
+    return int(quantity.removesuffix("m")) if quantity.endswith("m") else 1000 * int(quantity)
 
 
 def _mib(quantity: str) -> int:

@@ -6,6 +6,7 @@ from tests.controlplane.objects import cpu_node, gpu_node, pod
 from tests.tools.chaos.clusters import SCHEDULERS
 from tests.tools.chaos.holdings import Manifest
 from tests.tools.chaos.plans import NodePlan, PodPlan
+from tests.tools.chaos.refusals.manifests import hinder
 
 _MARKER = "kerf.dev/gpu"
 """A resource that no node has: by it kube-scheduler tells pods that ask by annotation alone from those without GPUs."""
@@ -43,9 +44,10 @@ def pod_manifest(planned: PodPlan, *, grouped: bool) -> Manifest:
         gpus=planned.gpus if planned.by_resource else 0,
         annotations=annotations,
         scheduler_name="nobody" if planned.node else SCHEDULERS[planned.scheduler],
-        cpu="50m",
+        cpu=planned.cpu,
         **where,
     )
     if planned.gpus and not planned.by_resource:
         made["spec"]["containers"][0]["resources"]["limits"] = {_MARKER: "1"}
+    hinder(made, planned)
     return made

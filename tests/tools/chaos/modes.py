@@ -1,11 +1,12 @@
 """What Kerf does in a run: the options by which a run is chosen, and what follows from them."""
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
 from tests.controlplane.kerf import DRA_RBAC, QUEUE_RBAC, RBAC
+from tests.tools.chaos.faults import Kind
 
 TTL_S: Final = 4.0
 RECORD: Final = "kerf-defrag"
@@ -23,6 +24,7 @@ _DEFRAG: Final = (
     *(f"defrag.replace_s={REPLACE_S:g}", "defrag.start_s=8", "defrag.target_s=5"),
     *("access.calls_per_s=0", "access.what_if_s=8"),
 )
+_WITHOUT: Final = "--without="
 _DEVICE_CONTROLLERS: Final = ("resourceclaim-controller", "garbage-collector-controller")
 _OWNER_CONTROLLERS: Final = (
     *("deployment-controller", "replicaset-controller", "job-controller", "disruption-controller"),
@@ -41,17 +43,32 @@ class Mode:
     """Kerf allocates devices."""
     defrag: bool = False
     """Kerf moves pods."""
+    without: tuple[Kind, ...] = ()
+    """Kinds of faults that are left out."""
 
     @classmethod
-    def read(cls, options: Collection[str]) -> Self:
+    def read(cls, options: Sequence[str]) -> Self:
         """As `options` writes it."""
-        return cls("--queue" in options, "--no-extender" not in options, "--dra" in options, "--defrag" in options)
+        kinds = (option.removeprefix(_WITHOUT) for option in options if option.startswith(_WITHOUT))
+        return cls(
+            queue="--queue" in options,
+            extender="--no-extender" not in options,
+            dra="--dra" in options,
+            defrag="--defrag" in options,
+            without=tuple(map(Kind, kinds)),
+        )
 
     @property
     def options(self) -> list[str]:
         """As options of a command line."""
         switched = {"--queue": self.queue, "--no-extender": not self.extender, "--dra": self.dra}
-        return [option for option, on in {**switched, "--defrag": self.defrag}.items() if on]
+        chosen = [option for option, on in {**switched, "--defrag": self.defrag}.items() if on]
+        return [*chosen, *(f"{_WITHOUT}{kind}" for kind in self.without)]
+
+    @property
+    def refusals(self) -> bool:
+        """Whether there are pods that no node takes, and an extender behind Kerf that refuses some."""
+        return self.queue and not self.dra and not self.defrag
 
     @property
     def rights(self) -> list[Path]:

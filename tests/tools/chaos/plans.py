@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from tests.tools.chaos.devices.plans import NO_DEVICES, DevicesPlan
-from tests.tools.chaos.faults import FOR_GOOD, WINDOW_S, Fault
+from tests.tools.chaos.faults import FOR_GOOD, WINDOW_S, Fault, Kind
 from tests.tools.chaos.moves.plans import NO_MOVES, MovesPlan
 
 
@@ -45,6 +45,13 @@ class PodPlan:
     """Its PodGroup, Kubernetes' own kind of gang."""
     claims: tuple[str, ...] = ()
     """Names of claims, or of templates of claims."""
+    cpu: str = "50m"
+    owner: str = ""
+    """The controller that it is said to be of."""
+    obstacle: Kind | None = None
+    """Why no node takes it."""
+    guards: bool = False
+    """Whether it has the port and the label for whose sake others are not taken beside it."""
 
     @property
     def size(self) -> float:
@@ -75,10 +82,10 @@ class Plan:
 
     @property
     def load_frac(self) -> float:
-        """GPUs asked for over GPUs installed, of the pods that nobody deletes for good."""
+        """GPUs asked for over GPUs installed, of the pods that some node takes and nobody deletes for good."""
         deleted = {fault.target for fault in self.faults if fault.kind in FOR_GOOD}
-        asked = sum(pod.size for pod in (*self.pods, *self.late_pods) if pod.name not in deleted)
-        return asked / sum(node.gpus for node in self.nodes)
+        pods = (pod for pod in (*self.pods, *self.late_pods) if pod.name not in deleted and pod.obstacle is None)
+        return sum(pod.size for pod in pods) / sum(node.gpus for node in self.nodes)
 
     @property
     def ends_s(self) -> float:

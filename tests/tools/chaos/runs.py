@@ -1,5 +1,6 @@
 """One run: an empty cluster, a storm of pods and faults, calm, and the judgement of the checker."""
 
+import json
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -37,6 +38,10 @@ _LAST_NODE = cpu_node("last") | {"spec": {"unschedulable": True}}
 _WOKEN_WITHIN_S = 60.0
 """A pod that kube-scheduler has lost, for it has taken the place of one of its name, is woken after 45 s. Without an
 extender it holds until then what is written on it."""
+_SETTLE_S = 15.0
+"""So long after the last fault others have what was kept for pods that were refused."""
+_WATCHED_S = 35.0
+"""How long it is watched from then on whether anything is kept for them again: retries come in every half a minute."""
 _CALM_WITHIN_S = 90.0
 """How long after the last fault pods may take to find their place: kube-scheduler's own watches come back slowly
 after a restart of the API server, and machines are busy. The wait ends as soon as all is well."""
@@ -109,6 +114,9 @@ class Run:
         for planned in plan.pods:
             if planned.node:
                 self._steps.creation(planned)()
+        for fault in plan.faults:
+            if fault.kind in faults.LEFTOVERS:
+                self._steps.fault(fault)()
         cluster.start_kerf(plan.replicas, elects=plan.elects, stoppable=plan.stops_clocks)
         if fault := self._unready():
             raise HarnessError(f"seed {plan.seed}: Kerf does not get ready: {fault}")
@@ -121,6 +129,8 @@ class Run:
             if not planned.node:
                 steps.schedule.at(planned.at_s, steps.creation(planned))
         for fault in plan.faults:
+            if fault.kind in faults.LEFTOVERS:
+                continue  # before Kerf has started
             if fault.kind in faults.OBJECTS or fault.kind in faults.RESTARTS:
                 steps.schedule.at(fault.at_s, steps.fault(fault))
         loop.call(board.begin, plan.faults)
@@ -155,6 +165,7 @@ class Run:
         if fault := self._unready():
             self._violations[Violation("Kerf is ready again", "readyz", fault[:500])] = None
             return
+        began = self._clock()
         # A node's events come in order: whoever knows of this one knows what all nodes offer.
         create_all(cluster.plane, _NODES, [_LAST_NODE])
         self._wait_for_none(self._unheard, _HEARD_WITHIN_S)
@@ -165,6 +176,7 @@ class Run:
         self._wait_for_none(self._leaked, 2 * TTL_S + (0.0 if cluster.extender else _WOKEN_WITHIN_S))
         self._sample()
         self._wait_for_none(self._unsettled, _CALM_WITHIN_S)  # gangs that were given up meanwhile are made anew
+        self._watch_refused(began)
         wait_until(self._all_is_seen, 30.0, "the witness has seen all")
         nodes, held = self._seen()
         self._violations |= loop.call(lambda: dict(cluster.witness.seen.violations))
@@ -172,6 +184,24 @@ class Run:
         if found := self._beside.judged():
             self._violations |= dict.fromkeys(found)
             self._keep_evidence(found)
+
+    def _watch_refused(self, began: float) -> None:
+        """At no moment much is kept for pods that no node takes: whoever is refused is tried again, and again."""
+        if all(planned.obstacle is None for planned in self._plan.pods):
+            return
+        while (now := self._clock()) < began + _SETTLE_S + _WATCHED_S:
+            if now > began + _SETTLE_S and (found := self._kept_for_refused()):
+                self._violations |= dict.fromkeys(found)
+                self._keep_evidence(found)
+                return
+            self._revive()
+            self._sample()
+            time.sleep(_LOOK_S)
+
+    def _kept_for_refused(self) -> list[Violation]:
+        told = [json.loads(text) for text in self._cluster.kerf_answers("/nodes")]
+        reserved = max((float(of["totals"]["gpusReserved"]) for of in told), default=0.0)
+        return checker.kept_for_refused(*self._seen(), reserved=reserved)
 
     def _wait_for_none(self, judge: Callable[[], list[Violation]], within_s: float) -> None:
         """What is not well after that time is a violation."""
@@ -269,10 +299,12 @@ class Run:
     def _leaked(self) -> list[Violation]:
         names = ("kerf_reservations", "kerf_bindings_under_way")
         values = {name: self._cluster.metric(name) for name in names}
+        # How many GPUs may be kept for those is judged apart.
+        refused = [found for found in checker.hopeless(*self._seen()) if not checker.gated(found)]
         return [
             Violation("no reservation left after its TTL", name, f"{value:g}")
             for name, value in values.items()
-            if value
+            if value > len(refused)
         ]
 
 

@@ -14,6 +14,7 @@ from tests.tools.chaos.faults import Fault, Kind
 from tests.tools.chaos.holdings import Manifest
 from tests.tools.chaos.manifests import node_manifest, pod_manifest
 from tests.tools.chaos.plans import NodePlan, Plan, PodPlan
+from tests.tools.chaos.refusals import manifests as of_refusals
 from tests.tools.chaos.schedules import Schedule, Step
 
 _NODES = "/api/v1/nodes"
@@ -23,6 +24,9 @@ _EDIT_WITHIN_S = 4.0
 """A pod that has no node so long after its edit was due is left alone."""
 _WITHOUT_KERF_WITHIN_S = 20.0
 """How long kube-scheduler may take for pods without GPUs while Kerf is gone: machines are busy."""
+_REFUSED_WITHIN_S = 20.0
+"""A pod that kube-scheduler has not seen so long after the storm began is waited for no longer."""
+_STRATEGIC = "application/strategic-merge-patch+json"
 _NUM_FORGED_MARKS = 20
 _NUM_CPU_PODS = 4
 
@@ -91,7 +95,12 @@ class Steps:
             return lambda: self._edit(fault)
         if fault.kind in faults.HOSTILE and fault.kind is not Kind.MARKS_FORGED:
             return lambda: self._create_hostile(fault)
+        if fault.kind in faults.OBSTACLES:
+            return lambda: self._meet_obstacle(fault)
+        if fault.kind in faults.LEFTOVERS:
+            return lambda: self._leave_behind(fault)
         return {
+            Kind.RESIZE_PENDING: lambda: self._resize(fault),
             Kind.EDIT_CPU_HOLDER: lambda: self._hold_by_words(fault),
             Kind.MARKS_FORGED: lambda: self._forge_marks(fault),
             Kind.MIRROR_DELETED: lambda: self._delete_mirror(fault),
@@ -184,6 +193,40 @@ class Steps:
             if error.status != 404:
                 raise  # whatever it was, that pod may still be there
             return False
+        return True
+
+    # Refusals
+
+    def _meet_obstacle(self, fault: Fault) -> bool:
+        """Its pods come by themselves: it takes effect when kube-scheduler has refused the first."""
+        found = self._found(fault.target)
+        refused = found is not None and checker.refused(found)
+        self.counts[fault.kind] += refused
+        return refused or self._now_s() > _REFUSED_WITHIN_S
+
+    def _leave_behind(self, fault: Fault) -> bool:
+        written, status = of_refusals.leftovers(fault.kind, self._nodes[fault.target])
+        path = f"{_NODES}/{fault.target}"
+        if written:
+            self._cluster.plane.request("PATCH", path, written, _MERGE)
+        if status:
+            self._cluster.plane.request("PATCH", f"{path}/status", status, _MERGE)
+        self.counts[fault.kind] += 1
+        return True
+
+    def _resize(self, fault: Fault) -> bool:
+        """What is asked for is small at once, what it has when its kubelet says so."""
+        path = f"{_PODS}/resized-{fault.target}"
+        self._cluster.plane.request("PATCH", f"{path}/status", of_refusals.running(of_refusals.RESIZED_CPU), _STRATEGIC)
+        self._cluster.plane.request("PATCH", f"{path}/resize", of_refusals.smaller(), _STRATEGIC)
+        self.counts[fault.kind] += 1
+
+        def end() -> bool:
+            told = of_refusals.running(of_refusals.SMALL_CPU)
+            self._cluster.plane.request("PATCH", f"{path}/status", told, _STRATEGIC)
+            return True
+
+        self.schedule.at(fault.at_s + fault.for_s, end)
         return True
 
     # Attacks

@@ -320,3 +320,118 @@ def test_a_mirror_that_comes_back_to_gpus_that_were_given_away_is_found() -> Non
     assert not seen.violations
     seen.pod({**mirror, "metadata": {**mirror["metadata"], "uid": "another"}})
     assert promises(list(seen.violations)) == ["GPUs held <= GPUs installed"]
+
+
+# What is no GPU.
+
+
+def asking(found: Manifest, **more: Any) -> Manifest:
+    """The same pod, its container asking for something besides."""
+    (container,) = found["spec"]["containers"]
+    resources = {key: container["resources"].get(key, {}) | more.pop(key, {}) for key in ("requests", "limits")}
+    return found | {"spec": {**found["spec"], "containers": [container | {"resources": resources} | more]}}
+
+
+PORT = {"ports": [{"containerPort": 80, "hostPort": 9400}]}
+GUARD = asking(bound("guard", count=0), **PORT)
+GUARD["metadata"]["labels"] = {"role": "guard"}
+APART = {"labelSelector": {"matchLabels": {"role": "guard"}}, "topologyKey": "kubernetes.io/hostname"}
+
+
+def apart(found: Manifest) -> Manifest:
+    rules = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [APART]}}
+    return found | {"spec": found["spec"] | {"affinity": rules}}
+
+
+def with_volume(found: Manifest) -> Manifest:
+    volume = {"name": "data", "persistentVolumeClaim": {"claimName": "c"}}
+    return found | {"spec": found["spec"] | {"volumes": [volume]}}
+
+
+def labelled(found: Manifest, **labels: str) -> Manifest:
+    labels = {f"chaos.example.com/{key}": value for key, value in labels.items()}
+    return found | {"metadata": found["metadata"] | {"labels": labels}}
+
+
+def with_cpu(found: Manifest, cpu: str, has: str = "") -> Manifest:
+    """A pod that asks for so much CPU, and has another amount."""
+    found = asking(found, requests={"cpu": cpu})
+    if not has:
+        return found
+    container = {"name": "main", "resources": {"requests": {"cpu": has}}, "allocatedResources": {"cpu": has}}
+    return found | {"status": {"phase": "Running", "containerStatuses": [container]}}
+
+
+@pytest.mark.parametrize(
+    ("waiting", "there", "found"),
+    [
+        (asking(pending("a"), limits={"example.com/rdma": "1"}), [], False),
+        (asking(pending("a"), **PORT), [], True),
+        (asking(pending("a"), **PORT), [GUARD], False),
+        (apart(pending("a")), [], True),
+        (apart(pending("a")), [GUARD], False),
+        (pending("a"), [GUARD], True),
+        (with_volume(pending("a")), [], False),
+        (labelled(pending("a"), refused="true"), [], False),
+        (with_cpu(pending("a"), "2"), [with_cpu(bound("b", count=0), "94")], True),
+        (with_cpu(pending("a"), "2100m"), [with_cpu(bound("b", count=0), "94")], False),
+        (with_cpu(pending("a"), "2100m"), [with_cpu(bound("b", count=0), "1", has="94")], False),
+        (with_cpu(pending("a"), "2100m"), [with_cpu(bound("b", count=0), "1", has="1")], True),
+        (with_cpu(pending("a"), "2100m"), [with_cpu(bound("b", count=0), "94", has="1")], False),
+    ],
+)
+def test_a_pod_is_stranded_where_it_has_room_for_all_that_it_asks(
+    waiting: Manifest, there: list[Manifest], found: bool
+) -> None:
+    assert bool(checker.stranded([NODE], [waiting, *there])) == found
+
+
+def test_a_gang_is_stranded_where_there_is_cpu_for_all_that_wait() -> None:
+    pods = [with_cpu(paired(gated(name)), "40") for name in ("a", "b")]
+    assert checker.stranded([NODE], pods) != []
+    assert checker.stranded([NODE], [*pods, with_cpu(bound("c", count=0), "20")]) == []
+
+
+def test_what_was_resized_since_it_came_counts_as_it_is() -> None:
+    seen = Seen()
+    seen.node(NODE)
+    large = with_cpu(bound("a", count=0), "94")
+    seen.pod(large)
+    seen.pod(with_cpu(large, "1", has="1"))
+    assert checker.stranded([NODE], [*seen.holding(), with_cpu(pending("b"), "90")]) != []
+
+
+def nominated(found: Manifest) -> Manifest:
+    status = {**found["status"], "nominatedNodeName": "n"}
+    status["conditions"] = [{**of, "reason": "Unschedulable"} for of in status["conditions"]]
+    return found | {"status": status}
+
+
+LARGE = gpu_node("n", gpus=40)
+
+
+@pytest.mark.parametrize(
+    ("pods", "reserved", "found"),
+    [
+        ([with_volume(nominated(pending("a", 8)))], 8.0, []),  # one pod, whatever it asks for
+        ([with_volume(nominated(pending(name))) for name in "ab"], 2.0, []),  # 5 %
+        ([with_volume(nominated(pending(name))) for name in "abc"], 0.0, ["nominations"]),
+        ([with_volume(nominated(paired(pending(name, 4)))) for name in "ab"], 8.0, []),  # one gang
+        ([with_volume(nominated(pending(name, 4))) for name in "ab"], 8.0, ["nominations", "reservations"]),
+        ([with_volume(pending(name, 4)) for name in "ab"], 8.0, ["reservations"]),
+        ([with_volume(nominated(pending("a", 4))), with_volume(pending("b", 4))], 4.0, []),
+        ([nominated(pending(name, 4)) for name in "ab"], 2.0, []),  # they fit
+    ],
+)
+def test_what_is_kept_for_pods_that_no_node_takes_is_bounded(
+    pods: list[Manifest], reserved: float, found: list[str]
+) -> None:
+    told = checker.kept_for_refused([LARGE], pods, reserved=reserved)
+    assert [violation.subject for violation in told] == found
+
+
+def test_a_pod_was_refused_when_kube_scheduler_has_found_no_node_for_it() -> None:
+    assert checker.refused(pending("a"))
+    assert not checker.refused(pending("a", reason=""))
+    blocked = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}
+    assert not checker.refused(pending("a") | {"status": {"conditions": [blocked]}})

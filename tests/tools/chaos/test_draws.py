@@ -1,6 +1,7 @@
 """Plans: equal seeds give equal plans, and every plan is as hard as promised."""
 
 from collections import Counter
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from tests.tools.chaos import draws, faults
 from tests.tools.chaos.devices.plans import Ask, PoolKind
 from tests.tools.chaos.faults import Kind
-from tests.tools.chaos.plans import Plan
+from tests.tools.chaos.plans import Plan, PodPlan
 
 
 @cache
@@ -78,8 +79,14 @@ def test_pods_of_every_size_are_drawn(asked: int) -> None:
     assert any(pod.milli for pod in many()[0].pods)
 
 
+def of_refusals(pod: PodPlan) -> bool:
+    """Whether it is there for what no node takes."""
+    return pod.obstacle is not None or pod.guards or pod.name.startswith("resized-")
+
+
 def test_the_queue_has_the_same_runs_with_gates_gangs_and_kills_of_its_own() -> None:
-    for plain, queued in zip(many(), many(queue=True), strict=True):
+    for plain, whole in zip(many(), many(queue=True), strict=True):
+        queued = replace(whole, pods=tuple(pod for pod in whole.pods if not of_refusals(pod)))
         assert [pod.size for pod in queued.pods] == [pod.size for pod in plain.pods]
         assert (queued.nodes, queued.replicas) == (plain.nodes, plain.replicas)
         assert {fault.kind for fault in queued.faults} & set(faults.QUEUE_KILLS)
@@ -144,3 +151,41 @@ def test_with_moves_half_of_what_fills_the_nodes_leaves_and_whole_nodes_are_aske
     for found in ("urgent", "stays", "gang"):
         assert any(getattr(owner, found) for owner in owners)
     assert {owner.keeps for owner in owners} >= {None, 0, 1, 2}
+
+
+def test_in_the_queue_there_are_pods_that_no_node_takes_and_nodes_that_are_not_as_they_look() -> None:
+    drawn = Counter(fault.kind for plan in many(queue=True) for fault in plan.faults)
+    assert all(drawn[kind] > 20 for kind in faults.REFUSALS)
+    assert not any(fault.kind in faults.REFUSALS for plan in many() for fault in plan.faults)
+    for plan in many(queue=True):
+        names, nodes = {pod.name for pod in plan.pods}, {node.name for node in plan.nodes}
+        assert {pod.node for pod in plan.pods} <= {"", *nodes}
+        for fault in plan.faults:
+            if fault.kind in faults.OBSTACLES:
+                assert next(pod for pod in plan.pods if pod.name == fault.target).obstacle is fault.kind
+            elif fault.kind is Kind.RESIZE_PENDING:
+                assert f"resized-{fault.target}" in names
+            elif fault.kind in faults.REFUSALS:
+                assert fault.target in {"", *nodes}
+        assert {pod.obstacle for pod in plan.pods} - {None} == {fault.kind for fault in plan.faults} & {
+            *faults.OBSTACLES
+        }
+        refused = [pod for pod in plan.pods if pod.obstacle is not None]
+        assert all(pod.gated for pod in refused)
+        guarded = {pod.obstacle for pod in refused} & {Kind.HOST_PORT_TAKEN, Kind.APART_FROM_ALL}
+        assert {pod.node for pod in plan.pods if pod.guards} == (nodes if guarded else set())
+
+
+def test_kinds_are_left_out_of_a_run_that_is_the_same_otherwise() -> None:
+    for seed in range(40):
+        whole = draws.draw(seed, queue=True)
+        rest = draws.draw(seed, queue=True, without=faults.REFUSALS)
+        assert rest.pods == tuple(pod for pod in whole.pods if not of_refusals(pod))
+        assert rest.faults == tuple(fault for fault in whole.faults if fault.kind not in faults.REFUSALS)
+        assert replace(rest, pods=whole.pods, faults=whole.faults) == whole
+        kinds = {pod.obstacle for pod in whole.pods} - {None}
+        for kind in kinds:
+            some = draws.draw(seed, queue=True, without=(kind, Kind.PAUSE))
+            assert {pod.obstacle for pod in some.pods} - {None} == kinds - {kind}
+            assert not {fault.kind for fault in some.faults} & {kind, Kind.PAUSE}
+            assert {pod for pod in some.pods if not pod.guards} <= set(whole.pods)

@@ -1,8 +1,8 @@
 """Runs in processes of their own, several side by side: each has a control plane, and gets one seed after another.
 
-`python -m tests.tools.chaos.workers DIRECTORY COMMIT [--queue] [--no-extender] [--dra] [--defrag]` is such a
-process: it reads seeds from standard input and answers each with a line of the account. It ends at once when its input
-does, and all that it has started with it.
+`python -m tests.tools.chaos.workers DIRECTORY COMMIT [options of a `Mode`]` is such a process: it reads seeds from
+standard input and answers each with a line of the account. It ends at once when its input does, and all that it has
+started with it.
 """
 
 import contextlib
@@ -163,6 +163,7 @@ class _Runs:
             extender=self._mode.extender,
             dra=self._mode.dra,
             defrag=self._mode.defrag,
+            without=self._mode.without,
         )
 
     def _opened(self) -> Cluster:
