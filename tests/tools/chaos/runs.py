@@ -114,9 +114,9 @@ class Run:
         for planned in plan.pods:
             if planned.node:
                 self._steps.creation(planned)()
-        for fault in plan.faults:
-            if fault.kind in faults.LEFTOVERS:
-                self._steps.fault(fault)()
+        for left in plan.faults:
+            if left.kind in faults.LEFTOVERS:
+                self._steps.fault(left)()
         cluster.start_kerf(plan.replicas, elects=plan.elects, stoppable=plan.stops_clocks)
         if fault := self._unready():
             raise HarnessError(f"seed {plan.seed}: Kerf does not get ready: {fault}")
@@ -189,8 +189,9 @@ class Run:
         """At no moment much is kept for pods that no node takes: whoever is refused is tried again, and again."""
         if all(planned.obstacle is None for planned in self._plan.pods):
             return
-        while (now := self._clock()) < began + _SETTLE_S + _WATCHED_S:
-            if now > began + _SETTLE_S and (found := self._kept_for_refused()):
+        began = max(began + _SETTLE_S, self._clock())
+        while (now := self._clock()) < began + _WATCHED_S:
+            if now >= began and (found := self._kept_for_refused()):
                 self._violations |= dict.fromkeys(found)
                 self._keep_evidence(found)
                 return

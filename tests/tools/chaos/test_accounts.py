@@ -9,6 +9,7 @@ import pytest
 from tests.tools.chaos import accounts
 from tests.tools.chaos.accounts import Account, Entry, read_entry
 from tests.tools.chaos.checker import Violation
+from tests.tools.chaos.faults import Kind
 from tests.tools.chaos.modes import Mode
 
 COMMIT = accounts.commit().removesuffix("+")
@@ -72,6 +73,19 @@ def test_runs_without_an_extender_and_with_devices_are_counted_apart() -> None:
     assert "extender" not in RUN.line()
     assert "dra" not in RUN.line()
     assert "defrag" not in RUN.line()
+
+
+def test_runs_without_some_kinds_of_faults_are_no_step_towards_the_aim() -> None:
+    queued = replace(RUN, queue=True)
+    bisected = replace(queued, without=("pause", "refused-behind"))
+    mode = Mode(queue=True, without=(Kind.PAUSE, Kind.REFUSED_BEHIND))
+    account = Account([queued, bisected])
+    assert list(account.like("1.36", Mode(queue=True))) == [queued]
+    assert list(account.like("1.36", mode)) == [bisected]
+    assert ("--queue", 1, 100) in accounts.progress(account.entries)
+    assert read_entry(bisected.line()) == bisected
+    assert "without" not in queued.line()
+    assert Mode.read(mode.options) == mode
 
 
 @pytest.mark.parametrize(("entry", "counts"), [(RUN, True), (BROKEN, True), (replace(RUN, faults={}), False)])

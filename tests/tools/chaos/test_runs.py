@@ -1,9 +1,11 @@
 """What a run judges by itself, of Kerf's process and its metrics: planted faults of each kind are found."""
 
 import itertools
+import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -32,8 +34,15 @@ class Planted:
     """A cluster without pods, whose Kerf does what was planted."""
 
     def __init__(
-        self, *, reservations: float = 0.0, unready_after: float = float("inf"), ends: bool = False, deaf: bool = False
+        self,
+        *,
+        reservations: float = 0.0,
+        unready_after: float = float("inf"),
+        ends: bool = False,
+        deaf: bool = False,
+        kept: float = 0.0,
     ) -> None:
+        self._kept = kept
         self._reservations = reservations
         self._unready_after = unready_after
         self._ends = ends
@@ -74,6 +83,8 @@ class Planted:
     def kerf_answers(self, path: str) -> list[str]:
         if path == "/nodes/last" and not self._deaf:
             return ['{"node":"last"}']
+        if path == "/nodes":
+            return [json.dumps({"totals": {"gpusReserved": self._kept}})]
         return [f"what {path} says"]
 
     def metric(self, name: str) -> float:
@@ -95,6 +106,83 @@ def test_what_is_wrong_with_kerf_itself_is_found(planted: Planted, promises: lis
     clock = itertools.count(0.0, 0.7)
     outcome = Run(planted, PLAN, lambda: next(clock)).execute()  # type: ignore[arg-type]
     assert [violation.promise for violation in outcome.violations] == promises
+
+
+@pytest.mark.parametrize(("kept", "found"), [(0.0, []), (2.0, ["little is kept for pods that were refused"])])
+def test_what_is_kept_for_pods_that_no_node_takes_is_found_in_runs_that_have_some(
+    kept: float, found: list[str], tmp_path: Path
+) -> None:
+    refused = PodPlan("refused-00", 0.0, 0, 1, node="n", obstacle=Kind.VOLUME_UNBOUND)
+    for plan, promises in ((PLAN, []), (replace(PLAN, pods=(refused,)), found)):
+        planted = Planted(kept=kept)
+        planted.plane.directory = tmp_path
+        clock = partial(next, itertools.count(0.0, 0.7))
+        outcome = Run(cast(Cluster, planted), plan, clock).execute()
+        assert [
+            violation.promise for violation in outcome.violations if violation.subject == "reservations"
+        ] == promises
+
+
+class NotingCluster(Planted):
+    """One whose requests are noted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requests: list[tuple[str, str, Any]] = []
+        self.plane = SimpleNamespace(request=self._note_all, revive_ended=list)
+
+    def _note_all(self, method: str, path: str, body: object = None, _: str = "") -> None:
+        self.requests.append((method, path, body))
+
+
+def test_a_pod_that_runs_is_asked_to_be_smaller_and_becomes_it_later() -> None:
+    cluster, fault = NotingCluster(), Fault(Kind.RESIZE_PENDING, 0.1, target="n", for_s=0.5)
+    steps = Steps(cast(Cluster, cluster), PLAN, lambda: 0.0)
+    steps.schedule.at(fault.at_s, steps.fault(fault))
+
+    def cpus() -> list[tuple[str, str]]:
+        found = []
+        for _, path, body in cluster.requests:
+            of = body["spec"]["containers"] if "spec" in body else body["status"]["containerStatuses"]
+            found.append((path.removeprefix("/api/v1/namespaces/default/pods/"), of[0]["resources"]["requests"]["cpu"]))
+        return found
+
+    steps.schedule.take_due(0.2)
+    assert cpus() == [("resized-n/status", "95500m"), ("resized-n/resize", "100m")]
+    steps.schedule.take_due(0.7)
+    assert cpus()[2:] == [("resized-n/status", "100m")]
+    assert steps.counts == {Kind.RESIZE_PENDING: 1}
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "part"),
+    [
+        (Kind.LEFT_BY_GPUSHARE, "/api/v1/nodes/n/status", "aliyun.com/gpu-mem"),
+        (Kind.LEFT_BY_HAMI, "/api/v1/nodes/n", "hami.io/node-handshake"),
+        (Kind.LEFT_LOCK, "/api/v1/nodes/n", "hami.io/mutex.lock"),
+    ],
+)
+def test_leftovers_are_written_on_a_node(kind: Kind, path: str, part: str) -> None:
+    cluster = NotingCluster()
+    assert Steps(cast(Cluster, cluster), PLAN, lambda: 0.0).fault(Fault(kind, 0.0, target="n"))()
+    ((method, written, body),) = cluster.requests
+    assert (method, written) == ("PATCH", path)
+    assert part in json.dumps(body)
+
+
+def test_an_obstacle_takes_effect_when_kube_scheduler_has_refused_its_first_pod() -> None:
+    cluster, now = NotingCluster(), 0.0
+    steps = Steps(cast(Cluster, cluster), PLAN, lambda: now)
+    step = steps.fault(Fault(Kind.UNKNOWN_RESOURCE, 0.0, target="a"))
+    waiting: dict[str, Any] = {"metadata": {"name": "a", "uid": "a"}, "spec": {"containers": []}, "status": {}}
+    cluster.witness.seen.pods["a"] = waiting
+    assert (step(), steps.counts[Kind.UNKNOWN_RESOURCE]) == (False, 0)
+    refused = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    cluster.witness.seen.pods["a"] = waiting | {"status": {"conditions": [refused]}}
+    assert (step(), steps.counts[Kind.UNKNOWN_RESOURCE]) == (True, 1)
+    cluster.witness.seen.pods.clear()
+    now = 60.0
+    assert (step(), steps.counts[Kind.UNKNOWN_RESOURCE]) == (True, 1)
 
 
 class MirrorCluster(Planted):
