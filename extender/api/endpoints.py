@@ -67,6 +67,7 @@ class Endpoint:
         self._max_setting = f"{section}.max_body_mib"
         self._latency = service.metrics.latency.labels(call.verb)
         self._needs_operator = call.caller is Caller.OPERATOR
+        self._guarded = call.caller.guarded
         self._is_verb = call.caller is Caller.SCHEDULER
         self._needs_certificate = self._is_verb and settings.server.tls_client_ca_file is not None
         self._own_hosts = frozenset(settings.access.hosts)
@@ -102,9 +103,11 @@ class Endpoint:
             return _NO_CERTIFICATE
         if self._needs_operator and not scope.get(access.OPERATOR):
             return _NO_OPERATOR
+        if not self._guarded and (foreign := access.foreign_page(scope, self._own_hosts)):
+            return foreign
         if self._rates is not None and (wait_s := self._rates.wait_s(access.client_of(scope))):
             return access.too_many("setting webhook.calls_per_s", wait_s)
-        return access.foreign_page(scope, self._own_hosts) if self._is_verb else None
+        return None
 
     async def _body(self, receive: Receive) -> bytes:
         """The body of a request. Raises BodyTooLargeError, ClientDisconnect."""

@@ -2,6 +2,7 @@
 
 import typer
 
+from extender.cli.printing import echo
 from extender.cli.settings import ConfigOption, SetOption, load
 
 app = typer.Typer(help="Show or check settings.", no_args_is_help=True, add_completion=False)
@@ -12,7 +13,7 @@ def show(config: ConfigOption = None, settings: SetOption = None) -> None:
     """Print the settings in effect as YAML that --config accepts; secrets are shown as stars."""
     import yaml
 
-    typer.echo(yaml.safe_dump(load(config, settings).model_dump(mode="json"), sort_keys=False).rstrip())
+    echo(yaml.safe_dump(load(config, settings).model_dump(mode="json"), sort_keys=False).rstrip())
 
 
 @app.command()
@@ -20,7 +21,7 @@ def describe() -> None:
     """Print every setting with its default and meaning, as Markdown."""
     from extender.settings.load import describe_settings
 
-    typer.echo(describe_settings().rstrip())
+    echo(describe_settings().rstrip())
 
 
 @app.command()
@@ -30,11 +31,11 @@ def schema() -> None:
 
     from extender.settings.schema import settings_schema
 
-    typer.echo(json.dumps(settings_schema(), indent=2))
+    echo(json.dumps(settings_schema(), indent=2))
 
 
 @app.command()
 def check(config: ConfigOption = None, settings: SetOption = None) -> None:
     """Report all errors in the settings at once; exit status 1 if there is any."""
     load(config, settings, failing_with=1)
-    typer.echo("settings are valid")
+    echo("settings are valid")

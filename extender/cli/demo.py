@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from extender import __version__
+from extender.cli.printing import echo
 from extender.cli.serve import run
 from extender.cli.settings import ConfigOption, SetOption, load
 
@@ -21,7 +22,7 @@ def demo(
     from extender.kube.memory import MemoryCluster
 
     address = f"http://localhost:{port}"
-    typer.echo(
+    echo(
         f"Kerf {__version__} on a sample cluster at {address} - stop with Ctrl-C. In another terminal:\n"
         f"  {address}              # the page: open it in a browser\n"
         f"  curl -s {address}/readyz\n"

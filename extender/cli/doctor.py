@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from extender.cli.client.kerf import FAILED, AnswerError, CaFileOption, Kerf, Output, OutputOption, fail, show
@@ -146,7 +147,7 @@ def print_finding(told: Finding, console: Console) -> None:
     if told["series"]:
         table = Table("metric", "exporter", "unit", "series", box=None)
         for name, count in told["series"].items():
-            table.add_row(name, *_exporter_and_unit(name), str(count))
+            table.add_row(escape(name), *_exporter_and_unit(name), str(count))
         console.print(table)
     nodes = ", ".join(f"{count} {state}" for state, count in told["nodes"].items())
     console.print(f"nodes with GPUs: {nodes}", highlight=False)

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from extender.cli.client.kerf import FAILED, fail
-from extender.cli.settings import ContextOption, KubeconfigOption, api_server, cluster_settings
+from extender.cli.printing import echo
+from extender.cli.settings import ContextOption, KubeconfigOption, announce, api_server, cluster_settings
 
 
 def hand_in(
@@ -31,6 +32,7 @@ def hand_in(
 
     async def written(contents: dict[str, bytes]) -> str:
         server = api_server(cluster_settings(kubeconfig, context))
+        announce(server)
         await server.start()
         try:
             return await LearnedModels(server, namespace, name).hand_in(contents, replace=replace)
@@ -44,6 +46,6 @@ def hand_in(
     except (files.ModelError, ClusterError, msgspec.DecodeError) as error:
         fail(f"kerf hand-in: {error}", FAILED)
     if on_trial:
-        typer.echo(f"model {on_trial[:12]} is on trial; nothing is handed in (--replace takes its place)", err=True)
+        echo(f"model {on_trial[:12]} is on trial; nothing is handed in (--replace takes its place)", err=True)
         return
-    typer.echo(f"model {checked.manifest.sha256[:12]} is handed in to ConfigMap {to}", err=True)
+    echo(f"model {checked.manifest.sha256[:12]} is handed in to ConfigMap {to}", err=True)

@@ -3,10 +3,9 @@
 import logging
 import sys
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Any, Protocol
 
-import msgspec
-
+from extender.cli.printing import as_json, shown
 from extender.core.texts import printable
 
 
@@ -29,6 +28,9 @@ class TextFormatter(logging.Formatter):
         record.message = printable(record.message)
         return super().formatMessage(record)
 
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - its name in logging
+        return shown(super().formatException(ei))
+
 
 class JsonFormatter(logging.Formatter):
     """One JSON object a line."""
@@ -42,7 +44,7 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(entry).decode()
+        return as_json(entry, indent=None)
 
 
 def configure_logs(settings: LogOptions) -> None:

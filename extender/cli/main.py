@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from extender import __version__
+from extender.cli.printing import echo
 
 OTHER_COMMANDS: Final = "kerf.commands"
 """Entry points: commands of other packages, each a `typer.Typer`."""
@@ -86,7 +87,7 @@ def _own(name: str) -> typer.Typer:
 
 def _not_installed(name: str, why: str) -> Any:
     def complain() -> None:
-        typer.echo(f"kerf {name} needs a source checkout ({why}): run it there, as .venv/bin/kerf {name}", err=True)
+        echo(f"kerf {name} needs a source checkout ({why}): run it there, as .venv/bin/kerf {name}", err=True)
         raise typer.Exit(2)
 
     anything = {"ignore_unknown_options": True, "allow_extra_args": True}
@@ -98,7 +99,7 @@ app = typer.Typer(cls=LazyGroup, no_args_is_help=True, pretty_exceptions_enable=
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(__version__)
+        echo(__version__)
         raise typer.Exit
 
 

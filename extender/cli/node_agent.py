@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple, NoReturn
 
 import typer
 
+from extender.cli.printing import echo
+
 if TYPE_CHECKING:
     from extender.kube.transport import Transport
 
@@ -59,7 +61,7 @@ def node_agent(  # noqa: PLR0913, PLR0917 - options of a command
 
 
 def _fail(sentence: str, status: int) -> NoReturn:
-    typer.echo(sentence, err=True)
+    echo(sentence, err=True)
     raise typer.Exit(status)
 
 

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from extender.cli.client.kerf import USAGE, fail
+from extender.cli.printing import as_yaml, echo
 
 app = typer.Typer(help="Pipelines of Jobs: see docs/guides/pipelines.md.", no_args_is_help=True, add_completion=False)
 
@@ -43,7 +44,7 @@ def convert(
                 continue
             made.append(pipeline.manifest)
             for note in pipeline.notes:
-                typer.echo(f"{path}, document {number}: {note}", err=True)
+                echo(f"{path}, document {number}: {note}", err=True)
     if faults:
         fail("\n".join(faults), USAGE)
-    typer.echo(yaml.safe_dump_all(made, sort_keys=False).rstrip())
+    echo(as_yaml(*made))

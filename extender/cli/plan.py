@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from extender.cli.client.kerf import FAILED, USAGE, Output, OutputOption, fail, show
-from extender.cli.settings import ContextOption, KubeconfigOption, api_server, cluster_settings
+from extender.cli.settings import ContextOption, KubeconfigOption, announce, api_server, cluster_settings
 
 
 def plan(  # noqa: PLR0913, PLR0917 - options of a command
@@ -51,7 +51,7 @@ def plan(  # noqa: PLR0913, PLR0917 - options of a command
         given = sources.read_files(files or [])
         if given.nodes and apply:
             raise sources.SourceError(["--apply places pods on the cluster's own nodes; leave nodes out of -f"])
-        async with _looked_at(given, kubeconfig, context) as (source, transport):
+        async with _looked_at(given, kubeconfig, context, writes=apply) as (source, transport):
             source.waiting = [pod for pod in source.waiting if namespace in (None, pod.metadata.namespace)]
             view, pods, faults = sources.batch_of(source, reserve)
             made = PLANNERS[planner].make(view, pods, seed)
@@ -75,7 +75,9 @@ def plan(  # noqa: PLR0913, PLR0917 - options of a command
 
 
 @asynccontextmanager
-async def _looked_at(given: Any, kubeconfig: str | None, context: str | None) -> AsyncIterator[tuple[Any, Any]]:
+async def _looked_at(
+    given: Any, kubeconfig: str | None, context: str | None, *, writes: bool
+) -> AsyncIterator[tuple[Any, Any]]:
     """What is planned on, and whom to write to: the files' nodes and nobody, or the cluster's and its API server."""
     from extender.queueing import sources
 
@@ -83,6 +85,8 @@ async def _looked_at(given: Any, kubeconfig: str | None, context: str | None) ->
         yield given, None
         return
     transport = api_server(cluster_settings(kubeconfig, context))
+    if writes:
+        announce(transport)
     try:
         await transport.start()
         source = await sources.read_cluster(transport)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from extender.cli.client.kerf import fail
+from extender.cli.printing import echo
 
 if TYPE_CHECKING:
     from extender.kube.client import ApiServer
@@ -45,6 +46,11 @@ def cluster_settings(kubeconfig: str | None, context: str | None) -> "ClusterSet
     from extender.settings.cluster import ClusterSettings
 
     return ClusterSettings(kubeconfig=kubeconfig or "", context=context or "")
+
+
+def announce(api: "ApiServer") -> None:
+    """Say which cluster a command is about to write to, and as whom, before it asks anything."""
+    echo(f"writes to {api.told}", err=True)
 
 
 def api_server(cluster: "ClusterSettings") -> "ApiServer":

@@ -12,8 +12,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from extender.cli.client.kerf import FAILED, AnswerError, Kerf, Output, OutputOption, asks_kerf, console, fail, show
+from extender.cli.client.kerf import FAILED, AnswerError, Kerf, Output, OutputOption, asks_kerf, fail, show
 from extender.cli.client.tables import shortened
+from extender.cli.consoles import console
 from extender.core.resources.quantities import format_mib
 from extender.core.texts import printable
 

@@ -1,10 +1,9 @@
 """`kerf version`."""
 
-import typer
-
 from extender import __version__
+from extender.cli.printing import echo
 
 
 def version() -> None:
     """Print the version."""
-    typer.echo(__version__)
+    echo(__version__)

@@ -9,7 +9,7 @@ cores are busy (default view, docs/research/performance-history.md): about 5 % o
 import asyncio
 import ssl
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, cast
 
 import httptools
@@ -24,14 +24,25 @@ class ConnectionPool:
     """Connections to one server."""
 
     def __init__(
-        self, base: URL, *, headers: Mapping[str, str], tls: ssl.SSLContext | None, server_name: str, timeout_s: float
+        self,
+        base: URL,
+        *,
+        headers: Iterable[tuple[str, str]],
+        tls: ssl.SSLContext | None,
+        server_name: str,
+        timeout_s: float,
     ) -> None:
-        """`headers` go with every request; `server_name` is what the certificate has to be for, "" for the host."""
+        """`headers` go with every request, a name perhaps several times.
+
+        `server_name` is what the certificate has to be for, "" for the host.
+        """
         self._base_path = base.raw_path.rstrip("/")
         self._host, self._port = base.raw_host or "", base.port or 80
         self._tls = tls if base.scheme == "https" else None
         self._server_name = (server_name or self._host) if self._tls else None
-        self._fixed_head = _lines({"Host": base.raw_authority, "Accept-Encoding": "identity", **headers})
+        plain = ("Accept-Encoding", "identity")
+        others = [header for header in headers if header[0] != plain[0]]
+        self._fixed_head = _lines([("Host", base.raw_authority), plain, *others])
         self._timeout_s = timeout_s
         self._idle: deque[_Connection] = deque()
         self._slots = asyncio.Semaphore(MAX_CONNECTIONS)
@@ -49,7 +60,7 @@ class ConnectionPool:
             raise ValueError(f"{target[:200]!r} is no quoted path")
         length = b"" if body is None else b"Content-Length: %d\r\n" % len(body)
         head = b"%b %b HTTP/1.1\r\n%b%b%b\r\n" % (
-            method.encode(), target.encode(), self._fixed_head, _lines(headers), length,
+            method.encode(), target.encode(), self._fixed_head, _lines(headers.items()), length,
         )  # fmt: skip
         request = head + (body or b"")
         async with asyncio.timeout(self._timeout_s), self._slots:  # to wait for a connection counts, too
@@ -169,9 +180,11 @@ class _Connection(asyncio.Protocol):
             self._answer.set_exception(error)
 
 
-def _lines(headers: Mapping[str, str]) -> bytes:
+def _lines(headers: Iterable[tuple[str, str]]) -> bytes:
     """Headers as they are sent. Raises ValueError for what would be more than one line."""
-    for name, value in headers.items():
+    lines = bytearray()
+    for name, value in headers:
         if "\r" in value or "\n" in value:
             raise ValueError(f"header {name} has a line break")
-    return b"".join(f"{name}: {value}\r\n".encode("latin-1") for name, value in headers.items())
+        lines += f"{name}: {value}\r\n".encode()
+    return bytes(lines)

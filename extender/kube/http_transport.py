@@ -115,6 +115,7 @@ class HttpTransport:
     async def _send(
         self, method: str, path: str, query: Query | None, body: bytes | None, limit: aiohttp.ClientTimeout
     ) -> aiohttp.ClientResponse:
+        headers = await self.headers(method, body)  # by which the session may have been made anew
         if self._session is None:
             raise RuntimeError("an API server is used before start()")
         return await self._session.request(
@@ -122,7 +123,7 @@ class HttpTransport:
             URL(self._host + path, encoded=True),
             params=query,
             data=body,
-            headers=await self.headers(method, body),
+            headers=headers,
             timeout=limit,
             **self._extra,
         )

@@ -30,6 +30,8 @@ METRICS: Final = "/metrics"
 _PAGE_FILES: Final = "/page/"
 _FILES_A_CALL: Final = 10
 """A page is some forty files; one that is refused leaves it blank."""
+_PAGES: Final = frozenset({"/", "/docs"})
+"""To which pages of other sites may lead: a browser shows them, and tells the other site nothing."""
 OPERATED: Final = frozenset({"/defrag/apply", "/defrag/stop"})
 """What moves pods: for operators alone, wherever they are."""
 OPERATOR: Final = "kerf.operator"
@@ -112,6 +114,8 @@ class Guard:
         if operator := self._operator(headers):
             scope[OPERATOR] = True
             return operator, None
+        if refusal := _of_another_site(scope["path"], headers):
+            return f"{client}, pages of other sites", refusal
         if scope["path"] in OPERATED:
             return client, _NO_OPERATORS if self._operators is None else _NO_OPERATOR
         if self._open_to_all:
@@ -123,7 +127,8 @@ class Guard:
         if scope.get("state", {}).get(CLIENT_CERTIFICATE):
             return client, None
         if address is not None and address.is_loopback:
-            return client, _foreign(headers, self._hosts)
+            refusal = _foreign(headers, self._hosts)
+            return f"{client}, pages of other sites" if refusal else client, refusal
         if self._tokens is not None:
             detail = "send a token, as `Authorization: Bearer TOKEN` or as the password of any user"
             return client, Refusal(401, detail, _CHALLENGES)
@@ -144,8 +149,24 @@ class Guard:
 def foreign_page(scope: Scope, hosts: Collection[str]) -> Refusal | None:
     """Why a call of a verb is refused: a browser makes it, for a page that is not Kerf's own."""
     headers = dict(scope["headers"])
+    if refusal := _of_another_site(scope["path"], headers):
+        return refusal
     # Browsers send an origin with every POST, kube-scheduler never does.
     return _foreign(headers, hosts) if b"origin" in headers else None
+
+
+def _of_another_site(path: str, headers: dict[bytes, bytes]) -> Refusal | None:
+    """Why what a browser asks is refused, by what it says itself of who wants it: images and scripts have no origin."""
+    site = headers.get(b"sec-fetch-site", b"none")
+    if site in (b"none", b"same-origin"):  # typed, a bookmark, or Kerf's own page
+        return None
+    if (
+        path in _PAGES
+        and headers.get(b"sec-fetch-mode") == b"navigate"
+        and headers.get(b"sec-fetch-dest") == b"document"
+    ):
+        return None  # a link was followed
+    return Refusal(403, f"asked by a page of another site ({site[:20].decode('latin-1')}): those may not call this")
 
 
 def _foreign(headers: dict[bytes, bytes], hosts: Collection[str]) -> Refusal | None:
@@ -225,7 +246,7 @@ def _host_name(authority: bytes) -> str:
 
 def _is_local(host: str) -> bool:
     """Whether no name server has a say in where a name leads."""
-    if host == "localhost" or host.endswith(".localhost"):
+    if host == "localhost":  # and not its subdomains: each is a site, of as many connections as a browser likes
         return True
     try:
         ipaddress.ip_address(host)

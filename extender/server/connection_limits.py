@@ -1,4 +1,5 @@
-"""How many connections there may be, and for how long a request may take to come in and an answer to be taken.
+"""How many connections there may be, for how long a request may take to come in and an answer to be taken, and how
+much of bodies may be on its way (`bodies`).
 
 Nobody is locked out by others: where there are too many connections, one that waits for the rest of a request, or for
 a next one, makes room, of the address that has most. Those that have called kube-scheduler's verbs go last, and those
@@ -8,7 +9,11 @@ with a certificate never do.
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
+
+from extender.server.bodies import Bodies
+
+DEFAULT_BODY_BYTES: Final = 128 << 20
 
 
 class Connection(Protocol):
@@ -30,7 +35,7 @@ class Connection(Protocol):
         """Close it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """What a client may take."""
 
@@ -39,6 +44,11 @@ class Limits:
     """Within which a client takes what is written, but for what sockets buffer."""
     connections: int = 1024
     connections_each: int = 256
+    """From one address."""
+    body_bytes: int = DEFAULT_BODY_BYTES
+    """Of bodies on their way, in each pool (`Bodies`)."""
+    verbs_by_certificate: bool = False
+    """Whether verbs are answered to those with a certificate alone: then to call one without gains nothing."""
 
 
 @dataclass
@@ -50,6 +60,10 @@ class Doors:
     _num_of: Counter[str] = field(default_factory=Counter)
     num_turned_out: int = 0
     """Connections closed for others."""
+    bodies: Bodies = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.bodies = Bodies(self.limits.body_bytes)
 
     @property
     def num_open(self) -> int:

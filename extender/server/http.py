@@ -1,6 +1,7 @@
 """HTTP connections whose requests come in within their time, and whose answers are taken within theirs."""
 
 import asyncio
+import logging
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -11,7 +12,9 @@ CLIENT_CERTIFICATE = "client_certificate"
 """In the state of a request that came with a certificate which the TLS context has verified."""
 
 
-VERBS = frozenset({b"/filter", b"/prioritize", b"/preempt", b"/bind"})
+VERBS = frozenset({b"/filter", b"/prioritize", b"/preempt", b"/bind", b"/others/filter", b"/others/prioritize"})
+_quiet = logging.getLogger("uvicorn.error.connections")
+_quiet.setLevel(logging.ERROR)  # uvicorn warns of each request that is none: whoever reaches a port would fill the log
 _MAX_HEAD_BYTES = 1 << 16
 _MAX_AHEAD = 16
 """Requests that a client may send before earlier ones are answered. No caller of Kerf's sends any, and uvicorn, which
@@ -23,6 +26,7 @@ class Protocol(HttpToolsProtocol):
 
     def __init__(self, *args: Any, doors: Doors | None = None, **named: Any) -> None:
         super().__init__(*args, **named)
+        self.logger = _quiet
         self._doors = doors or Doors()
         self.address, self.certified, self.scheduling, self.since = "", False, False, 0.0
         self._coming_in: asyncio.TimerHandle | None = None
@@ -49,6 +53,7 @@ class Protocol(HttpToolsProtocol):
         self._end()
         self._taken()
         self._doors.leave(self)
+        self._doors.bodies.ended(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -70,11 +75,23 @@ class Protocol(HttpToolsProtocol):
         if len(self.pipeline) > _MAX_AHEAD:
             self.leave()
 
+    def on_body(self, body: bytes) -> None:
+        super().on_body(body)
+        if not self.cycle.response_complete:  # what comes after an answer is not kept
+            of_verb = self.scope["raw_path"] in VERBS
+            self._doors.bodies.came(self, len(body), self.loop.time(), of_verb=of_verb)
+
     def on_message_complete(self) -> None:
         super().on_message_complete()
         self._end()
         self._head_bytes, self.since = 0, self.loop.time()
-        self.scheduling = self.scheduling or self.scope["raw_path"] in VERBS
+        if self.scope["raw_path"] in VERBS and not self._doors.limits.verbs_by_certificate:
+            self.scheduling = True
+            self._doors.bodies.knows(self.address)
+
+    def on_response_complete(self) -> None:
+        self._doors.bodies.ended(self)
+        super().on_response_complete()
 
     def pause_writing(self) -> None:
         super().pause_writing()

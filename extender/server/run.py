@@ -17,8 +17,9 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.config import STARTUP_FAILURE
 
+from extender.core.resources.quantities import MIB
 from extender.server.certificates import CertificateFiles, Certificates
-from extender.server.connection_limits import Doors, Limits
+from extender.server.connection_limits import DEFAULT_BODY_BYTES, Doors, Limits
 from extender.server.handshakes import Accepted
 from extender.server.http import Protocol
 from extender.server.read_only import ReadOnly
@@ -40,7 +41,13 @@ _LARGE_BYTES = 2 * 2**20
 _GC_THRESHOLDS = (50_000, 20, 50)
 _SWITCH_S = 0.001
 """The loop waits no longer than that for a thread that plans."""
-_READ_ONLY_CONNECTIONS, _READ_ONLY_CONNECTIONS_EACH = 64, 16
+_READ_ONLY_CONNECTIONS = 64
+_READ_ONLY_CONNECTIONS_EACH = 16
+_READ_ONLY_BODY_BYTES = 4 << 20
+_BODIES = 2
+"""Of the largest that kube-scheduler may send: as many at once, of it, and as many of all others."""
+_WEBHOOK_BODIES = 16
+"""The same of the API server, where nothing else is served; its largest are smaller."""
 
 
 def keep_what_is_there() -> None:
@@ -70,7 +77,8 @@ class DrainingServer(uvicorn.Server):
         async with self._app.router.lifespan_context(self._app):
             if self._app.state.service.certified is not None:
                 await self._app.state.service.certified()
-            self.config.http = _protocols(self._settings)  # type: ignore[assignment]
+            body_bytes = _body_bytes(self._app.state.service.settings)
+            self.config.http = _protocols(self._settings, body_bytes)  # type: ignore[assignment]
             await super().serve(sockets)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -84,7 +92,12 @@ class DrainingServer(uvicorn.Server):
         """Once the other port is open: who is told that all is well may call that one."""
         config = _config(ReadOnly(self._app), self._settings, http=Protocol)
         config.load()
-        limits = Limits(self._settings.request_s, 30.0, _READ_ONLY_CONNECTIONS, _READ_ONLY_CONNECTIONS_EACH)
+        limits = Limits(
+            request_s=self._settings.request_s,
+            connections=_READ_ONLY_CONNECTIONS,
+            connections_each=_READ_ONLY_CONNECTIONS_EACH,
+            body_bytes=_READ_ONLY_BODY_BYTES,
+        )
         made = partial(Protocol, config=config, server_state=self.server_state, app_state={}, doors=Doors(limits))
         try:
             self.servers.append(await asyncio.get_running_loop().create_server(made, host, port))
@@ -160,14 +173,31 @@ def _return_memory() -> None:
         mallopt(parameter, value)
 
 
-def _protocols(settings: ServerSettings) -> Callable[..., asyncio.Protocol]:
-    """What makes the protocol of a new connection. Raises CertificateError."""
-    doors = Doors(Limits(settings.request_s, settings.max_connections, settings.max_connections_each))
+def _protocols(settings: ServerSettings, body_bytes: int = DEFAULT_BODY_BYTES) -> Callable[..., asyncio.Protocol]:
+    """What makes the protocol of a new connection; `body_bytes` as of Limits. Raises CertificateError."""
+    doors = Doors(
+        Limits(
+            request_s=settings.request_s,
+            connections=settings.max_connections,
+            connections_each=settings.max_connections_each,
+            body_bytes=body_bytes,
+            verbs_by_certificate=settings.tls_client_ca_file is not None,
+        )
+    )
     if settings.tls_cert_file is None or settings.tls_key_file is None:
         return partial(Protocol, doors=doors)
     files = CertificateFiles(settings.tls_cert_file, settings.tls_key_file, settings.tls_client_ca_file)
     context = Certificates(files).listen()
     return lambda **named: Accepted(Protocol(**named, doors=doors), context, doors)
+
+
+def _body_bytes(settings: Settings) -> int:
+    """Most bytes of bodies on their way, as of Limits."""
+    if settings.webhook.alone:
+        return _WEBHOOK_BODIES * settings.webhook.max_body_mib * MIB
+    return (
+        _BODIES * max(settings.server.max_body_mib, settings.access.max_body_mib, settings.webhook.max_body_mib) * MIB
+    )
 
 
 def _risks(settings: Settings) -> list[str]:

@@ -22,12 +22,14 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from extender.cli.consoles import PlainConsole
+
 JsonOption = Annotated[str | None, typer.Option("--json", help="File for the figures; - is standard output.")]
 
 
 def console_on(stream: TextIO) -> Console:
     """Files and pipes have no width of their own; the tables need 110 columns."""
-    return Console(file=stream, width=None if stream.isatty() else 110, highlight=False)
+    return PlainConsole(file=stream, width=None if stream.isatty() else 110, highlight=False, emoji=False)
 
 
 def errors() -> Console:
@@ -100,7 +102,7 @@ def publish(report: dict[str, Any], tables: list[Table], json: str | None) -> Co
     if json is not None:
         text = json_format.dumps(report, indent=2) + "\n"
         if json == "-":
-            sys.stdout.write(text)
+            sys.stdout.write(text)  # in ASCII
         else:
             with telling_faults():
                 Path(json).write_text(text)

@@ -56,7 +56,7 @@ class Server:
         listening = await asyncio.start_server(self.serve, "127.0.0.1", 0)
         port = listening.sockets[0].getsockname()[1]
         url = URL(f"http://127.0.0.1:{port}{path}")
-        pool = ConnectionPool(url, headers={"Accept": "x"}, tls=None, server_name="", timeout_s=timeout_s)
+        pool = ConnectionPool(url, headers=[("Accept", "x")], tls=None, server_name="", timeout_s=timeout_s)
         try:
             yield pool
         finally:

@@ -190,9 +190,7 @@ def test_a_certificate_opens() -> None:
     assert passed == ["/nodes"]
 
 
-@pytest.mark.parametrize(
-    "host", ["localhost", "localhost:8888", "127.0.0.1:8888", "[::1]:8888", "kerf.localhost", "proxy"]
-)
+@pytest.mark.parametrize("host", ["localhost", "localhost:8888", "127.0.0.1:8888", "[::1]:8888", "proxy"])
 def test_a_browser_on_this_machine_reads_by_its_own_names(host: str) -> None:
     service = Service(access__hosts=["proxy"])
     for headers in ({"host": host}, {"host": host, "origin": f"http://{host}"}):
@@ -209,6 +207,12 @@ def test_a_browser_on_this_machine_reads_by_its_own_names(host: str) -> None:
         {"host": "localhost:8888", "origin": "http://evil.example"},
         {"host": "localhost:8888", "origin": "http://localhost:9999"},
         {"host": "localhost:8888", "origin": "null"},
+        {"host": "a1.localhost:8888"},
+        {"host": "a1.localhost:8888", "origin": "http://a1.localhost:8888"},
+        {"host": "localhost.:8888"},
+        {"host": "localhost:8888", "sec-fetch-site": "cross-site"},
+        {"host": "localhost:8888", "sec-fetch-site": "same-site"},
+        {"host": "localhost:8888", "origin": "http://localhost:8888", "sec-fetch-site": "cross-site"},
     ],
 )
 def test_pages_of_other_sites_neither_read_nor_bind(headers: dict[str, str]) -> None:
@@ -218,6 +222,45 @@ def test_pages_of_other_sites_neither_read_nor_bind(headers: dict[str, str]) -> 
     if "origin" in headers:
         answer = service("/bind", method="POST", body=b"{}", headers=headers)
         assert (answer.status, list(answer.json())) == (403, ["Error"])
+
+
+SITES = ["cross-site", "same-site"]
+
+
+@pytest.mark.parametrize("site", SITES)
+def test_images_and_scripts_of_other_sites_get_nothing_by_whatever_a_browser_sends_by_itself(
+    tokens: Path, site: str
+) -> None:
+    by_page = {"sec-fetch-site": site, "sec-fetch-mode": "no-cors", "sec-fetch-dest": "image"}
+    basic = base64.b64encode(f"anybody:{TOKEN}".encode()).decode()
+    service = Service(access__token_file=str(tokens))
+    for path in ("/", "/live", "/nodes", "/page/main.js"):
+        for headers in (by_page, {**by_page, "authorization": f"Basic {basic}"}):
+            assert service(path, headers=headers).status == 403
+    for verb in ("/bind", "/gate", "/mutate"):
+        assert service(verb, method="POST", body=b"{}", headers=by_page).status == 403
+    assert Service(access__open_to="all")("/nodes", "10.1.2.3", headers=by_page).status == 403
+
+
+@pytest.mark.parametrize("site", SITES)
+def test_a_link_to_the_page_may_be_followed_from_anywhere(site: str) -> None:
+    followed = {"sec-fetch-site": site, "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+    service = Service()
+    assert service("/", headers=followed).status == service("/docs", headers=followed).status == 200
+    assert service("/live", headers=followed).status == service("/nodes", headers=followed).status == 403
+    assert service("/", headers={**followed, "sec-fetch-dest": "iframe"}).status == 403
+
+
+@pytest.mark.parametrize(
+    "by_page",
+    [{"host": "a7.localhost:8888"}, {"sec-fetch-site": "cross-site"}, {"origin": "http://evil.example"}],
+    ids=["a name of its own", "an image", "a script"],
+)
+def test_a_page_in_a_browser_takes_nothing_of_the_operators_rate(by_page: dict[str, str]) -> None:
+    service = Service(access__calls_per_s=0.001, access__burst=3)
+    assert [service("/live", headers=by_page).status for _ in range(5)] == [403, 403, 403, 429, 429]
+    own = {"host": "localhost:8888", "sec-fetch-site": "same-origin"}
+    assert [service("/version", headers=own).status for _ in range(3)] == [200, 200, 200]
 
 
 def test_one_client_can_not_keep_it_busy(tokens: Path) -> None:

@@ -20,10 +20,10 @@ import typer
 from rich.console import Console
 
 from extender.cli.client.port_forwards import Cluster, ClusterError, KerfPod
+from extender.cli.consoles import console
+from extender.cli.printing import as_json, as_yaml, echo
 
 _TIMEOUT_S = 30.0
-_PLAIN_WIDTH = 160
-"""Columns of a table that goes to a file or a pipe."""
 
 
 class Output(StrEnum):
@@ -105,6 +105,12 @@ class Kerf:
     def namespace(self) -> str:
         """Of pods that are named without one: as kubectl where its cluster is asked."""
         return self._cluster.namespace() if self._as_kubectl else "default"
+
+    def announce(self) -> None:
+        """Say which Kerf is about to be told to write, in which cluster and as whom, before it is asked anything."""
+        address = self._base()
+        by = f" by {self._cluster.told()}" if self._forwards else ""
+        echo(f"writes through Kerf at {address}{by}", err=True)
 
     def ask(self, path: str, body: Any = None, timeout_s: float = _TIMEOUT_S) -> Any:
         """GET, or POST where there is a body; the JSON of the answer. Raises AnswerError.
@@ -205,24 +211,16 @@ def show(answer: Any, output: Output, table: Callable[[Console], None]) -> None:
     """Print an answer; `table` does it for people."""
     match output:
         case Output.JSON:
-            typer.echo(json.dumps(answer, indent=2, ensure_ascii=False))
+            echo(as_json(answer))
         case Output.YAML:
-            import yaml
-
-            typer.echo(yaml.safe_dump(answer, sort_keys=False, allow_unicode=True).rstrip())
+            echo(as_yaml(answer))
         case Output.TABLE:
             table(console())
 
 
-def console() -> Console:
-    """Standard output: in colour on a terminal only, and never with NO_COLOR."""
-    found = Console(highlight=False, no_color=bool(os.environ.get("NO_COLOR")) or None)
-    return found if found.is_terminal else Console(highlight=False, width=_PLAIN_WIDTH)
-
-
 def fail(text: str, status: int) -> NoReturn:
     """End the command with a sentence on standard error."""
-    typer.echo(text, err=True)
+    echo(text, err=True)
     raise typer.Exit(status)
 
 

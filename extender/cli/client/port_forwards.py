@@ -40,6 +40,17 @@ class Cluster:
         except ClusterError:
             return "default"
 
+    def told(self) -> str:
+        """Which cluster it is, and as whom kubectl asks it, in words."""
+        try:
+            view = json.loads(self._said("config", "view", "--minify", "-o", "json"))
+            server = view["clusters"][0]["cluster"]["server"]
+            user = (view.get("users") or [{}])[0]
+        except (ClusterError, ValueError, LookupError, TypeError):
+            return "the cluster that kubectl asks"
+        acting = f", acting as {impersonated}" if (impersonated := (user.get("user") or {}).get("as")) else ""
+        return f"{server}, context {view.get('current-context')}, user {user.get('name')}{acting}"
+
     def command(self) -> str:
         """What a person types to reach the Kerf that is installed; where that isn't known, with words to fill in."""
         try:

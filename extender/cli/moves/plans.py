@@ -11,6 +11,7 @@ from rich.table import Table
 
 from extender.cli.client.kerf import FAILED, PENDING, USAGE, AnswerError, Kerf, Output, fail, show
 from extender.cli.client.manifests import with_file
+from extender.cli.printing import echo
 
 _BAD_QUESTION: Final = 400
 _ANSWER_S: Final = 300.0
@@ -25,6 +26,8 @@ _TYPED: Final = {"for": "--for", "empty": "NODE", "nodes": "--nodes", "priority"
 
 def make_room(kerf: Kerf, question: dict[str, Any], output: Output, *, apply: bool, files: Sequence[str] = ()) -> None:
     """Ask how room could be made, print it, and have it made where that is wanted; `files` hold manifests of it."""
+    if apply:
+        kerf.announce()
     try:
         answer = kerf.ask("/defrag", question, timeout_s=_ANSWER_S)
     except AnswerError as error:
@@ -46,7 +49,7 @@ def _as_typed(text: str) -> str:
 
 def _have_made(kerf: Kerf, answer: Any) -> None:
     if not answer["id"]:
-        typer.echo("nobody has to move", err=True)
+        echo("nobody has to move", err=True)
         return
     try:
         begun = kerf.ask("/defrag/apply", {"id": answer["id"]})["id"]
@@ -58,7 +61,7 @@ def _have_made(kerf: Kerf, answer: Any) -> None:
 def _follow(kerf: Kerf, plan: str) -> None:
     """Tell how far a plan is until it is over. It goes on when this command ends."""
     told: dict[str, str] = {}
-    typer.echo(f"carrying out plan {plan}; it goes on if you leave (kerf defrag --stop stops it)", err=True)
+    echo(f"carrying out plan {plan}; it goes on if you leave (kerf defrag --stop stops it)", err=True)
     while True:
         try:
             state = kerf.ask("/defrag")
@@ -69,23 +72,24 @@ def _follow(kerf: Kerf, plan: str) -> None:
         for move in state["moves"]:
             stage = f"{move['stage']}{f' ({why})' if (why := move['why']) else ''}"
             if told.get(move["pod"], "planned") != stage:
-                typer.echo(f"{move['pod']} to {move['to']}: {stage}", err=True)
+                echo(f"{move['pod']} to {move['to']}: {stage}", err=True)
                 told[move["pod"]] = stage
         if state["phase"] not in _UNDER_WAY:
             break
         time.sleep(_LOOK_S)
     if state["why"]:
         fail(f"stopped: {state['why']}", FAILED)
-    typer.echo("done", err=True)
+    echo("done", err=True)
 
 
 def stop(kerf: Kerf) -> None:
     """Have nobody evicted any more."""
+    kerf.announce()
     try:
         stopped = kerf.ask("/defrag/stop", {"why": "kerf defrag --stop"})["stopped"]
     except AnswerError as error:
         fail(str(error), FAILED)
-    typer.echo("stopped: the move under way is finished" if stopped else "nothing was under way")
+    echo("stopped: the move under way is finished" if stopped else "nothing was under way")
 
 
 def _print(question: Any, answer: Any, console: Console) -> None:

@@ -5,12 +5,12 @@ from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import urlencode
 
-import typer
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from extender.cli.client.kerf import FAILED, USAGE, AnswerError, Kerf, Output, fail, show
+from extender.cli.printing import echo
 from extender.cli.reports.forms import hours, time_of
 from extender.cli.reports.sheets import Form, as_csv
 
@@ -45,12 +45,12 @@ def show_over_time(kerf: Kerf, since: str, step: str, source: str, form: Form) -
         )
     if note := told.get("note"):
         began = f" since {time_of(told['knownSince'])}" if told["knownSince"] else ""
-        typer.echo(f"{note}: this is what Kerf has counted itself{began}", err=True)
+        echo(f"{note}: this is what Kerf has counted itself{began}", err=True)
     rows = told["steps"]
     match form:
         case Form.CSV:
             dated = [row | {"from": datetime.fromtimestamp(row["at"], UTC).isoformat()} for row in rows]
-            typer.echo(as_csv(("from", "seconds", *_AMOUNTS), dated), nl=False)
+            echo(as_csv(("from", "seconds", *_AMOUNTS), dated), nl=False)
         case Form.JSON:
             totals = {name: round(sum(row[name] for row in rows), 6) for name in _AMOUNTS}
             answer = {"rows": rows, "totals": totals} | {name: told[name] for name in _TOLD}

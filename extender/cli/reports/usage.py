@@ -13,6 +13,7 @@ from rich.text import Text
 
 from extender.cli.client.kerf import FAILED, USAGE, AnswerError, Kerf, Output, asks_kerf, fail, show
 from extender.cli.client.tables import age
+from extender.cli.printing import echo
 from extender.cli.reports.forms import hours, part, time_of
 from extender.cli.reports.over_time import BAD_REQUEST, TIMEOUT_S, show_over_time
 from extender.cli.reports.sheets import Form, FormOption, as_csv
@@ -67,13 +68,13 @@ def usage(
             fail(f"--since {since}: {str(error).removeprefix('since: ')}", USAGE)
         fail(str(error), FAILED)
     if told.get("note"):
-        typer.echo(f"{told['note']}: this is what Kerf has counted itself since {time_of(told['since'])}", err=True)
+        echo(f"{told['note']}: this is what Kerf has counted itself since {time_of(told['since'])}", err=True)
     if idle and told["idle"] is None:
         fail("another replica leads, and it alone knows which pods are idle", FAILED)
     rows = told["idle"]["items"] if idle else told["rows"]
     match output:
         case Form.CSV:
-            typer.echo(as_csv(_IDLE_COLUMNS if idle else _columns(by, told), rows), nl=False)
+            echo(as_csv(_IDLE_COLUMNS if idle else _columns(by, told), rows), nl=False)
         case Form.JSON:
             answer = {"rows": rows, "totals": _without_items(told["idle"])} if idle else _as_json(told)
             show(answer, Output.JSON, lambda console: None)

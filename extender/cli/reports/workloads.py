@@ -13,6 +13,7 @@ from rich.text import Text
 
 from extender.cli.client.kerf import FAILED, USAGE, AnswerError, Kerf, Output, asks_kerf, fail, show
 from extender.cli.client.tables import age
+from extender.cli.printing import echo
 from extender.cli.reports.sheets import Form, FormOption, as_csv
 from extender.core.texts import printable
 
@@ -96,7 +97,7 @@ def workloads(  # noqa: PLR0913, PLR0917 - options of a command
         fail(str(error), FAILED)
     match output:
         case Form.CSV:
-            typer.echo(_sheet(told), nl=False)
+            echo(_sheet(told), nl=False)
         case Form.JSON:
             show(told, Output.JSON, lambda console: None)
         case Form.TABLE:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from extender.cli.client.kerf import FAILED, USAGE, fail
-from extender.cli.settings import ContextOption, KubeconfigOption, api_server, cluster_settings
+from extender.cli.printing import as_yaml, echo
+from extender.cli.settings import ContextOption, KubeconfigOption, announce, api_server, cluster_settings
 
 if TYPE_CHECKING:
     from extender.cli.install.kerf import Installed
@@ -66,6 +67,8 @@ def give(  # noqa: PLR0913, PLR0917 - options of a command
 
 async def _run(asked: _Asked, kubeconfig: str | None, context: str | None) -> None:
     api = api_server(cluster_settings(kubeconfig, context))
+    if not asked.dry_run:
+        announce(api)
     await api.start()
     try:
         from extender.cli.install.dra import checks, facts, policies
@@ -94,8 +97,6 @@ async def _run(asked: _Asked, kubeconfig: str | None, context: str | None) -> No
 
 
 async def _take(api: "ApiServer", asked: _Asked, installed: "Installed | None", account: str, user: str) -> None:
-    import yaml
-
     from extender.cli.install.access import missing
     from extender.cli.install.dra import checks, facts, giving, policies
     from extender.cli.install.rights import ALLOCATING
@@ -120,7 +121,7 @@ async def _take(api: "ApiServer", asked: _Asked, installed: "Installed | None", 
         if not any(name.endswith(policies.TOLERATIONS) for name in await policies.in_force(api)):
             written += policies.tolerations()
         _say(f"would be held for {asked.settle_s:g} s, then")
-        typer.echo(yaml.safe_dump_all(written, sort_keys=False).rstrip())
+        echo(as_yaml(*written))
         return
     await giving.take(api, asked.driver, asked.pools, account.partition("/")[0], user, asked.settle_s, _say)
 
@@ -148,4 +149,4 @@ async def _give_back(api: "ApiServer", asked: _Asked, account: str) -> None:
 
 
 def _say(sentence: str) -> None:
-    typer.echo(sentence)
+    echo(sentence)
