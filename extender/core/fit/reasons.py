@@ -98,25 +98,30 @@ def sentence(reason: Reason, request: GpuRequest, available: int) -> str:
         return set_aside_words(available) if reason is Reason.SET_ASIDE else _WHOEVER_ASKS[reason]
     if request.devices is not None and reason in _OF_DEVICES:
         return f"needs {request}, {_OF_DEVICES[reason]}"
+    if reason in _NOT_KNOWN:
+        return f"needs {request}, {_NOT_KNOWN[reason]}"
+    return f"needs {request}, {_of_number(reason, request, available)}"
+
+
+def _of_number(reason: Reason, request: GpuRequest, available: int) -> str:
+    """What is here of what is needed."""
     match reason:
         case Reason.NO_GPUS:
-            return f"needs {request}, {left_out_words(LeftOut(available))}"
-        case Reason.MODEL_UNKNOWN | Reason.MEMORY_UNKNOWN:
-            return f"needs {request}, {_NOT_KNOWN[reason]}"
+            return left_out_words(LeftOut(available))
         case Reason.NOT_THIS_KIND | Reason.KEPT_APART:
-            return f"needs {request}, {(_apart if reason is Reason.KEPT_APART else _other_kind)(request)}"
+            return (_apart if reason is Reason.KEPT_APART else _other_kind)(request)
         case Reason.COMPUTE_BUSY:
-            return f"needs {request}, best here: {available} milli of one GPU free"
+            return f"best here: {available} milli of one GPU free"
         case Reason.MEMORY_BUSY:
-            return f"needs {request}, best here: {format_mib(available)} of one GPU free"
+            return f"best here: {format_mib(available)} of one GPU free"
         case Reason.OCCUPIED:
-            return f"needs {request}, free by bookings but in use by unknown processes, or faulty"
+            return "free by bookings but in use by unknown processes, or faulty"
         case Reason.TOTAL_TOO_SMALL:
-            return f"needs {request}, best here: {format_mib(available)} installed"
+            return f"best here: {format_mib(available)} installed"
         case Reason.TOTAL_BUSY:
-            return f"needs {request}, best here: {format_mib(available)} free"
+            return f"best here: {format_mib(available)} free"
         case _:
-            return f"needs {request}, best here: {available} {_HERE[reason]}"
+            return f"best here: {available} {_HERE[reason]}"
 
 
 def set_aside_words(num_pods: int) -> str:

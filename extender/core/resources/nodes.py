@@ -71,12 +71,15 @@ class LeftOut(IntEnum):
     """Its plugin takes pods one by one, from an extender alone."""
     TOO_MANY = 4
     """It has more than MAX_GPUS_PER_NODE: so many count."""
+    NONE_HEALTHY = 5
+    """The kubelet has GPUs, and offers none: its plugin is down, or all are unhealthy."""
 
 
 LEFT_OUT_WORDS: Final = {
     LeftOut.UNREADABLE: "what is written on the node of its GPUs can't be read",
     LeftOut.PLUGIN_GONE: "a device plugin has left its records behind, and none offers GPUs",
     LeftOut.ONE_BY_ONE: "its device plugin takes pods from an extender alone",
+    LeftOut.NONE_HEALTHY: "the kubelet knows GPUs here and offers none: their plugin is down, or they are unhealthy",
     LeftOut.TOO_MANY: f"of one node {MAX_GPUS_PER_NODE} GPUs are counted, no more",
 }
 

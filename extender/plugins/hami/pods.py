@@ -214,14 +214,14 @@ def _read_slot(text: str) -> _Held:
     """One container's devices: `uuid,type,memory MiB,cores:` each. Raises UnreadableError."""
     held: _Held = {}
     for device in text.split(":"):
-        if not device.strip():
-            continue
-        items = device.split(",")
-        if len(items) < 4 or not items[0].strip():
+        items = [item.strip() for item in device.split(",")]
+        if not any(items) or (items[:1] == [""] and set(items) <= {"", "0", _TYPE}):
+            continue  # of a container without GPUs: nothing, or a device of zeros: ",,0,0:"
+        if len(items) < 4 or not items[0]:
             raise UnreadableError(f"{shorten(device)!r} is not a device")
-        uuid = items[0].strip().split("[")[0]  # up to v2.9 a MIG instance was written behind its GPU: "GPU-...[0-1]"
+        uuid = items[0].split("[")[0]  # up to v2.9 a MIG instance was written behind its GPU: "GPU-...[0-1]"
         mib, cores = whole_number(items[2], "memory"), whole_number(items[3], "cores")
-        if uuid != items[0].strip():
+        if uuid != items[0]:
             mib, cores = 0, _ALL_CORES  # of a partitioned GPU nothing else is given
         known_mib, known_cores = held.get(uuid, (0, 0))
         held[uuid] = known_mib + mib, known_cores + cores
