@@ -111,6 +111,7 @@ def with_conditions(pod: objects.Pod, asked: GpuRequest, chosen: Mapping[str, st
         memory_each_mib=asked.memory_each_mib,
         memory_each_percent=asked.memory_each_percent,
         memory_total_mib=asked.memory_total_mib,
+        containers=asked.containers,
     )
     return replace(request, gpus=gpus)
 

@@ -53,7 +53,8 @@ class Hami(DevicePlugin):
             if theirs in annotations and (written := translate(annotations[theirs]))
         }
         own = asks_any(pod.spec, self.resources)
-        asked = pods.read_request(containers_of(pod.spec)) if own or chosen else None
+        policy = annotations.get(pods.GPU_POLICY, "").strip()
+        asked = pods.read_request(containers_of(pod.spec), policy) if own or chosen else None
         if asked is None:
             return None
         mode = annotations.get(pods.MODE, "")
