@@ -66,6 +66,8 @@ class Cluster:
     """(N,) where it gives time slices of the GPUs that Kerf chooses."""
     set_aside: Ints
     """(N,) pods that failed on a node soon after their start, where it takes no more for that; 0 where it does."""
+    left_out: npt.NDArray[np.int8]
+    """(N,) LeftOut: why nothing of a node is given, or not all of it; 0 where all of it is."""
     gpu_slices: Ints
     """(N, G) time slices of each GPU that somebody is known to hold; they count among `untracked_units`."""
     gpu_free_milli: Ints

@@ -165,6 +165,8 @@ class Condition(Object):
     status: str = ""
     reason: str = ""
     message: str = ""
+    last_heartbeat_time: str | None = msgspec.field(name="lastHeartbeatTime", default=None)
+    """Of a node's, by its own clock."""
 
 
 class Ended(Object, rename="camel"):

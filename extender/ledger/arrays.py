@@ -225,6 +225,7 @@ class ClusterArrays:
         self._arrays["plugin_picks"][row] = offer.plugin_picks
         self._arrays["slices_led"][row] = offer.slices_led
         self._arrays["set_aside"][row] = offer.set_aside
+        self._arrays["left_out"][row] = offer.left_out
         self._arrays["num_served"][row] = self._arrays["num_unserved"][row] = 0
         self._arrays["untracked_units"][row] = min(offer.withheld_units, _MAX_UNTRACKED)
         self._fill(row, "gpu_model", [self._model_idx.setdefault(gpu.model, len(self._model_idx)) for gpu in gpus])

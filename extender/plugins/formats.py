@@ -14,7 +14,7 @@ from extender.core.annotations import (
     read_request,
 )
 from extender.core.resources.gpu_models import UNKNOWN_MODEL
-from extender.core.resources.nodes import Gpu, GpuUnit, NodeOffer
+from extender.core.resources.nodes import MAX_GPUS_PER_NODE, Gpu, GpuUnit, LeftOut, NodeOffer
 from extender.core.resources.pod_resources import Resources
 from extender.core.resources.quantities import parse_quantity
 from extender.core.resources.requests import AskedUnit, GpuRequest, PodRequest, RequestError
@@ -39,14 +39,22 @@ def by_index(gpus: Mapping[int, Gpu]) -> tuple[Gpu, ...]:
     return tuple(gpus.get(index, nobodys) for index in range(max(gpus, default=-1) + 1))
 
 
-def parts_offer(gpus: Mapping[int, Gpu], warnings: Iterable[str] = (), *, withheld: int = 0) -> NodeOffer:
-    """What a plugin offers that hands out parts of these GPUs, so many of unknown index left out.
+def parts_offer(
+    gpus: Mapping[int, Gpu], warnings: Iterable[str] = (), *, num_installed: int = 0, withheld: int = 0
+) -> NodeOffer:
+    """What a plugin offers that hands out parts of these GPUs, so many of unknown index left out. Of a node that has
+    more than count, `num_installed` where they are not all among these, the rest is cut off.
 
     Their memory is what the plugin registers, not a nominal size: it is by that number that it shares them.
     """
-    listed = by_index(gpus)
+    listed = by_index({index: gpu for index, gpu in gpus.items() if index < MAX_GPUS_PER_NODE})
     units = max(sum(gpu.healthy for gpu in listed) - withheld, 0)
-    return NodeOffer(listed, GpuUnit.PART, 1, units, warnings=tuple(warnings))
+    told, left_out = list(warnings), LeftOut.NOTHING
+    num_installed = num_installed or len(gpus)
+    if num_installed > MAX_GPUS_PER_NODE:
+        told.append(f"{num_installed} GPUs on one node: only {MAX_GPUS_PER_NODE} of them are used")
+        left_out = LeftOut.TOO_MANY
+    return NodeOffer(listed, GpuUnit.PART, 1, units, warnings=tuple(told), left_out=left_out)
 
 
 # Pods
@@ -103,6 +111,7 @@ def with_conditions(pod: objects.Pod, asked: GpuRequest, chosen: Mapping[str, st
         memory_each_mib=asked.memory_each_mib,
         memory_each_percent=asked.memory_each_percent,
         memory_total_mib=asked.memory_total_mib,
+        containers=asked.containers,
     )
     return replace(request, gpus=gpus)
 

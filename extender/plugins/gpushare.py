@@ -12,7 +12,15 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from extender.core.resources.gpu_models import UNKNOWN_MODEL
-from extender.core.resources.nodes import MAX_GPUS_PER_NODE, MAX_MEMORY_MIB, Gpu, NodeOffer, NodeReading
+from extender.core.resources.nodes import (
+    GPU_RESOURCE,
+    MAX_GPUS_PER_NODE,
+    MAX_MEMORY_MIB,
+    SHARED_GPU_RESOURCE,
+    Gpu,
+    NodeOffer,
+    NodeReading,
+)
 from extender.core.resources.requests import AskedUnit, GpuRequest, PodRequest, RequestError
 from extender.kube import objects
 from extender.plugins.formats import (
@@ -26,7 +34,7 @@ from extender.plugins.formats import (
     with_conditions,
 )
 from extender.plugins.holdings import Holding, Part
-from extender.plugins.protocol import AssignedGpu, DevicePlugin, Handover, UnreadableError
+from extender.plugins.protocol import AssignedGpu, DevicePlugin, Handover, PluginGoneError, UnreadableError
 
 MEMORY_RESOURCE: Final = "aliyun.com/gpu-mem"
 COUNT_RESOURCE: Final = "aliyun.com/gpu-count"
@@ -52,7 +60,19 @@ class GpuShare(DevicePlugin):
     told = parts = True
 
     def owns(self, node: objects.Node) -> bool:
-        return MEMORY_RESOURCE in (node.status.allocatable or ()) or MEMORY_RESOURCE in (node.status.capacity or ())
+        """Its resource outlives it: the kubelet goes on telling of 0 units, and the number of GPUs, which the plugin
+        itself has written there, stays as it was. While it is down the capacity stands, and nobody else's devices."""
+        allocatable, capacity = node.status.allocatable or {}, node.status.capacity or {}
+        if _some(allocatable):
+            return True
+        others = any(str(allocatable.get(name, "0")) != "0" for name in (GPU_RESOURCE, SHARED_GPU_RESOURCE))
+        return _some(capacity) and not others
+
+    def left_behind(self, node: objects.Node) -> str:
+        known = {**(node.status.allocatable or {}), **(node.status.capacity or {})}
+        if self.owns(node) or known.keys().isdisjoint((MEMORY_RESOURCE, COUNT_RESOURCE)):
+            return ""
+        return f"{MEMORY_RESOURCE} is 0 and {COUNT_RESOURCE} stands: gpushare's plugin is gone"
 
     def offer(self, node: objects.Node, reading: NodeReading) -> NodeOffer | None:
         return read_register(node.status.capacity or {}, node.status.allocatable or {})
@@ -97,16 +117,20 @@ def read_register(
         offered = min(whole_quantity(allocatable, MEMORY_RESOURCE), units)
     except UnreadableError as error:
         raise UnreadableError(f"{error}: its GPUs are not offered") from None
+    if not offered:
+        raise PluginGoneError(f"{MEMORY_RESOURCE}: the kubelet offers none of {units}: gpushare's plugin is down")
     if not units or not count:
         raise UnreadableError(f"{MEMORY_RESOURCE} is {units} and {COUNT_RESOURCE} {count}: nothing to offer")
     memory_mib = (units // count) * unit_mib(units // count)
     if memory_mib > MAX_MEMORY_MIB or not memory_mib:
         raise UnreadableError(f"{MEMORY_RESOURCE}: {memory_mib} MiB can't be a GPU's memory")
-    warnings = []
-    if count > MAX_GPUS_PER_NODE:
-        warnings.append(f"{count} GPUs on one node: only {MAX_GPUS_PER_NODE} of them are used")
     gpus = dict.fromkeys(range(min(count, MAX_GPUS_PER_NODE)), Gpu(UNKNOWN_MODEL, memory_mib))
-    return parts_offer(gpus, warnings, withheld=-(-(units - offered) // (units // count)))
+    return parts_offer(gpus, (), num_installed=count, withheld=-(-(units - offered) // (units // count)))
+
+
+def _some(resources: Mapping[str, str | int | float]) -> bool:
+    """Whether there is memory of the plugin's among them, or something that can't be read."""
+    return str(resources.get(MEMORY_RESOURCE, "0")) != "0"
 
 
 def read_request(units: int) -> GpuRequest:

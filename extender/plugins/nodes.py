@@ -9,13 +9,21 @@ given away.
 from dataclasses import replace
 from fractions import Fraction
 
-from extender.core.resources.nodes import NodeOffer, NodeReading, read_node
+from extender.core.resources.nodes import (
+    GPU_RESOURCE,
+    SHARED_GPU_RESOURCE,
+    GpuUnit,
+    LeftOut,
+    NodeOffer,
+    NodeReading,
+    read_node,
+)
 from extender.core.resources.quantities import MIB, parse_quantity
 from extender.kube import objects
 from extender.plugins.kerf import GPUS, merged, read_gpus
 from extender.plugins.node_reports import with_report
-from extender.plugins.protocol import UnreadableError
-from extender.plugins.registry import plugin_of
+from extender.plugins.protocol import DevicePlugin, PluginGoneError, UnreadableError
+from extender.plugins.registry import left_behind, plugin_of
 from extender.plugins.set_aside import SET_ASIDE, num_failed
 
 
@@ -25,6 +33,7 @@ def read_offer(node: objects.Node, reading: NodeReading) -> NodeOffer:
     kubelet = read_node(
         allocatable,
         node.metadata.labels or {},
+        capacity=node.status.capacity,
         memory_tolerance_frac=reading.memory_tolerance_frac,
         aliases=reading.aliases,
     )
@@ -33,16 +42,33 @@ def read_offer(node: objects.Node, reading: NodeReading) -> NodeOffer:
         told = (
             f"its device plugin, {plugin.name}, takes pods one by one, from an extender alone: its GPUs are not offered"
         )
-        return replace(kubelet, allocatable_units=0, mig=(), warnings=(*kubelet.warnings, told))
+        return _nothing_of(kubelet, told, LeftOut.ONE_BY_ONE)
     try:
         own = plugin.offer(node, reading)
         annotations = node.metadata.annotations or {}
         offer = with_report(kubelet, annotations, reading) if own is None else replace(own, mig=own.mig or kubelet.mig)
         text = annotations.get(GPUS)
-        return offer if text is None else merged(read_gpus(text, reading), offer, allocatable)
+        offer = offer if text is None else merged(read_gpus(text, reading), offer, allocatable)
+    except PluginGoneError as error:
+        return _nothing_of(kubelet, str(error), LeftOut.PLUGIN_GONE)
     except UnreadableError as error:
-        warnings = (*kubelet.warnings, f"{error}; the node offers no GPUs until it can be read")
-        return replace(kubelet, allocatable_units=0, mig=(), warnings=warnings)
+        return _nothing_of(kubelet, f"{error}; the node offers no GPUs until it can be read", LeftOut.UNREADABLE)
+    return _with_reason(offer, node, plugin) if offer.unit is GpuUnit.NONE and not offer.mig else offer
+
+
+def _nothing_of(kubelet: NodeOffer, told: str, left_out: LeftOut) -> NodeOffer:
+    """What a kubelet offers, of which nobody is given anything."""
+    return replace(kubelet, allocatable_units=0, mig=(), warnings=(*kubelet.warnings, told), left_out=left_out)
+
+
+def _with_reason(offer: NodeOffer, node: objects.Node, plugin: DevicePlugin) -> NodeOffer:
+    """An offer of no GPUs, with why there are none on a node that has, or had, some."""
+    if told := left_behind(node, plugin):
+        return replace(offer, warnings=(*offer.warnings, *told), left_out=LeftOut.PLUGIN_GONE)
+    capacity = node.status.capacity or {}
+    if any(str(capacity.get(name, "0")) != "0" for name in (GPU_RESOURCE, SHARED_GPU_RESOURCE)):
+        return replace(offer, left_out=LeftOut.NONE_HEALTHY)
+    return offer
 
 
 def as_noted(offer: NodeOffer, node: objects.Node, reading: NodeReading) -> NodeOffer:

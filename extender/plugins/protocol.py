@@ -23,6 +23,10 @@ class UnreadableError(ValueError):
     """What can't be read: the sentence names the key and what is wrong with it."""
 
 
+class PluginGoneError(UnreadableError):
+    """What a node's plugin has written is there, and the plugin is not."""
+
+
 class LockError(Exception):
     """A node's lock could not be had in time; the sentence says who has it."""
 
@@ -118,8 +122,14 @@ class DevicePlugin:
     """Whether it hands out parts of GPUs, and enforces them: there Kerf's own annotations may ask for a share."""
 
     def owns(self, node: objects.Node) -> bool:
-        """Whether a node's GPUs are this plugin's."""
+        """Whether a node's GPUs are this plugin's: by evidence that it is at work there, since what a plugin has
+        written stays behind when it is gone."""
         return False
+
+    def left_behind(self, node: objects.Node) -> str:
+        """What of the plugin's is on a node that is not its own, and why that does not count, in a sentence; "" for
+        nothing. Asked where no GPUs are offered, and by who looks for it."""
+        return ""
 
     def offer(self, node: objects.Node, reading: NodeReading) -> NodeOffer | None:
         """What one of its nodes offers, None for what the kubelet and the labels say. Raises UnreadableError: then it

@@ -39,6 +39,11 @@ def plugin_of(node: objects.Node) -> DevicePlugin:
     return next(plugin for plugin in plugins() if plugin.owns(node))
 
 
+def left_behind(node: objects.Node, owner: DevicePlugin) -> tuple[str, ...]:
+    """What plugins that are gone have left on a node of another one's, or of nobody's, in sentences."""
+    return tuple(told for plugin in plugins() if plugin is not owner and (told := plugin.left_behind(node)))
+
+
 def assigned_gpus(offer: NodeOffer, holding: Holding) -> tuple[AssignedGpu, ...]:
     """The GPUs of a decision as a plugin has to be told them."""
     return tuple(
@@ -93,6 +98,9 @@ class Guarded(DevicePlugin):
 
     def owns(self, node: objects.Node) -> bool:
         return self._ask(lambda: self._plugin.owns(node)) or False
+
+    def left_behind(self, node: objects.Node) -> str:
+        return self._ask(lambda: self._plugin.left_behind(node)) or ""
 
     def offer(self, node: objects.Node, reading: NodeReading) -> NodeOffer | None:
         return self._ask(lambda: self._plugin.offer(node, reading), UnreadableError)

@@ -118,9 +118,10 @@ def test_from_an_empty_cluster_to_one_that_has_everything(plane: ControlPlane, h
     _, found = check(plane)
     assert found["device plugin"]["verdict"] == "ok"
     assert (found["GPU Feature Discovery"]["verdict"], "unlabelled" in found["GPU Feature Discovery"]["told"]) == (
-        "broken",
+        "note",
         True,
     )
+    assert "devicePlugin.enabled=false" in found["GPU Feature Discovery"]["fix"]  # no second device plugin
 
     plane.request("DELETE", "/api/v1/nodes/unlabelled")
     exporter = pod("dcgm", labels={"app.kubernetes.io/name": "dcgm-exporter"}, nodeName="node")
@@ -131,6 +132,63 @@ def test_from_an_empty_cluster_to_one_that_has_everything(plane: ControlPlane, h
     assert set(verdicts(found).values()) == {"ok"}, found
     assert status == 0
     assert "prometheus-server.default.svc" in found["Prometheus"]["told"]
+
+
+def node_with(name: str, resources: dict[str, str], annotations: dict[str, str] | None = None, **labels: str) -> Any:
+    """A node with these resources."""
+    manifest = cpu_node(name, allocatable=resources)
+    manifest["metadata"]["labels"] = manifest["metadata"].get("labels", {}) | labels
+    manifest["metadata"]["annotations"] = annotations or {}
+    return manifest
+
+
+@pytest.mark.e2e
+@pytest.mark.controlplane
+def test_nodes_of_other_kinds_are_sound_and_what_is_left_out_is_told(plane: ControlPlane) -> None:
+    """Nodes all in MIG, of virtual machines, of a cloud; and leftovers of plugins, from which Kerf takes nothing."""
+
+    def told(*nodes: Any) -> list[Finding]:
+        """Findings about device plugins of a cluster of these nodes."""
+        plane.apply(*nodes)
+        command = ["install", "check", "--kubeconfig", str(plane.kubeconfig("admin")), "-o", "json"]
+        found = json.loads(CliRunner().invoke(app, command).stdout)
+        for node in nodes:
+            plane.request("DELETE", f"/api/v1/nodes/{node['metadata']['name']}")
+        return [Finding(**one) for one in found if one["what"] in ("device plugin", "GPU Feature Discovery")]
+
+    present = {"nvidia.com/gpu.present": "true"}
+    sound = told(
+        node_with("mig", {"nvidia.com/mig-1g.5gb": "7", "nvidia.com/gpu": "0"}, **present),
+        node_with("vm", {"nvidia.com/GM204GL_TESLA_M6": "1"}, **present),
+        node_with("gke", {"nvidia.com/gpu": "1"}, **{"cloud.google.com/gke-accelerator": "nvidia-l4"}),
+    )
+    assert {finding.verdict for finding in sound} == {"ok"}
+    assert sound[0].told == "1 nodes offer GPUs, 1 offer MIG devices alone, 1 offer nvidia.com/GM204GL_TESLA_M6"
+
+    register = '[{"id":"GPU-0","count":10,"devmem":24576,"type":"NVIDIA-A10","mode":"hami-core","health":true}]'
+    hami = {"hami.io/node-nvidia-register": register, "hami.io/node-handshake": "Requesting_2024-01-23 04:30:04"}
+    by_name = {
+        finding.told: finding
+        for finding in told(
+            gpu_node("sound", gpus=8),
+            node_with("was-hami", {"nvidia.com/gpu": "1"}, hami),
+            node_with("hami-alone", {}, hami, **present),
+            node_with("was-gpushare", {"nvidia.com/gpu": "7", "aliyun.com/gpu-mem": "0", "aliyun.com/gpu-count": "7"}),
+            node_with("virtual", {"nvidia.com/gpu": "500"}),
+            node_with("garbage", {"nvidia.com/gpu": "8"}, {"kerf.dev/gpus": "[{"}),
+        )
+    }
+    (left,) = (one for text, one in by_name.items() if text.endswith(": was-hami"))
+    assert left.verdict == "note"
+    assert left.fix.startswith("kubectl annotate node NODE hami.io/node-nvidia-register- ")
+    assert any("gpushare's plugin is gone: was-gpushare" in text for text in by_name)
+    (alone,) = (one for text, one in by_name.items() if text.startswith("hami-alone: "))
+    assert (alone.verdict, "the kubelet offers none of these GPUs" in alone.told) == ("note", True)
+    assert "virtual: 500 GPUs on one node: only 64 of them are used" in by_name
+    (garbage,) = (one for text, one in by_name.items() if text.startswith("garbage: "))
+    assert (garbage.verdict, "kerf.dev/gpus" in garbage.told) == ("broken", True)
+    assert "4 nodes offer GPUs" in by_name
+    assert not any("gfd.enabled" in one.fix and "devicePlugin.enabled=false" not in one.fix for one in by_name.values())
 
 
 @pytest.mark.e2e

@@ -148,7 +148,8 @@ class Rig:
                     pod["metadata"]["name"],
                     {},
                     containers=[
-                        {"name": "main", "limits": pod["spec"]["containers"][0]["resources"].get("limits", {})}
+                        {"name": container.get("name", "main"), "limits": container["resources"].get("limits", {})}
+                        for container in pod["spec"]["containers"]
                     ],
                 )
                 seen["annotations"] = self.cluster.pod("default", seen["name"])["metadata"]["annotations"]

@@ -64,7 +64,7 @@ def test_ask(case: Any) -> None:
         with pytest.raises(RequestError, match=case["error"]):
             hami.read_request(containers_of(case))
     else:
-        assert hami.read_request(containers_of(case)) == (case["ask"] and asked(**case["ask"]))
+        assert hami.read_request(containers_of(case), case.get("policy", "")) == (case["ask"] and asked(**case["ask"]))
 
 
 @pytest.mark.parametrize("case", cases("hami-pods"), ids=case_name)

@@ -215,3 +215,39 @@ def test_pods_of_one_node_have_the_lock_one_after_the_other() -> None:
         assert sorted(held) == [f"p{index}" for index in range(5)]
 
     asyncio.run(scenario())
+
+
+def test_a_pod_that_pulls_its_image_holds_nobody_up() -> None:
+    """Its devices were allocated before; a plugin that is gone never marks it as served."""
+
+    async def scenario() -> None:
+        pulling = pod_manifest("b", 1, node="n1", phase="Pending", annotations={BIND_PHASE: "allocating"})
+        pulling["status"]["startTime"] = "2026-11-21T17:00:00Z"
+        cluster, clock = MemoryCluster([pulling]), Clock()
+        set_lock(cluster, format_lock("default", "b", NOW))
+        locks = locks_on(cluster, clock=clock, wait_s=0.0)
+        with pytest.raises(LockError):
+            await locks.take("n1", "default", "a")  # its plugin lets it go, if it is there
+        clock.now += 5.0
+        await locks.take("n1", "default", "a")
+        assert lock_of(cluster) == format_lock("default", "a", NOW)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("lock", ["2031-01-01T00:00:00Z", format_lock("default", "b", NOW + 10**7)])
+def test_a_lock_of_the_future_expires_by_this_clock(lock: str) -> None:
+    async def scenario() -> None:
+        allocating = pod_manifest("b", 1, node="n1", phase="Pending", annotations={BIND_PHASE: "allocating"})
+        cluster, clock = MemoryCluster([allocating]), Clock()
+        set_lock(cluster, lock)
+        locks = locks_on(cluster, clock=clock, wait_s=0.0)
+        for wait_s in (0.0, 299.0):
+            clock.now += wait_s
+            with pytest.raises(LockError):
+                await locks.take("n1", "default", "a")
+        clock.now += 2.0
+        await locks.take("n1", "default", "a")
+        assert lock_of(cluster) == format_lock("default", "a", NOW)
+
+    asyncio.run(scenario())

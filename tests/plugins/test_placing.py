@@ -76,6 +76,58 @@ def test_kerfs_own_annotation_leaves_a_plugins_numbers_alone() -> None:
     assert rig.free_milli("n1") == [0]
 
 
+def two_containers(name: str, *resources: dict[str, str], spread: bool = False) -> Any:
+    """A pod of containers `one` and `two`."""
+    manifest = asking(name, {}, annotations={"hami.io/gpu-scheduler-policy": "spread"} if spread else None)
+    manifest["spec"]["containers"] = [
+        {"name": called, "resources": {"limits": asked, "requests": asked}}
+        for called, asked in zip(("one", "two"), resources, strict=True)
+    ]
+    return manifest
+
+
+HALF = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "16000"}
+
+
+def test_containers_that_have_no_room_on_one_gpu_are_spread_where_they_say_so() -> None:
+    """Two containers of 16 GB each on two GPUs of 24 GB."""
+    rig = Rig(hami_node("n1", (A, 24576), (B, 24576)))
+    assert rig.refused(two_containers("together", HALF, HALF)) == {Reason.TOO_SMALL}
+    request = rig.filter(two_containers("again", HALF, HALF)).decision.request
+    assert str(request) == "1 GPU with 32000 MiB for 2 containers together"
+
+    rig.run(two_containers("apart", HALF, HALF, spread=True))
+
+    served = [hami_allocate(rig.plugin_node("n1"), 1) for _ in range(2)]
+    assert [(one["container"], one["NVIDIA_VISIBLE_DEVICES"]) for one in served] == [("one", A), ("two", B)]
+    assert {one["CUDA_DEVICE_MEMORY_LIMIT_0"] for one in served} == {"16000m"}
+    for _ in range(2):
+        assert rig.free_mib("n1") == [8576, 8576]
+        rig.restart()
+    one = rig.refused(two_containers("on-one", HALF, HALF, spread=True))
+    assert one == {Reason.MEMORY_BUSY}
+
+
+def test_two_containers_of_two_gpus_each_have_the_same_two() -> None:
+    rig = Rig(hami_node("n1", (A, 24576), (B, 24576)))
+    rig.run(two_containers("p", *({"nvidia.com/gpu": "2", "nvidia.com/gpumem": mib} for mib in ("10000", "8000"))))
+    served = [hami_allocate(rig.plugin_node("n1"), 2) for _ in range(2)]
+    assert {one["NVIDIA_VISIBLE_DEVICES"] for one in served} == {f"{A},{B}"}
+    assert [one["CUDA_DEVICE_MEMORY_LIMIT_1"] for one in served] == ["10000m", "8000m"]
+    assert rig.free_mib("n1") == [6576, 6576]
+
+
+def test_a_whole_gpu_beside_a_part_of_another() -> None:
+    rig = Rig(hami_node("n1", (A, 24576), (B, 24576)))
+    rig.run(two_containers("p", {"nvidia.com/gpu": "1"}, HALF))
+    served = [hami_allocate(rig.plugin_node("n1"), 1) for _ in range(2)]
+    assert [one["NVIDIA_VISIBLE_DEVICES"] for one in served] == [A, B]
+    assert [one["CUDA_DEVICE_SM_LIMIT"] for one in served] == ["100", "0"]
+    for _ in range(2):
+        assert rig.free_milli("n1") == [0, 0]  # what it needs less is booked, too
+        rig.restart()
+
+
 def test_a_part_in_percent_is_of_the_very_gpu() -> None:
     rig = Rig(hami_node("n1", (A, 15360)))
     asked = {"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "33", "nvidia.com/gpucores": "20"}

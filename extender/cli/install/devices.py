@@ -1,7 +1,8 @@
 """What hands out GPUs in a cluster, and what tells of their load."""
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -9,19 +10,38 @@ import numpy as np
 
 from extender.cli.install.findings import HELM, Finding, Verdict, listed, names
 from extender.cli.install.kerf import Installed
+from extender.core.resources.cloud_labels import GKE_PRODUCT
+from extender.core.resources.nodes import (
+    GPU_RESOURCE,
+    LEFT_OUT_WORDS,
+    MIG_RESOURCE_PREFIX,
+    SHARED_GPU_RESOURCE,
+    LeftOut,
+)
 from extender.kube import objects
 from extender.kube.client import ApiError, ClusterError, Transport
 from extender.kube.paths import NODES_PATH, PODS_PATH
 from extender.ledger.ledger import Ledger
+from extender.plugins.hami.nodes import VGPU_RESOURCE
+from extender.plugins.registry import left_behind, plugin_of
 from extender.telemetry.sources.discovery import EXPORTER_APP_SELECTOR, EXPORTER_SELECTOR, find_prometheus
 
-_SIGNS_OF_NVIDIA: Final = ("feature.node.kubernetes.io/pci-10de.present", "nvidia.com/gpu.present")
+_SIGNS__GIVEN: Final = ("feature.node.kubernetes.io/pci-10de.present", "nvidia.com/gpu.present")
 """Labels that Node Feature Discovery and the GPU operator give to nodes with cards of NVIDIA."""
 
 _PLUGIN: Final = (
     f"{HELM} nvidia-device-plugin nvidia-device-plugin --repo https://nvidia.github.io/k8s-device-plugin "
     "--namespace nvidia-device-plugin --create-namespace --set gfd.enabled=true"
 )
+_DISCOVERY: Final = (
+    f"{_PLUGIN} --set devicePlugin.enabled=false"
+    "    # labels alone, and no second device plugin; or describe them: the node's annotation kerf.dev/gpus"
+)
+_OF_OPERATOR: Final = "nvidia.com/gpu.deploy.device-plugin"
+_GIVEN: Final = (GPU_RESOURCE, SHARED_GPU_RESOURCE, VGPU_RESOURCE)
+_OTHERS: Final = ("nvidia.com/", "volcano.sh/vgpu-", "tencent.com/vcuda-", "aliyun.com/gpu-core")
+"""Of KubeVirt's device plugin, which names the card, and of plugins that share GPUs and that Kerf does not serve."""
+_LEFTOVERS: Final = "hami.io/node-nvidia-register- hami.io/node-handshake- hami.io/mutex.lock-"
 _DCGM: Final = (
     f"{HELM} dcgm-exporter dcgm-exporter --repo https://nvidia.github.io/dcgm-exporter/helm-charts "
     "--namespace monitoring --create-namespace"
@@ -34,23 +54,40 @@ _PROMETHEUS: Final = (
 
 
 async def devices(transport: Transport) -> AsyncIterator[Finding]:
-    """Device plugins, or DRA drivers, and what the nodes' labels tell of GPUs."""
+    """Device plugins, or DRA drivers, what the nodes' labels tell of GPUs, and nodes of which nothing is given."""
     try:
-        ledger, unserved = await _learn(transport)
+        known = await _learn(transport)
     except (ClusterError, msgspec.DecodeError) as error:
         yield Finding("device plugin", Verdict.NOTE, f"nodes can't be read: {error}")
         return
-    cluster = ledger.snapshot(time.monotonic())
-    rows: list[int] = np.flatnonzero((cluster.gpu_model >= 0).any(axis=1)).tolist()
+    cluster = known.ledger.snapshot(time.monotonic())
+    installed = cluster.gpu_model >= 0
+    given = ~np.isin(cluster.left_out, [why for why in LeftOut if why not in (LeftOut.NOTHING, LeftOut.TOO_MANY)])
+    rows: list[int] = np.flatnonzero(installed.any(axis=1) & given).tolist()
+    cut: list[int] = np.flatnonzero(cluster.mig_installed.any(axis=1) & ~installed.any(axis=1)).tolist()
+    offering = {cluster.node_names[row] for row in (*rows, *cut)} | known.otherwise.keys()
+    unserved = [name for name in known.signed if name not in offering and not known.told.get(name)]
     if unserved:
         told = f"nodes with NVIDIA cards offer no GPUs: {names(unserved)}"
-        yield Finding("device plugin", Verdict.BROKEN, told, _PLUGIN)
-    if not rows:
-        if not unserved:
+        yield Finding(
+            "device plugin", Verdict.BROKEN, told, _remedy([known.nodes[name] for name in unserved], offering)
+        )
+    for name, sentences in known.told.items():
+        row = cluster.row_of[name]
+        broken = cluster.left_out[row] in (LeftOut.UNREADABLE, LeftOut.NONE_HEALTHY)
+        yield Finding("device plugin", Verdict.BROKEN if broken else Verdict.NOTE, f"{name}: {sentences}")
+    for finding in _leftovers(known.left):
+        yield finding
+    if not offering:
+        if not unserved and not known.told:
             yield Finding("device plugin", Verdict.BROKEN, "no node offers GPUs", _PLUGIN)
         return
-    yield Finding("device plugin", Verdict.OK, f"{len(rows)} nodes offer GPUs")
-    installed = cluster.gpu_model >= 0
+    parts = [f"{len(rows)} nodes offer GPUs"] if rows else []
+    parts += [f"{len(cut)} offer MIG devices alone"] if cut else []
+    parts += [f"{len(known.otherwise)} offer {names(sorted({*known.otherwise.values()}))}"] if known.otherwise else []
+    yield Finding("device plugin", Verdict.OK, ", ".join(parts))
+    if not rows:
+        return
     nameless = [row for row in rows if not all(cluster.models[m].name for m in cluster.gpu_model[row][installed[row]])]
     sizeless = [row for row in rows if not cluster.gpu_memory_mib[row][installed[row]].all()]
     if missing := sorted({*nameless, *sizeless}):
@@ -58,31 +95,82 @@ async def devices(transport: Transport) -> AsyncIterator[Finding]:
             "GPU model or memory is unknown, so pods that request either go elsewhere: "
             f"{names([cluster.node_names[row] for row in missing])}"
         )
-        yield Finding("GPU Feature Discovery", Verdict.BROKEN, told, _PLUGIN)
+        yield Finding("GPU Feature Discovery", Verdict.NOTE, told, _DISCOVERY)
     else:
         yield Finding("GPU Feature Discovery", Verdict.OK, "model and memory of all GPUs are known")
 
 
-async def _learn(transport: Transport) -> tuple[Ledger, list[str]]:
-    """All nodes with what they offer, and the names of those that should offer GPUs and don't."""
-    ledger = Ledger(reservation_ttl_s=0.0)
-    unserved: list[str] = []
-    for feed in (feed for stock in ledger.rows.stocks for feed in stock.feeds):
+@dataclass(slots=True)
+class _Known:
+    """All nodes, with what they offer."""
+
+    ledger: Ledger
+    nodes: dict[str, objects.Node] = field(default_factory=dict)
+    signed: list[str] = field(default_factory=list)
+    """Those that should offer GPUs, by their labels."""
+    told: dict[str, str] = field(default_factory=dict)
+    """Why nothing of a node's GPUs is given, or not all, by its name."""
+    left: dict[str, str] = field(default_factory=dict)
+    """What plugins that are gone have left on a node of another one's."""
+    otherwise: dict[str, str] = field(default_factory=dict)
+    """A resource of GPUs that a node offers, and that is not Kerf's to give."""
+
+
+async def _learn(transport: Transport) -> _Known:
+    """All nodes with what they offer, as Kerf reads them."""
+    known = _Known(Ledger(reservation_ttl_s=0.0))
+    for feed in (feed for stock in known.ledger.rows.stocks for feed in stock.feeds):
         try:
             for item in await listed(transport, feed.path):
-                ledger.upsert_device(msgspec.convert(item, feed.kind))
+                known.ledger.upsert_device(msgspec.convert(item, feed.kind))
         except ApiError as error:
             if error.status not in (403, 404):
                 raise
     for item in await listed(transport, NODES_PATH):
         node = msgspec.convert(item, objects.Node)
-        ledger.upsert_node(node)
-        labels = node.metadata.labels or {}
-        if any(labels.get(sign) == "true" for sign in _SIGNS_OF_NVIDIA):
-            unserved.append(node.metadata.name)
-    cluster = ledger.snapshot(time.monotonic())
-    offering = {cluster.node_names[row] for row in np.flatnonzero((cluster.gpu_model >= 0).any(axis=1))}
-    return ledger, [name for name in unserved if name not in offering]
+        name, labels = node.metadata.name, node.metadata.labels or {}
+        known.nodes[name] = node
+        known.ledger.upsert_node(node)
+        if any(labels.get(sign) == "true" for sign in _SIGNS__GIVEN):
+            known.signed.append(name)
+        others = (key for key, amount in (node.status.allocatable or {}).items() if _is_others(key) and amount != "0")
+        if (resource := next(others, None)) is not None:
+            known.otherwise[name] = resource
+        offer = known.ledger.rows.offer_of(name)
+        if offer.left_out:
+            known.told[name] = "; ".join(offer.warnings) or LEFT_OUT_WORDS[offer.left_out]
+        elif left := left_behind(node, plugin_of(node)):
+            known.left[name] = left[0]
+    return known
+
+
+def _leftovers(left: Mapping[str, str]) -> Iterator[Finding]:
+    """What plugins that are gone have left, plugin by plugin; it takes nothing, and may mislead others."""
+    for plugin, fix in (("hami.io", f"kubectl annotate node NODE {_LEFTOVERS}"), ("", "")):
+        found = {name: told for name, told in left.items() if told.startswith("hami.io") is bool(plugin)}
+        if found:
+            told = (
+                f"a plugin that is gone has left something behind, which does not count: {next(iter(found.values()))}"
+            )
+            yield Finding("device plugin", Verdict.NOTE, f"{told}: {names(list(found))}", fix)
+
+
+def _is_others(resource: str) -> bool:
+    """Whether a resource is of GPUs, for virtual machines or by a plugin that Kerf does not serve."""
+    return resource not in _GIVEN and resource.startswith(_OTHERS) and not resource.startswith(MIG_RESOURCE_PREFIX)
+
+
+def _remedy(nodes: Sequence[objects.Node], offering: Collection[str]) -> str:
+    """What helps nodes that should offer GPUs: a device plugin, unless somebody else's is there already."""
+    labels = [node.metadata.labels or {} for node in nodes]
+    if any(GKE_PRODUCT in found for found in labels):
+        return "GKE has a device plugin of its own, which waits for the driver: kubectl get pods -n kube-system -o wide"
+    if any(_OF_OPERATOR in found for found in labels):
+        pods = "kubectl get pods -A -l app=nvidia-device-plugin-daemonset -o wide"
+        return f"the GPU operator has a device plugin of its own: {pods}"
+    if offering:
+        return "a device plugin serves other nodes: see its pods here, node selectors and taints"
+    return _PLUGIN
 
 
 async def telemetry(transport: Transport, installed: Installed | None) -> AsyncIterator[Finding]:

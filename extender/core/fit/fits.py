@@ -15,8 +15,8 @@ from extender.core.fit.device_fits import fit_devices
 from extender.core.fit.reasons import Reason
 from extender.core.fit.results import Fit
 from extender.core.fit.sizes import most_memory_mib, nth_largest
-from extender.core.resources.gpu_models import models_allowed
-from extender.core.resources.nodes import MAX_MEMORY_MIB, GpuUnit
+from extender.core.resources.gpu_models import UNKNOWN_MODEL, models_allowed
+from extender.core.resources.nodes import MAX_MEMORY_MIB, GpuUnit, LeftOut
 from extender.core.resources.requests import AskedUnit, GpuRequest
 
 
@@ -67,9 +67,12 @@ def fit(cluster: Cluster, request: GpuRequest, rows: Rows) -> Fit:
     num_installed = num_true(installed) * per_gpu
     num_healthy = num_true(healthy) * per_gpu
     free_units = np.maximum(num_true(idle) * per_gpu - untracked, 0)
+    left_out = cluster.taken(cluster.left_out, rows).astype(np.int64)
+    cut = left_out == LeftOut.TOO_MANY
     failures: list[_Failure] = [
-        (unit == GpuUnit.NONE, Reason.NO_GPUS, num_installed),
+        _left_out(left_out, unit == GpuUnit.NONE),
         (~accepted(request)[unit], Reason.NOT_THIS_KIND, num_installed),
+        (cut & (num_installed < needed), Reason.NO_GPUS, left_out),
         (num_installed < needed, Reason.TOO_FEW_INSTALLED, num_installed),
         (num_healthy < needed, Reason.UNHEALTHY, num_healthy),
     ]
@@ -78,13 +81,16 @@ def fit(cluster: Cluster, request: GpuRequest, rows: Rows) -> Fit:
     failures.append((set_aside > 0, Reason.SET_ASIDE, set_aside))
     failures.append((_kept_apart(cluster, request, rows), Reason.KEPT_APART, num_installed))
 
+    num_of_node = len(failures)
     room = idle & of_size
     available = np.maximum(num_true(room) * per_gpu - untracked, 0)
     taken = np.full(len(rows), needed, dtype=np.int64)
     if request.memory_total_mib:
         total_mib, _ = most_memory_mib(memory, per_gpu, of_size, np.zeros_like(untracked), request)
         free_total_mib, taken = most_memory_mib(memory, per_gpu, room, untracked, request)
+        unknown = (of_size & (memory == 0)).any(axis=1)
         failures += [
+            ((total_mib < request.memory_total_mib) & unknown, Reason.MEMORY_UNKNOWN, total_mib),
             (total_mib < request.memory_total_mib, Reason.TOTAL_TOO_SMALL, total_mib),
             (available < needed, Reason.BUSY, available),
             (free_total_mib < request.memory_total_mib, Reason.TOTAL_BUSY, free_total_mib),
@@ -97,6 +103,7 @@ def fit(cluster: Cluster, request: GpuRequest, rows: Rows) -> Fit:
             idle_with_room = np.maximum(num_true(shared_room & idle) - untracked, 0)
             available = np.where(shares, num_true(shared_room & ~idle) + idle_with_room, available)
         failures.append((available < needed, Reason.BUSY, available))
+    failures.insert(num_of_node, (cut & (available < needed), Reason.NO_GPUS, left_out))
 
     return Fit(*_first_failed(failures, available), room, idle, free_units, taken, shares)
 
@@ -122,6 +129,12 @@ def _first_failed(failures: list[_Failure], available: Longs) -> tuple[npt.NDArr
     return reason, available
 
 
+def _left_out(left_out: Longs, none: Mask) -> _Failure:
+    """Where a node gives nothing, as `none` says or whatever it has, with the reason: (R,) LeftOut."""
+    given = (left_out == LeftOut.NOTHING) | (left_out == LeftOut.TOO_MANY)
+    return none | ~given, Reason.NO_GPUS, left_out
+
+
 def _of_size(cluster: Cluster, request: GpuRequest, rows: Rows, healthy: Mask, failures: list[_Failure]) -> Mask:
     """(R, G) healthy GPUs of the UUIDs, models and size asked; adds where there are too few to the failures."""
     per_gpu = cluster.taken(cluster.units_per_gpu, rows)  # (R,)
@@ -132,13 +145,24 @@ def _of_size(cluster: Cluster, request: GpuRequest, rows: Rows, healthy: Mask, f
         num_of_uuid = num_true(of_size) * per_gpu
         failures.append((num_of_uuid < needed, Reason.WRONG_UUID, num_of_uuid))
     if request.include or request.exclude:
-        of_size = of_size & model_mask(cluster, request)[cluster.taken(cluster.gpu_model, rows)]
+        model = cluster.taken(cluster.gpu_model, rows)
+        before, of_size = of_size, of_size & model_mask(cluster, request)[model]
         num_of_model = num_true(of_size) * per_gpu
-        failures.append((num_of_model < needed, Reason.WRONG_MODEL, num_of_model))
+        too_few = num_of_model < needed
+        if too_few.any():
+            nameless = np.array([not known.names for known in (*cluster.models, UNKNOWN_MODEL)])[model]
+            maybe = num_true(before & (of_size | nameless)) * per_gpu >= needed
+            failures.append((too_few & maybe, Reason.MODEL_UNKNOWN, num_of_model))
+        failures.append((too_few, Reason.WRONG_MODEL, num_of_model))
     if request.memory_each_mib:
-        of_size = of_size & (cluster.taken(cluster.gpu_memory_mib, rows) // per_gpu[:, None] >= request.memory_each_mib)
+        memory = cluster.taken(cluster.gpu_memory_mib, rows)
+        before, of_size = of_size, of_size & (memory // per_gpu[:, None] >= request.memory_each_mib)
         num_of_size = num_true(of_size) * per_gpu
-        failures.append((num_of_size < needed, Reason.TOO_SMALL, num_of_size))
+        too_few = num_of_size < needed
+        if too_few.any():
+            maybe = num_true(before & (of_size | (memory == 0))) * per_gpu >= needed
+            failures.append((too_few & maybe, Reason.MEMORY_UNKNOWN, num_of_size))
+        failures.append((too_few, Reason.TOO_SMALL, num_of_size))
     return of_size
 
 
@@ -258,6 +282,8 @@ def _fit_mig(cluster: Cluster, request: GpuRequest, rows: Rows) -> Fit:
         free_units = free_units + num_free
         failures.insert(0, (num_installed < count, Reason.TOO_FEW_INSTALLED, num_installed))
         failures.append((num_free < count, Reason.BUSY, num_free))
+    left_out = cluster.taken(cluster.left_out, rows).astype(np.int64)
+    failures.insert(0, _left_out(left_out, np.zeros(len(rows), np.bool_)))
     none = np.zeros((len(rows), cluster.gpu_model.shape[1]), np.bool_)
     taken = np.full(len(rows), request.count, dtype=np.int64)
     no_shares = np.zeros(len(rows), np.bool_)

@@ -26,7 +26,8 @@ def obstacles(cluster: Cluster, request: GpuRequest, rows: Rows, checked: Fit) -
     of_unit = memory // cluster.taken(cluster.units_per_gpu, rows)[:, None]
     healthy = cluster.taken(cluster.gpu_healthy, rows)
     of_uuid = cluster.taken(uuid_mask(cluster, request), rows)
-    of_model = model_mask(cluster, request)[cluster.taken(cluster.gpu_model, rows)]
+    model = cluster.taken(cluster.gpu_model, rows)
+    of_model = model_mask(cluster, request)[model]
     milli = cluster.taken(cluster.gpu_free_milli, rows)
     mib = cluster.taken(cluster.gpu_free_mib, rows)
     other_kind = checked.reason == Reason.NOT_THIS_KIND
@@ -40,7 +41,9 @@ def obstacles(cluster: Cluster, request: GpuRequest, rows: Rows, checked: Fit) -
         elif not of_uuid[row, slot]:
             text = "another UUID"
         elif not of_model[row, slot]:
-            text = "another model"
+            text = "another model" if cluster.models[model[row, slot]].names else "model unknown"
+        elif not memory[row, slot] and request.memory_each_mib:
+            text = "memory unknown"
         elif of_unit[row, slot] < request.memory_each_mib:
             text = f"too small: {_mib(of_unit[row, slot])} of {format_mib(request.memory_each_mib)}"
         elif shares and milli[row, slot] < max(request.milli, 1):

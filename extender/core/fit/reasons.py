@@ -10,13 +10,14 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from extender.core.resources.nodes import GPU_RESOURCE
+from extender.core.resources.nodes import GPU_RESOURCE, LEFT_OUT_WORDS, LeftOut
 from extender.core.resources.quantities import format_mib
 from extender.core.resources.requests import AskedUnit, GpuRequest
 
 
 class Reason(IntEnum):
-    """What a node fails first. The order is that of the checks: what can never fit comes before what is busy."""
+    """What a node fails first. The order is that of the checks, but for the last three: what can never fit comes
+    before what is busy."""
 
     FITS = 0
     UNKNOWN_NODE = 1
@@ -35,6 +36,8 @@ class Reason(IntEnum):
     OCCUPIED = 14
     KEPT_APART = 15
     SET_ASIDE = 16
+    MODEL_UNKNOWN = 17
+    MEMORY_UNKNOWN = 18
 
 
 RESOLVABLE: Final = frozenset(
@@ -58,6 +61,10 @@ _WHOEVER_ASKS: Final = {
     Reason.UNKNOWN_NODE: "node not known to Kerf yet",
     Reason.SET_ASIDE: "set aside",
 }
+_NOT_KNOWN: Final = {
+    Reason.MODEL_UNKNOWN: "the model of the GPUs here is not known",
+    Reason.MEMORY_UNKNOWN: "the memory of the GPUs here is not known",
+}
 _OF_DEVICES: Final = {
     Reason.NO_GPUS: "no devices here that Kerf allocates",
     Reason.NOT_THIS_KIND: "which can't be decided here: a selector fails, or the search takes too long",
@@ -75,7 +82,7 @@ def resolvable(reason: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
 def nearest_reason(reason: npt.NDArray[np.uint8]) -> Reason:
     """What keeps a request from the nodes that come nearest: (R,) reasons, R > 0, none of them FITS.
 
-    The later a check fails, the closer it was; of what is only taken now, that on most nodes.
+    The later a check fails, the closer it was; of what is only taken now, or not known, that on most nodes.
     """
     taken = reason[reason >= Reason.COMPUTE_BUSY]
     return Reason(int(np.bincount(taken).argmax() if len(taken) else reason.max()))
@@ -85,34 +92,46 @@ def sentence(reason: Reason, request: GpuRequest, available: int) -> str:
     """The reason in words.
 
     `available` is the number of units here that meet the failed condition; for MEMORY_BUSY and the two TOTAL reasons
-    it is memory in MiB, for COMPUTE_BUSY milli of one GPU.
+    it is memory in MiB, for COMPUTE_BUSY milli of one GPU, for NO_GPUS the LeftOut.
     """
     if reason in _WHOEVER_ASKS:
         return set_aside_words(available) if reason is Reason.SET_ASIDE else _WHOEVER_ASKS[reason]
     if request.devices is not None and reason in _OF_DEVICES:
         return f"needs {request}, {_OF_DEVICES[reason]}"
+    if reason in _NOT_KNOWN:
+        return f"needs {request}, {_NOT_KNOWN[reason]}"
+    return f"needs {request}, {_of_number(reason, request, available)}"
+
+
+def _of_number(reason: Reason, request: GpuRequest, available: int) -> str:
+    """What is here of what is needed."""
     match reason:
         case Reason.NO_GPUS:
-            return f"needs {request}, no GPUs here"
+            return left_out_words(LeftOut(available))
         case Reason.NOT_THIS_KIND | Reason.KEPT_APART:
-            return f"needs {request}, {(_apart if reason is Reason.KEPT_APART else _other_kind)(request)}"
+            return (_apart if reason is Reason.KEPT_APART else _other_kind)(request)
         case Reason.COMPUTE_BUSY:
-            return f"needs {request}, best here: {available} milli of one GPU free"
+            return f"best here: {available} milli of one GPU free"
         case Reason.MEMORY_BUSY:
-            return f"needs {request}, best here: {format_mib(available)} of one GPU free"
+            return f"best here: {format_mib(available)} of one GPU free"
         case Reason.OCCUPIED:
-            return f"needs {request}, free by bookings but in use by unknown processes, or faulty"
+            return "free by bookings but in use by unknown processes, or faulty"
         case Reason.TOTAL_TOO_SMALL:
-            return f"needs {request}, best here: {format_mib(available)} installed"
+            return f"best here: {format_mib(available)} installed"
         case Reason.TOTAL_BUSY:
-            return f"needs {request}, best here: {format_mib(available)} free"
+            return f"best here: {format_mib(available)} free"
         case _:
-            return f"needs {request}, best here: {available} {_HERE[reason]}"
+            return f"best here: {available} {_HERE[reason]}"
 
 
 def set_aside_words(num_pods: int) -> str:
     """Of a node that takes no pods because so many have failed on it."""
     return f"set aside: {num_pods} {'pod' if num_pods == 1 else 'pods'} failed here soon after their start"
+
+
+def left_out_words(left_out: LeftOut) -> str:
+    """Of a node that gives no GPUs, or not as many as it has."""
+    return f"none given here: {LEFT_OUT_WORDS[left_out]} (kerf install check)" if left_out else "no GPUs here"
 
 
 def _apart(request: GpuRequest) -> str:

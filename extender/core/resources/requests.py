@@ -61,6 +61,8 @@ class GpuRequest:
     """Main memory of the pod, likewise."""
     memory_each_percent: int = 0
     """Memory of each GPU in percent of what it has, for a share whose memory is asked so."""
+    containers: int = 1
+    """Among how many containers of the pod each GPU is shared, where that is why so much of it is asked."""
     devices: DevicesAsked | None = None
     """What is asked by ResourceClaims whose devices Kerf chooses: that alone says what fits, `count` how many there
     are."""
@@ -102,6 +104,8 @@ class GpuRequest:
             words += f" with {format_mib(self.memory_each_mib)}"
         if self.memory_each_percent:
             words += f" with {self.memory_each_percent} % of its memory"
+        if self.containers > 1:
+            words += f" for {self.containers} containers together"
         if self.memory_total_mib:
             words += f" with {format_mib(self.memory_total_mib)} in total"
         return words

@@ -45,6 +45,8 @@ class Nearest(NamedTuple):
     """What the nearest fails where nobody is in the way."""
     free_elsewhere: int = 0
     """Units that are free on other nodes and would do for the request but for their number."""
+    left_out: bool = False
+    """Whether nodes have, or had, GPUs that are not given to anybody."""
     num_fit: int = 1
     """Nodes with room, where nobody has asked the policy which is the best."""
 
@@ -72,9 +74,13 @@ def nearest_of(cluster: Cluster, request: GpuRequest, rules: ObservedRules | Non
     last = checked.reason == checked.reason.max()
     most = last & (checked.available == checked.available[last].max())
     reason, row = Reason(int(checked.reason.max())), _first(rows, order, most)
-    words = sentence(reason, request, int(checked.available[last].max()))
-    if reason is Reason.NO_GPUS:
+    number = int(checked.available[last].max())
+    words = sentence(reason, request, number)
+    if reason is Reason.NO_GPUS and not number:
         return Nearest(words, reason=reason)
+    if reason is Reason.NO_GPUS:
+        node = names[row]
+        return Nearest(f"{words} ({named(node)})", node=node, reason=reason, left_out=True)
     return Nearest(f"{words} ({named(names[row])})", node=names[row], reason=reason)
 
 

@@ -146,6 +146,11 @@ def _of_nodes(request: GpuRequest, nearest: Nearest) -> list[Remedy]:
             return [Remedy(Kind.NODES, f"repair the unhealthy GPUs of {node}", look)]
         case Reason.OCCUPIED:
             return [Remedy(Kind.NODES, f"find what uses GPUs of {node} without a booking, or is faulty there", look)]
+        case Reason.MODEL_UNKNOWN | Reason.MEMORY_UNKNOWN:
+            said = "by GPU Feature Discovery, or the annotation kerf.dev/gpus"
+            return [Remedy(Kind.NODES, f"have the GPUs of {node} described: {said}", "kerf install check")]
+        case Reason.NO_GPUS if nearest.left_out:
+            return [Remedy(Kind.NODES, "see why nodes give none of their GPUs", "kerf install check")]
         case Reason.SET_ASIDE:
             return [Remedy(Kind.NODES, f"find out why pods fail on {node}", look)]
         case reason if reason in _NEVER:

@@ -2,7 +2,8 @@
 
 The plugin serves the pod of the lock and lets the lock go; without one it takes the first pending pod that is marked,
 which may be another one. So a pod is bound to such a node only under the lock, one after the other. A lock whose pod
-was served, or will never be, is taken over in time: HAMi itself waits five minutes for that. Read in Project-HAMi/HAMi
+was served, or will never be, is taken over in time: HAMi itself waits five minutes for that. A pod that its kubelet has
+begun to start was served, whatever its annotations say: devices come before images. Read in Project-HAMi/HAMi
 `pkg/util/nodelock/nodelock.go` of v2.4.1, v2.7.1, v2.8.3 and v2.10.0.
 """
 
@@ -97,6 +98,7 @@ class NodeLocks:
         self._wait_s = wait_s
         self._queues: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by node, while one is in use
         self._left: dict[str, tuple[NodeLock, float]] = {}  # by node, with when its pod was first seen not to need it
+        self._met: dict[str, tuple[NodeLock, float]] = {}  # by node, with when it was first seen
 
     async def take(self, node: str, namespace: str, name: str) -> None:
         """Lock a node for a pod; pods of the same node wait for each other. Raises LockError, ClusterError."""
@@ -136,6 +138,7 @@ class NodeLocks:
             if lock is None or lock.is_of(namespace, name) or await self._is_stale(lock, node):
                 if await self._write(found, format_lock(namespace, name, self._wall_clock())):
                     self._left.pop(node, None)
+                    self._met.pop(node, None)
                     return
             elif self._clock() + wait_s > deadline:
                 raise LockError(f"node {node} is locked for pod {lock.namespace}/{lock.name}, which HAMi serves first")
@@ -164,8 +167,9 @@ class NodeLocks:
         return True
 
     async def _is_stale(self, lock: NodeLock, node: str) -> bool:
-        """Whether nobody will let a lock go: it has expired, or its pod has been served, elsewhere or gone for long."""
-        if lock.expired(self._wall_clock()):
+        """Whether nobody will let a lock go: it has expired, by its time or by this clock where the other is ahead, or
+        its pod has been served, elsewhere or gone for long."""
+        if lock.expired(self._wall_clock()) or self._seen_for_s(self._met, node, lock) > _EXPIRES_S:
             return True
         if not lock.name:
             return False
@@ -182,10 +186,16 @@ class NodeLocks:
             if not pod.spec.node_name:
                 return self._wall_clock() - lock.locked_at > _UNBOUND_S
             phase = (pod.metadata.annotations or {}).get(BIND_PHASE, "")
-            if pod.spec.node_name == node and pod.status.phase == "Pending" and phase == PHASE_ALLOCATING:
+            # A kubelet has a pod's devices allocated before it pulls images, and tells of its start after that.
+            waits = pod.status.phase == "Pending" and pod.status.start_time is None
+            if pod.spec.node_name == node and waits and phase == PHASE_ALLOCATING:
                 return False
-        left, since = self._left.get(node, (None, 0.0))
-        if left != lock:
+        return self._seen_for_s(self._left, node, lock) >= _LETS_GO_S
+
+    def _seen_for_s(self, seen: dict[str, tuple[NodeLock, float]], node: str, lock: NodeLock) -> float:
+        """How long a node's lock is among those `seen`, which it is from now on."""
+        before, since = seen.get(node, (None, 0.0))
+        if before != lock:
             since = self._clock()
-            self._left[node] = lock, since
-        return self._clock() - since >= _LETS_GO_S
+            seen[node] = lock, since
+        return self._clock() - since

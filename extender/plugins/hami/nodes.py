@@ -1,18 +1,36 @@
-"""HAMi's side of a node: the register of its GPUs.
+"""HAMi's side of a node: the register of its GPUs, and whether its plugin is at work there.
 
-Read in Project-HAMi/HAMi: `pkg/device/devices.go` and `pkg/util/util.go` (registers), `pkg/device/nvidia/device.go`
-(cordon, health), all of v2.4.1, v2.7.1, v2.8.3 and v2.10.0.
+The register outlives the plugin, so what tells is the kubelet: the plugin hands it `deviceSplitCount` devices of each
+GPU of the register. Up to v2.7 the plugin also writes the time into the handshake with each register, every 30 s, over
+what HAMi's scheduler has written there. From v2.8 on it writes no handshake: what stands there is the scheduler's,
+which may be gone, and HAMi itself goes by the kubelet's number.
+
+Read in Project-HAMi/HAMi: `pkg/device/devices.go` and `pkg/util/util.go` (registers, handshakes),
+`pkg/device/nvidia/device.go` (cordon, health), `pkg/device-plugin/nvidiadevice/nvinternal/plugin/register.go`, all of
+v2.4.1, v2.7.1, v2.8.3 and v2.10.0.
 """
 
-from collections.abc import Container, Mapping
+import re
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+from math import gcd
 from typing import Final
 
 import msgspec
 
 from extender.core.resources.gpu_models import UNKNOWN_MODEL, describe_model
-from extender.core.resources.nodes import GPU_RESOURCE, MAX_GPUS_PER_NODE, MAX_MEMORY_MIB, Gpu, NodeOffer, NodeReading
-from extender.plugins.formats import bounded, parts_offer, shorten, whole_number
-from extender.plugins.protocol import UnreadableError
+from extender.core.resources.nodes import (
+    GPU_RESOURCE,
+    MAX_MEMORY_MIB,
+    REPLICAS_LABEL,
+    Gpu,
+    NodeOffer,
+    NodeReading,
+    Quantities,
+)
+from extender.kube import objects
+from extender.plugins.formats import bounded, parts_offer, shorten, whole_number, whole_quantity
+from extender.plugins.protocol import PluginGoneError, UnreadableError
 
 REGISTER: Final = "hami.io/node-nvidia-register"
 HANDSHAKE: Final = "hami.io/node-handshake"
@@ -21,6 +39,16 @@ CORDON: Final = "hami.io/device-cordon"
 VGPU_RESOURCE: Final = "nvidia.com/vgpu"
 """Number of GPUs in clusters that renamed `resourceName`, so that it does not collide with NVIDIA's own plugin."""
 
+_SILENT_S: Final = 600.0
+"""A handshake that should be renewed every 30 s, and is older by the node's own clock, is of a plugin that is gone."""
+_ZONES_S: Final = 15 * 3600.0
+"""What HAMi's scheduler writes has no time zone, and is by its own clock."""
+_HANDSHAKE: Final = re.compile(
+    r"(?:Reported |Requesting_)([0-9]{4})[-.]([0-9]{2})[-.]([0-9]{2})"
+    r" ([0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.[0-9]+)?( [+-][0-9]{4})?.*"
+)
+_STRATEGY_LABEL: Final = "nvidia.com/gpu.sharing-strategy"
+_NO_DEVICES: Final = ("", "[]", "null")
 _MODE: Final = "hami-core"
 _BOOLEANS: Final = {
     **dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True),
@@ -52,9 +80,87 @@ def has_init_slots(annotations: Mapping[str, str]) -> bool:
     return annotations.get(REGISTER, "").lstrip().startswith("[")
 
 
-def read_register(
-    annotations: Mapping[str, str], allocatable: Mapping[str, str | int | float], reading: NodeReading
-) -> NodeOffer | None:
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What a node shows of HAMi's plugin, beside its own annotations."""
+
+    allocatable: Quantities
+    capacity: Quantities
+    labels: Mapping[str, str]
+    clock: float
+    """The node's, in Unix time; the nearest to it that is known."""
+
+
+def why_left_behind(annotations: Mapping[str, str], seen: Evidence) -> str:
+    """Why a node's register is no sign of the plugin's being at work, in a sentence; "" where it is one, or none is
+    there.
+
+    What can't be read is of a plugin that is newer than this, as far as anybody can tell.
+    """
+    text = annotations.get(REGISTER)
+    if text is None:
+        return ""
+    if text.strip() in _NO_DEVICES:
+        return f"{REGISTER} is empty"
+    name = VGPU_RESOURCE if _amount(seen.allocatable, VGPU_RESOURCE) or _amount(seen.capacity, VGPU_RESOURCE) else None
+    offered, installed = (_amount(resources, name or GPU_RESOURCE) for resources in (seen.allocatable, seen.capacity))
+    try:
+        devices = _read_devices(bounded(text).strip())
+    except UnreadableError:
+        return "" if offered or installed else f"{REGISTER} is left behind: the kubelet offers none of these GPUs"
+    shares = sum(device.count for device in devices)
+    if not offered and installed != shares:
+        return f"{REGISTER} is left behind: the kubelet offers none of these GPUs"
+    if not _agree(devices, offered, installed):
+        told = f"{shares} devices of {len(devices)} GPUs are registered, the kubelet has {installed or offered}"
+        return f"{REGISTER} is left behind: {told}"
+    if seen.labels.get(REPLICAS_LABEL, "1") not in ("0", "1") or seen.labels.get(_STRATEGY_LABEL) in (
+        "mps",
+        "time-slicing",
+    ):
+        return f"{REGISTER} is left behind: NVIDIA's plugin shares these GPUs"
+    if shares == len(devices) and (told := silence(annotations, seen.clock)):
+        return f"{REGISTER} is left behind: {told}"
+    return ""
+
+
+def _agree(devices: Sequence[_Device], offered: int, installed: int) -> bool:
+    """Whether the kubelet has as many devices as the plugin makes of those that are registered, the sick ones
+    included; where only those that are `offered` are known, of some of the GPUs."""
+    shares = sum(device.count for device in devices)
+    if any(device.mode not in ("", _MODE) for device in devices):
+        return shares == len(devices) or (installed or offered) > len(devices)  # MIG: the numbers are of two things
+    if installed:
+        return installed == shares
+    of_each = gcd(*(device.count for device in devices)) or 1
+    return offered <= shares and offered % of_each == 0 and not len(devices) == offered < shares
+
+
+def silence(annotations: Mapping[str, str], clock: float) -> str:
+    """How it is known that a plugin that renews its handshake does so no more; "" where it does, or nobody can tell."""
+    found = _HANDSHAKE.fullmatch(annotations.get(HANDSHAKE, "")[:256])
+    if found is None or not _shakes_hands(annotations.get(REGISTER, "")):
+        return ""
+    year, month, day, time, zone = found.groups()
+    written = objects.unix_time(f"{year}-{month}-{day}T{time}{(zone or '+0000').strip()}")
+    allowed_s = _SILENT_S if zone else _SILENT_S + _ZONES_S
+    return f"{HANDSHAKE} is of {year}-{month}-{day} {time}" if written and clock - written > allowed_s else ""
+
+
+def _shakes_hands(register: str) -> bool:
+    """Whether the plugin that has written a register renews the handshake, too: up to v2.7."""
+    return not register.lstrip().startswith("[")
+
+
+def _amount(resources: Quantities, name: str) -> int:
+    """A whole number of a resource, 0 where it is not there or none."""
+    try:
+        return whole_quantity(resources, name)
+    except UnreadableError:
+        return 0
+
+
+def read_register(annotations: Mapping[str, str], allocatable: Quantities, reading: NodeReading) -> NodeOffer | None:
     """What a node's plugin has registered, None when none has.
 
     Raises UnreadableError; also where the plugin is gone: the kubelet offers nothing any more, or HAMi's scheduler has
@@ -63,10 +169,10 @@ def read_register(
     text = annotations.get(REGISTER)
     if text is None:
         return None
-    if annotations.get(HANDSHAKE, "").startswith("Deleted"):
-        raise UnreadableError(f"{HANDSHAKE}: the plugin is gone, its GPUs are not offered")
-    if all(str(allocatable.get(name, 0)) == "0" for name in (GPU_RESOURCE, VGPU_RESOURCE)):
-        raise UnreadableError(f"{REGISTER}: the kubelet offers none of these GPUs")
+    if _shakes_hands(text) and annotations.get(HANDSHAKE, "").startswith("Deleted"):
+        raise PluginGoneError(f"{HANDSHAKE}: the plugin is gone, its GPUs are not offered")
+    if not any(_amount(allocatable, name) for name in (GPU_RESOURCE, VGPU_RESOURCE)):
+        raise PluginGoneError(f"{REGISTER}: the kubelet offers none of these GPUs")
     cordoned = {uuid.strip() for uuid in annotations.get(CORDON, "").split(",")}
     try:
         devices = _read_devices(bounded(text).strip())
@@ -80,9 +186,7 @@ def read_register(
     ]
     if len(dict(gpus)) < len(gpus):
         gpus = [(index, gpu) for index, (_, gpu) in enumerate(gpus)]  # before v2.5 there was only the order
-    if len(gpus) > MAX_GPUS_PER_NODE:
-        warnings.append(f"{len(gpus)} GPUs on one node: only {MAX_GPUS_PER_NODE} of them are used")
-    return parts_offer({index: gpu for index, gpu in gpus if index < MAX_GPUS_PER_NODE}, warnings)
+    return parts_offer(dict(gpus), warnings)
 
 
 def _read_devices(text: str) -> list[_Device]:

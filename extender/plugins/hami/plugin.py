@@ -1,5 +1,6 @@
 """HAMi's device plugin, as Kerf asks about it."""
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -12,7 +13,7 @@ from extender.plugins.formats import asks_any, containers_of, with_conditions
 from extender.plugins.hami import nodes, pods
 from extender.plugins.hami.locks import NodeLocks
 from extender.plugins.holdings import Holding
-from extender.plugins.protocol import AssignedGpu, DevicePlugin, Handover, Locks
+from extender.plugins.protocol import AssignedGpu, DevicePlugin, Handover, Locks, PluginGoneError
 
 _CHOICES: Final = {
     MODEL: (pods.USE_TYPE, pods.type_pattern),
@@ -32,10 +33,17 @@ class Hami(DevicePlugin):
     told = led = parts = True
 
     def owns(self, node: objects.Node) -> bool:
-        return nodes.REGISTER in (node.metadata.annotations or ())
+        return nodes.REGISTER in (node.metadata.annotations or ()) and not self.left_behind(node)
+
+    def left_behind(self, node: objects.Node) -> str:
+        annotations = node.metadata.annotations or {}
+        return nodes.why_left_behind(annotations, _evidence(node)) if nodes.REGISTER in annotations else ""
 
     def offer(self, node: objects.Node, reading: NodeReading) -> NodeOffer | None:
-        return nodes.read_register(node.metadata.annotations or {}, node.status.allocatable or {}, reading)
+        annotations = node.metadata.annotations or {}
+        if told := nodes.silence(annotations, _clock(node)):
+            raise PluginGoneError(f"{told}: the plugin is silent, its GPUs are not offered")
+        return nodes.read_register(annotations, node.status.allocatable or {}, reading)
 
     def request(self, pod: objects.Pod) -> PodRequest | None:
         annotations = pod.metadata.annotations or {}
@@ -45,7 +53,8 @@ class Hami(DevicePlugin):
             if theirs in annotations and (written := translate(annotations[theirs]))
         }
         own = asks_any(pod.spec, self.resources)
-        asked = pods.read_request(containers_of(pod.spec)) if own or chosen else None
+        policy = annotations.get(pods.GPU_POLICY, "").strip()
+        asked = pods.read_request(containers_of(pod.spec), policy) if own or chosen else None
         if asked is None:
             return None
         mode = annotations.get(pods.MODE, "")
@@ -70,3 +79,15 @@ class Hami(DevicePlugin):
 
     def locks(self, transport: Transport, clock: Callable[[], float], wall_clock: Callable[[], float]) -> Locks | None:
         return NodeLocks(transport, clock, wall_clock)
+
+
+def _evidence(node: objects.Node) -> nodes.Evidence:
+    status, labels = node.status, node.metadata.labels or {}
+    return nodes.Evidence(status.allocatable or {}, status.capacity or {}, labels, _clock(node))
+
+
+def _clock(node: objects.Node) -> float:
+    """The node's own clock, as its kubelet has told it last: the plugin goes by it too, and Kerf's may be another. By
+    Kerf's where the kubelet has not told."""
+    told = (objects.unix_time(condition.last_heartbeat_time) for condition in node.status.conditions or ())
+    return max(told, default=0.0) or time.time()

@@ -35,6 +35,8 @@ NO_USE_TYPE: Final = "nvidia.com/nouse-gputype"
 USE_UUID: Final = "nvidia.com/use-gpuuuid"
 NO_USE_UUID: Final = "nvidia.com/nouse-gpuuuid"
 
+GPU_POLICY: Final = "hami.io/gpu-scheduler-policy"
+SPREAD: Final = "spread"
 MODE: Final = "nvidia.com/vgpu-mode"
 MODE_SHARED: Final = "hami-core"
 
@@ -78,37 +80,35 @@ class _ContainerAsk:
         return self.memory_mib or gpu.memory_mib * self.memory_percent // 100, self.cores
 
 
-def read_request(containers: Sequence[ContainerResources]) -> GpuRequest | None:
+def read_request(containers: Sequence[ContainerResources], policy: str = "") -> GpuRequest | None:
     """What a pod asks of HAMi, None when nothing. Raises RequestError with a sentence for the pod's author.
 
-    Containers that ask for shares share one GPU, unless only one of them asks; init containers use what the others
-    will. HAMi itself may give each container another GPU.
+    Containers that ask for shares share the same GPUs, as few as the one that asks most has; with the GPU policy
+    `spread` each has GPUs of its own, and always where they have no room together, or one asks for whole GPUs: then
+    each GPU is booked with what the container has that takes most. Init containers use what the others will.
+    HAMi itself looks for a place of each container, one after the other.
     """
     asks = [ask for ask in map(_container_ask, containers) if ask.count]
     if not asks:
         return None
-    if all(ask.whole for ask in asks):
-        count, memory_each = _most_at_once(asks, lambda ask: ask.count), max(ask.memory_mib for ask in asks)
-        return _whole(count, memory_each)
+    num_apart = _most_at_once(asks, lambda ask: ask.count)
     if any(ask.whole for ask in asks):
-        raise RequestError(
-            f"{CORES_RESOURCE}: containers of one pod request both whole GPUs and shares; use one or the other"
-        )
-    count = asks[0].count
-    if len({ask.count for ask in asks}) > 1 or (count > 1 and sum(not ask.init for ask in asks) > 1):
-        raise RequestError(
-            f"{GPU_RESOURCE}: several containers request shares of several GPUs; use one container, or one GPU for each"
-        )
+        return _whole(num_apart, max(ask.memory_mib for ask in asks))
     cores = _most_at_once(asks, lambda ask: ask.cores)
     memory_mib = _most_at_once(asks, lambda ask: ask.memory_mib)
     percent = _most_at_once(asks, lambda ask: ask.memory_percent)
-    if memory_mib and percent:
-        raise RequestError(f"{MEMORY_PERCENT_RESOURCE} in one container and {MEMORY_RESOURCE} in another; use one")
-    if cores > _ALL_CORES or percent > 100:
-        raise RequestError(f"{CORES_RESOURCE}: containers of one pod ask for more than one GPU together")
-    if cores == _ALL_CORES:
-        return _whole(count, memory_mib)
-    return GpuRequest(count, AskedUnit.PART, memory_mib, milli=cores * 10, memory_each_percent=percent)
+    num_running = sum(not ask.init for ask in asks)
+    together = cores <= _ALL_CORES and percent <= 100 and not (memory_mib and percent)
+    if not together or (policy == SPREAD and num_running > 1):
+        cores, memory_mib, percent = (
+            max(amounts)
+            for amounts in zip(*((ask.cores, ask.memory_mib, ask.memory_percent) for ask in asks), strict=True)
+        )
+        return GpuRequest(num_apart, AskedUnit.PART, memory_mib, milli=cores * 10, memory_each_percent=percent)
+    count = max(ask.count for ask in asks)
+    shared = _whole(count, memory_mib) if cores == _ALL_CORES else None
+    shared = shared or GpuRequest(count, AskedUnit.PART, memory_mib, milli=cores * 10, memory_each_percent=percent)
+    return replace(shared, containers=max(num_running, 1))
 
 
 def _whole(count: int, memory_each_mib: int) -> GpuRequest:
@@ -214,14 +214,14 @@ def _read_slot(text: str) -> _Held:
     """One container's devices: `uuid,type,memory MiB,cores:` each. Raises UnreadableError."""
     held: _Held = {}
     for device in text.split(":"):
-        if not device.strip():
-            continue
-        items = device.split(",")
-        if len(items) < 4 or not items[0].strip():
+        items = [item.strip() for item in device.split(",")]
+        if not any(items) or (items[:1] == [""] and set(items) <= {"", "0", _TYPE}):
+            continue  # of a container without GPUs: nothing, or a device of zeros: ",,0,0:"
+        if len(items) < 4 or not items[0]:
             raise UnreadableError(f"{shorten(device)!r} is not a device")
-        uuid = items[0].strip().split("[")[0]  # up to v2.9 a MIG instance was written behind its GPU: "GPU-...[0-1]"
+        uuid = items[0].split("[")[0]  # up to v2.9 a MIG instance was written behind its GPU: "GPU-...[0-1]"
         mib, cores = whole_number(items[2], "memory"), whole_number(items[3], "cores")
-        if uuid != items[0].strip():
+        if uuid != items[0]:
             mib, cores = 0, _ALL_CORES  # of a partitioned GPU nothing else is given
         known_mib, known_cores = held.get(uuid, (0, 0))
         held[uuid] = known_mib + mib, known_cores + cores
@@ -260,9 +260,9 @@ def binding_annotations(
         asks = [_ContainerAsk(False, len(gpus), 0, 100, _ALL_CORES)]
     slots = []
     next_gpu = 0
-    sharing = any(ask.count and not ask.whole for ask in asks)
+    apart = len(gpus) >= sum(ask.count for ask in asks if not ask.init)
     for ask in asks:
-        first = 0 if ask.init or sharing else next_gpu
+        first = next_gpu if apart and not ask.init else 0
         given = gpus[first : first + ask.count]
         if not ask.init:
             next_gpu += ask.count

@@ -64,6 +64,10 @@ class Counts:
     free_sizes: list[int] = field(default_factory=list)
     of_size: list[int] = field(default_factory=list)
     """Indices of the GPUs of the model and size asked."""
+    nameless: int = 0
+    """Units that would do but for their model, which is unknown."""
+    unmeasured: int = 0
+    """Those that would do but for their memory, which is unknown."""
 
 
 def count_units(state: NodeState, request: GpuRequest) -> Counts:
@@ -79,9 +83,11 @@ def count_units(state: NodeState, request: GpuRequest) -> Counts:
                 continue
             counts.of_uuid += 1
             if not accepts(request, gpu.model):
+                counts.nameless += not gpu.model.names
                 continue
             counts.of_model += 1
             if memory < request.memory_each_mib:
+                counts.unmeasured += not gpu.memory_mib
                 continue
             counts.sizes.append(memory)
             counts.of_size.append(index)
@@ -117,7 +123,9 @@ def slow_fit(state: NodeState, request: GpuRequest) -> tuple[Reason, int, int]:
         (Reason.TOO_SMALL, len(counts.sizes)),
     ):
         if number < needed:
-            return reason, number, 0
+            maybe = {Reason.WRONG_MODEL: counts.nameless, Reason.TOO_SMALL: counts.unmeasured}.get(reason, 0)
+            unknown = Reason.MODEL_UNKNOWN if reason is Reason.WRONG_MODEL else Reason.MEMORY_UNKNOWN
+            return unknown if maybe and number + maybe >= needed else reason, number, 0
     if state.offer.set_aside:
         return Reason.SET_ASIDE, state.offer.set_aside, 0
     by_others = state.num_served if request.unit is AskedUnit.WHOLE else state.num_unserved
@@ -133,6 +141,8 @@ def slow_busy(state: NodeState, request: GpuRequest, counts: Counts, *, apart: b
         return slow_share_fit(state, request, counts.of_size)
     installed_mib, _ = most_memory(counts.sizes, 0, request)
     if installed_mib < request.memory_total_mib:
+        if 0 in counts.sizes:
+            return Reason.MEMORY_UNKNOWN, installed_mib, 0
         return Reason.TOTAL_TOO_SMALL, installed_mib, 0
     free = max(len(counts.free_sizes) - state.all_untracked, 0)
     if free < needed:
@@ -519,10 +529,14 @@ MIXED = node(A100, A100_40, T4, T4)
         ),
         pytest.param(node(UNKNOWN), GpuRequest(1), Reason.FITS, 1, id="an unknown GPU is a GPU"),
         pytest.param(
-            node(UNKNOWN), GpuRequest(1, memory_each_mib=1), Reason.TOO_SMALL, 0, id="an unknown memory is none"
+            node(UNKNOWN), GpuRequest(1, memory_each_mib=1), Reason.MEMORY_UNKNOWN, 0, id="an unknown memory is none"
         ),
         pytest.param(
-            node(UNKNOWN), GpuRequest(1, exclude=pattern("t4")), Reason.WRONG_MODEL, 0, id="an unknown model may be it"
+            node(UNKNOWN),
+            GpuRequest(1, exclude=pattern("t4")),
+            Reason.MODEL_UNKNOWN,
+            0,
+            id="an unknown model may be it",
         ),
         pytest.param(
             node(T4), GpuRequest(2**31 - 1, memory_each_mib=2**40), Reason.TOO_FEW_INSTALLED, 1, id="absurd request"

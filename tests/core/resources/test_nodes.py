@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from extender.core.fit.fits import fit
 from extender.core.resources.gpu_models import UNKNOWN_MODEL
 from extender.core.resources.nodes import (
     COUNT_LABEL,
@@ -18,9 +19,11 @@ from extender.core.resources.nodes import (
     REPLICAS_LABEL,
     SHARED_GPU_RESOURCE,
     GpuUnit,
+    LeftOut,
     nominal_mib,
     read_node,
 )
+from extender.core.resources.requests import AskedUnit, GpuRequest
 from tests.core.builders import NodeState, cluster_of
 
 A100_LABELS = {PRODUCT_LABEL: "NVIDIA-A100-SXM4-80GB", COUNT_LABEL: "8", MEMORY_LABEL: "81920"}
@@ -89,7 +92,25 @@ def test_unhealthy_gpus_are_installed_but_withheld() -> None:
         pytest.param({GPU_RESOURCE: "4"}, {REPLICAS_LABEL: "1"}, GpuUnit.WHOLE, 4, 1, 4, id="one replica is whole"),
         pytest.param({GPU_RESOURCE: "4"}, {REPLICAS_LABEL: "0"}, GpuUnit.WHOLE, 4, 1, 4, id="no replicas is whole"),
         pytest.param({GPU_RESOURCE: 4}, {}, GpuUnit.WHOLE, 4, 1, 4, id="a number in JSON"),
-        pytest.param({GPU_RESOURCE: "4"}, {COUNT_LABEL: "2"}, GpuUnit.WHOLE, 4, 1, 4, id="the kubelet is believed"),
+        pytest.param({GPU_RESOURCE: "5"}, {COUNT_LABEL: "2"}, GpuUnit.WHOLE, 5, 1, 5, id="the kubelet is believed"),
+        pytest.param(
+            {GPU_RESOURCE: "4"},
+            {COUNT_LABEL: "2"},
+            GpuUnit.REPLICA_AS_GPU,
+            2,
+            2,
+            4,
+            id="a multiple of the GPUs: slices",
+        ),
+        pytest.param(
+            {GPU_RESOURCE: "10"},
+            {COUNT_LABEL: "1", REPLICAS_LABEL: "1"},
+            GpuUnit.REPLICA_AS_GPU,
+            1,
+            10,
+            10,
+            id="ten slices of one, whatever the label of replicas says",
+        ),
         pytest.param({GPU_RESOURCE: "4e0"}, {}, GpuUnit.WHOLE, 4, 1, 4, id="canonicalised"),
     ],
 )
@@ -105,6 +126,40 @@ def test_units(
     assert (offer.unit, len(offer.gpus), offer.units_per_gpu) == (unit, num_gpus, units_per_gpu)
     assert (offer.allocatable_units, offer.withheld_units) == (units, num_gpus * units_per_gpu - units)
     assert offer.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("units", "capacity", "labels", "num_gpus", "each", "withheld"),
+    [
+        pytest.param("12", "16", {COUNT_LABEL: "4"}, 4, 4, 4, id="one of four unhealthy: 16 slices are installed"),
+        pytest.param(
+            "8", "8", {COUNT_LABEL: "8", REPLICAS_LABEL: "4"}, 8, 1, 0, id="a label of slices that are no more"
+        ),
+        pytest.param("8", "32", {COUNT_LABEL: "8", REPLICAS_LABEL: "4"}, 8, 4, 24, id="six of eight unhealthy"),
+        pytest.param("2", "2", {REPLICAS_LABEL: "2"}, 1, 2, 0, id="GPUs that nobody counts"),
+        pytest.param("6", "8", {COUNT_LABEL: "8"}, 8, 1, 2, id="two withheld"),
+    ],
+)
+def test_slices_are_told_by_what_is_installed(
+    units: str, capacity: str, labels: Mapping[str, str], num_gpus: int, each: int, withheld: int
+) -> None:
+    offer = read_node({GPU_RESOURCE: units}, labels, capacity={GPU_RESOURCE: capacity})
+    assert (len(offer.gpus), offer.units_per_gpu, offer.withheld_units) == (num_gpus, each, withheld)
+
+
+def test_ten_slices_of_a_gpu_have_a_tenth_of_its_memory_each() -> None:
+    labels = {PRODUCT_LABEL: "NVIDIA-A10G", COUNT_LABEL: "1", MEMORY_LABEL: "23028", REPLICAS_LABEL: "1"}
+    cluster = cluster_of({"n": NodeState(read_node({GPU_RESOURCE: "10"}, labels))})
+
+    def fits(request: GpuRequest) -> bool:
+        return bool(fit(cluster, request, np.array([0])).fits[0])
+
+    assert fits(GpuRequest(10))
+    assert not fits(GpuRequest(11))
+    assert fits(GpuRequest(1, memory_each_mib=2302))
+    assert not fits(GpuRequest(1, memory_each_mib=2303))
+    assert not fits(GpuRequest(4, memory_total_mib=80 * 1024))
+    assert not fits(GpuRequest(1, AskedUnit.WHOLE))
 
 
 @pytest.mark.parametrize(
@@ -157,6 +212,7 @@ def test_garbage_is_ignored_with_a_warning_that_names_it(
 ) -> None:
     offer = read_node(allocatable, labels)
     assert len(offer.gpus) == num_gpus
+    assert offer.left_out is (LeftOut.TOO_MANY if num_gpus == MAX_GPUS_PER_NODE else LeftOut.NOTHING)
     assert any(key in warning for warning in offer.warnings)
 
 
