@@ -126,7 +126,8 @@ class Inventory:
         ]
 
     def _by_driver(self) -> list[Gpu]:
-        """The driver numbers GPUs by their place on the bus, and so do its files' folders."""
+        """The driver numbers GPUs by their place on the bus, and so do its files' folders. Until somebody opens a GPU
+        its UUID is all question marks there."""
         gpus: list[Gpu] = []
         for information in sorted(self._root.glob("proc/driver/nvidia/gpus/*/information")):
             with contextlib.suppress(OSError):
@@ -134,7 +135,7 @@ class Inventory:
                 fields = {key.strip(): value.strip() for key, _, value in lines}
                 uuid, model = fields.get("GPU UUID", ""), fields.get("Model", "")
                 gpus.append(Gpu(len(gpus), uuid, model, numa=self._numa(information.parent.name)))
-        return gpus if all(gpu.uuid.startswith(_GPU) for gpu in gpus) else []
+        return gpus if all(gpu.uuid.startswith(_GPU) and "?" not in gpu.uuid for gpu in gpus) else []
 
     def _numa(self, bus: str) -> int:
         try:

@@ -138,7 +138,7 @@ def build_parts(
     """As the settings want them; `feed` as of `observe`."""
     base = scheduling.build_foundation(settings, transport, clock)
     ledger, mirror = base.ledger, base.mirror
-    owners, metrics, rejections = OwnerUsage(), Metrics(), RejectionLog()
+    owners, metrics, rejections = OwnerUsage(ledger), Metrics(), RejectionLog()
     telemetry, policies = build_telemetry(settings, base, owners, feed), policies_of(settings)
     rank = LearnedRank(settings, policies, lambda: ledger.snapshot(clock()), lambda: not mirror.fault(), clock)
     placer = _placer(settings, base, policies, rank, owners)

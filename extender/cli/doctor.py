@@ -1,6 +1,7 @@
 """`kerf doctor`: one refresh of telemetry, what it met in words, and which rank a running Kerf serves."""
 
 import asyncio
+import contextlib
 import math
 import time
 from typing import Annotated, Any
@@ -24,7 +25,7 @@ from extender.telemetry.aliases import ALIAS_OF, FRACTIONS
 from extender.telemetry.observer import Observer
 from extender.telemetry.owners import OwnerUsage
 from extender.telemetry.service import describe, observe
-from extender.telemetry.status import State, unmatched_reason
+from extender.telemetry.status import State, passed_over_reason, unmatched_reason
 
 _UNITS = {0.01: "percent", 1 / 2**20: "bytes"}
 
@@ -80,14 +81,14 @@ async def examine(settings: Settings, transport: Transport) -> Finding:
         memory_tolerance_frac=settings.decisions.memory_tolerance_frac,
         model_aliases=settings.models.aliases,
     )
-    observer = observe(settings.telemetry, transport, ledger, time.monotonic)
+    observer = observe(settings, transport, ledger, time.monotonic)
     try:
         if observer is None:
             return {"state": State.OFF, "nodes": {}, "findings": ["telemetry is off (setting telemetry.source)"]}
         ledger.arrays.observe(observer.wanted.times)
         faults = await _learn_nodes(transport, ledger, observer)
         await observer.round()
-        told = describe(observer, OwnerUsage())
+        told = describe(observer, OwnerUsage(ledger))
         told["findings"] = faults + _findings(observer, ledger)
         return told
     finally:
@@ -97,6 +98,11 @@ async def examine(settings: Settings, transport: Transport) -> Finding:
 
 
 async def _learn_nodes(transport: Transport, ledger: Ledger, observer: Observer) -> list[str]:
+    """Learn what nodes offer, and which GPUs ResourceSlices tell of; returns what can't be read."""
+    for feed in (feed for stock in ledger.rows.stocks for feed in stock.feeds):
+        with contextlib.suppress(ClusterError, msgspec.DecodeError):  # most clusters have none
+            for item in (await Lister(transport, feed.path, feed.kind).all()).items:
+                ledger.upsert_device(item)
     try:
         found = await Lister(transport, NODES_PATH, objects.Node).all()
         for node in found.items:
@@ -113,9 +119,12 @@ def _findings(observer: Observer, ledger: Ledger) -> list[str]:
     found = [text for text in (status.fault, status.withheld) if text]
     if status.state is State.ABSENT:
         found.append(
-            "no Prometheus: none is configured (telemetry.url), and no Service of the cluster looks like one; "
-            "exporters can be read directly (telemetry.exporters)"
+            "no Prometheus: none is configured (telemetry.url), and no Service of the cluster looks like one in "
+            "telemetry.namespaces; exporters can be read directly (telemetry.exporters)"
         )
+        found += passed_over_reason(status)
+    found += [f"{fault}; the next is asked" for fault in status.report.given_up.values()]
+    found += status.doubts
     found += unmatched_reason(status)
     if status.num_gpus > status.num_gpus_matched and not status.unmatched:
         found.append(f"{status.num_gpus - status.num_gpus_matched} GPUs have neither a known UUID nor an index")
@@ -144,6 +153,8 @@ def print_finding(told: Finding, console: Console) -> None:
         )
     if told["candidates"]:
         console.print(f"found in the cluster: {', '.join(told['candidates'])}", highlight=False, markup=False)
+    if told["passedOver"]:
+        console.print(f"found, not read: {', '.join(told['passedOver'])}", highlight=False, markup=False)
     if told["series"]:
         table = Table("metric", "exporter", "unit", "series", box=None)
         for name, count in told["series"].items():

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import Field, field_validator
 
-from extender.settings.section import Section, without_user
+from extender.settings.section import Matchers, Section, without_user
 
 
 class MissingSettings(Section):
@@ -70,7 +70,7 @@ class UsageSettings(Section):
     and no pod is refused."""
     budget_days: int = Field(default=30, ge=1, le=366)
     """The window: so many days up to now."""
-    matchers: str = Field(default="", pattern=r'^([a-zA-Z_][a-zA-Z0-9_]*(=|!=|=~|!~)"[^"\\{}]*",? ?)*$')
+    matchers: Matchers = ""
     """Label matchers of Kerf's own series in the Prometheus of `telemetry.url`, where it has those of several clusters:
     `cluster="a"`."""
 

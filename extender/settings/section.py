@@ -1,8 +1,13 @@
 """What all sections of the settings have in common."""
 
 from enum import StrEnum
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
+
+_MATCHER = r'[a-zA-Z_][a-zA-Z0-9_]*(=|!=|=~|!~)"[^"\\{}]*"'
+Matchers = Annotated[str, Field(pattern=rf"^({_MATCHER},? ?)*$")]
+"""Label matchers of PromQL, without braces."""
 
 
 class Section(BaseModel):

@@ -5,7 +5,7 @@ from pathlib import Path
 from pydantic import Field, SecretStr, ValidationInfo, field_validator
 
 from extender.core.occupancies import HARDWARE_XIDS
-from extender.settings.section import Section, without_user
+from extender.settings.section import Matchers, Section, without_user
 
 
 class TelemetrySettings(Section):
@@ -18,6 +18,19 @@ class TelemetrySettings(Section):
     """Where the source that is named by `telemetry.source` is read: [http://prometheus.monitoring.svc:9090]."""
     url: str = ""
     """Address of Prometheus, including any path prefix: http://prometheus.monitoring.svc:9090."""
+    namespaces: list[str] = [
+        "monitoring",
+        "prometheus",
+        "kube-prometheus-stack",
+        "observability",
+        "kube-system",
+        "openshift-monitoring",
+        "cattle-monitoring-system",
+    ]
+    """Where a Prometheus is looked for if neither address is set, beside `leader_election.namespace`, which Kerf runs
+    in: name none in which others than the cluster's administrators make Services."""
+    matchers: Matchers = ""
+    """Label matchers of this cluster's series, where Prometheus has those of several: `cluster="a"`."""
     exporters: list[str] = []
     """Exporter pages to read directly, without Prometheus: [http://node-1:9400/metrics]."""
     username: str = ""

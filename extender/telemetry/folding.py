@@ -7,13 +7,15 @@ from typing import Final
 
 import numpy as np
 
-from extender.core.clusters import Floats, Rows
+from extender.core.clusters import Floats, Mask, Rows, num_true
 from extender.core.observations import Gauge, Gauges
+from extender.core.texts import printable
 from extender.kube import objects
 from extender.ledger.ledger import Ledger
 from extender.ledger.observed import ObservedArrays
-from extender.telemetry.matching import NO_ROW, Directory, Match, match_rows, slots
+from extender.telemetry.matching import FOREIGN, NO_ROW, Directory, Known, Match, match_first_parts, match_rows, slots
 from extender.telemetry.readings import Inventory, Reading
+from extender.telemetry.sources.source import PodUsage
 from extender.telemetry.status import Status
 
 logger = logging.getLogger(__name__)
@@ -24,6 +26,7 @@ _DEVICES_AT_ONCE: Final = 2000
 _MAX_TRIES: Final = 3
 _LOOK_EVERY_S: Final = 60.0
 _MAX_TOLD: Final = 50
+_REMEDY: Final = "if they are another cluster's, set telemetry.matchers"
 
 
 class Folder:
@@ -43,7 +46,9 @@ class Folder:
         self._clock = clock
         self._directory = Directory()
         self._match: tuple[object, ...] = ()
-        self._matched = Match(np.empty(0, np.intp), np.empty(0, np.intp), np.empty(0, np.intp))
+        none = np.empty(0, np.intp)
+        self._matched = Match(none, none, none, none > 0, none)
+        self._believed: Mask = none > 0
         self._looked_for_exporters_at = float("-inf")
 
     def learn_addresses(self, node: objects.Node) -> None:
@@ -58,6 +63,13 @@ class Folder:
         observed = self._ledger.arrays.observed
         if observed is not None:
             self._ledger.arrays.touch(observed.age(self._clock()))
+
+    def pods_of(self, reading: Reading) -> PodUsage:
+        """The pods of the last refresh all of whose samples are of GPUs of this cluster's nodes."""
+        foreign, of = set(np.flatnonzero(~self._believed).tolist()), reading.pod_devices
+        if not foreign:
+            return reading.pods
+        return {pod: usage for pod, usage in reading.pods.items() if foreign.isdisjoint(of.get(pod, ()))}
 
     async def fold(self, reading: Reading) -> bool:
         """Write a refresh into the arrays, with pauses; False when nodes came and went all the while."""
@@ -89,17 +101,20 @@ class Folder:
         for start in range(0, len(inventory.hosts), _HOSTS_AT_ONCE):
             rows += match_rows(inventory, arrays.row_of, self._directory, start, start + _HOSTS_AT_ONCE)
             await asyncio.sleep(0)
+        match_first_parts(inventory.hosts, rows, arrays.row_of)
         row_of_host = np.array(rows, np.intp)
-        gpu_at = self._ledger.snapshot(self._clock()).gpu_at
-        slot: list[Rows] = []
-        host_idx: list[Rows] = []
+        cluster = self._ledger.snapshot(self._clock())
+        known = Known(cluster.gpu_at, cluster.gpu_uuids, num_true(cluster.mig_installed > 0) > 0)
+        found: list[Rows] = [np.empty((0, 4), np.intp)]
+        codes = {"": 0}
         for start in range(0, len(inventory.host_idx), _DEVICES_AT_ONCE):
             end = start + _DEVICES_AT_ONCE
-            slot.append(np.array(slots(inventory, gpu_at, row_of_host, start, end), np.intp))
-            host_idx.append(np.array(inventory.host_idx[start:end], np.intp))
+            code = [codes.setdefault(uuid, len(codes)) for uuid in inventory.uuids[start:end]]
+            slot, by_index = zip(*slots(inventory, known, row_of_host, start, end), strict=True)
+            found.append(np.array([inventory.host_idx[start:end], slot, by_index, code], np.intp).T)
             await asyncio.sleep(0)
-        none = np.empty(0, np.intp)
-        self._matched = Match(row_of_host, np.concatenate([none, *host_idx]), np.concatenate([none, *slot]))
+        host_idx, slots_found, by_index_found, code_found = np.concatenate(found).T
+        self._matched = Match(row_of_host, host_idx, slots_found, by_index_found > 0, code_found)
         self._match = key
         self._describe(inventory, self._matched)
         return self._matched
@@ -139,7 +154,17 @@ class Folder:
         rows = match.row_of_host[counts]
         counts[counts] = host_at[counts] >= sampled_at[rows]  # nothing older takes the place of what is known
         rows = match.row_of_host[counts]
-        which = np.flatnonzero(counts[match.host_idx] & (match.slot >= 0) & (match.slot < num_slots))
+        heard_of = np.zeros(len(match.host_idx), np.bool_)
+        for plane in reading.values.values():
+            heard_of |= ~np.isnan(plane)
+        await asyncio.sleep(0)
+        row_of = match.row_of_host[match.host_idx]
+        is_node = (row_of != NO_ROW) & (row_of < num_rows)
+        disputed = self._disputed(reading.inventory, match, heard_of & is_node, (num_rows, num_slots))
+        of_disputed = disputed[np.where(is_node, row_of, 0)] & match.by_index
+        self._believed = is_node & (match.slot != FOREIGN) & ~of_disputed
+        in_place = self._believed & (match.slot >= 0) & (match.slot < num_slots)
+        which = np.flatnonzero(counts[match.host_idx] & in_place)
         await asyncio.sleep(0)
         if np.bincount(rows, minlength=1).max() > 1:
             # Of two series of one GPU the newer has the last word.
@@ -155,7 +180,7 @@ class Folder:
         await asyncio.sleep(0)
         for gauge in Gauge:
             plane = raw[gauge]
-            plane[told] = np.nan
+            plane[told | disputed] = np.nan
             values = reading.values.get(gauge)
             if values is not None:
                 flat = plane.reshape(-1)
@@ -163,8 +188,35 @@ class Folder:
             await asyncio.sleep(0)
         return raw, sampled_at
 
+    def _disputed(self, inventory: Inventory, match: Match, heard_of: Mask, shape: tuple[int, int]) -> Mask:
+        """(N,) nodes of which a GPU has samples under two UUIDs at once: one of them is another cluster's, and nothing
+        tells which. Tells of them, and of GPUs that their nodes are known not to have."""
+        num_rows, num_slots = shape
+        row = match.row_of_host[match.host_idx]
+        told = heard_of & match.by_index & (match.code > 0) & (match.slot >= 0) & (match.slot < num_slots)
+        target, code = row[told] * num_slots + match.slot[told], match.code[told]
+        first = np.zeros(num_rows * num_slots, np.intp)
+        first[target] = code
+        others = first[target] != code
+        disputed = np.zeros(num_rows, np.bool_)
+        disputed[row[told][others]] = True
+        foreign = np.flatnonzero(heard_of & (match.slot == FOREIGN))
+        names = self._ledger.snapshot(self._clock()).node_names
+        of_two = (
+            f"node {names[row[device]]}: GPU {inventory.numbers[device]} has samples under several UUIDs, such as "
+            f"{printable(inventory.uuids[device])}, and by index none of that node's are used: {_REMEDY}"
+            for device in np.flatnonzero(told)[others][:_MAX_TOLD].tolist()
+        )
+        of_another = (
+            f"node {names[row[device]]}: samples of {printable(inventory.uuids[device])} are not used, for it has no "
+            f"such GPU: {_REMEDY}"
+            for device in foreign[:_MAX_TOLD].tolist()
+        )
+        self._status.doubts = tuple(dict.fromkeys([*of_two, *of_another]))
+        return disputed
+
 
 def _words(inventory: Inventory, index: int) -> str:
     host = inventory.hosts[index]
     names = "/".join(host.names) or "no name"
-    return f"{names} at {host.instance}" if host.instance else names
+    return printable(f"{names} at {host.instance}" if host.instance else names)

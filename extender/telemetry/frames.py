@@ -49,6 +49,8 @@ class PodSamples(msgspec.Struct, tag="pods"):
 
     namespaces: list[str]
     names: list[str]
+    devices: list[list[int]] = []
+    """Numbers of the GPUs that each one's samples are of."""
 
 
 class Done(msgspec.Struct, tag="done"):

@@ -2,19 +2,22 @@
 
 A node is found, in this order, by a label that names it (`Hostname`, `hostname`, then what relabelling writes); by the
 exporter's pod, whose name `Hostname` often is, or whose address was scraped; by the node's internal IP or name in the
-scraped address. A GPU is found by its UUID where the node's UUIDs are known, else by its index.
+scraped address; by a name that differs in its domain alone. A GPU is found by its UUID where the node's UUIDs are
+known, and by its index where they are not.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final
 
-from extender.core.clusters import Rows
+from extender.core.clusters import Mask, Rows
 from extender.telemetry.readings import Inventory
 from extender.telemetry.series import Host
 
 NO_ROW: Final = -1
+NO_SLOT: Final = -1
+FOREIGN: Final = -2
 
 
 @dataclass
@@ -48,7 +51,11 @@ class Match:
     host_idx: Rows
     """(D,) index into hosts."""
     slot: Rows
-    """(D,) GPU slot, -1 for GPUs that have none."""
+    """(D,) GPU slot, NO_SLOT for GPUs that have none, FOREIGN for those of which the node is known to have none."""
+    by_index: Mask
+    """(D,) whether it is its index alone that tells the slot."""
+    code: Rows
+    """(D,) a number for each UUID, 0 for none."""
 
 
 def match_rows(inventory: Inventory, rows: Mapping[str, int], directory: Directory, start: int, end: int) -> list[int]:
@@ -56,16 +63,60 @@ def match_rows(inventory: Inventory, rows: Mapping[str, int], directory: Directo
     return [rows.get(directory.node_of(host, rows), NO_ROW) for host in inventory.hosts[start:end]]
 
 
-def slots(
-    inventory: Inventory, gpu_at: Mapping[str, tuple[int, int]], row_of_host: Rows, start: int, end: int
-) -> list[int]:
-    """Slots of some GPUs, likewise; `gpu_at` has the row and slot of each GPU whose UUID is known."""
-    numbers = inventory.numbers[start:end]
-    if not gpu_at:
-        return numbers
+def match_first_parts(hosts: Sequence[Host], found: list[int], rows: Mapping[str, int]) -> None:
+    """Put rows in for hosts that have none: by a name that is a node's but for the domain behind it, on either side,
+    where that leaves no doubt. `found` is (H,) rows so far."""
+    missing = [index for index, row in enumerate(found) if row == NO_ROW and any(hosts[index].names)]
+    if not missing:
+        return
+    nodes_of: dict[str, list[str]] = {}
+    for node in rows:
+        nodes_of.setdefault(node.partition(".")[0], []).append(node)
+    named: dict[int, dict[str, list[int]]] = {}
+    for index in missing:
+        for name in map(str.lower, hosts[index].names):
+            nodes = [node for node in nodes_of.get(name.partition(".")[0], ()) if _differ_by_domain(node, name)]
+            if len(nodes) == 1 and not name.replace(".", "").isdecimal():
+                named.setdefault(rows[nodes[0]], {}).setdefault(name, []).append(index)
+                break
+    told = set(found)
+    for row, names in named.items():
+        if row not in told and len(names) == 1:
+            for index in next(iter(names.values())):
+                found[index] = row
+
+
+def _differ_by_domain(one: str, other: str) -> bool:
+    return one.startswith(f"{other}.") or other.startswith(f"{one}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """GPUs whose UUIDs are known."""
+
+    at: Mapping[str, tuple[int, int]]
+    """Row and slot, by UUID."""
+    of_row: Sequence[Sequence[str]]
+    """(N,) by slot, "" where it is not known."""
+    has_mig: Mask
+    """(N,) nodes whose other GPUs may be cut, and are not among these."""
+
+    def slot(self, row: int, uuid: str, number: int) -> tuple[int, bool]:
+        """Slot of a GPU of a row, and whether its index alone tells it."""
+        at_row, slot = self.at.get(uuid, (NO_ROW, NO_SLOT))
+        if row == NO_ROW:
+            return NO_SLOT, False
+        if at_row != NO_ROW:
+            return (slot, False) if at_row == row else (FOREIGN, False)
+        known = self.of_row[row]
+        is_told = 0 <= number < len(known) and not known[number]
+        if uuid and any(known) and not is_told:
+            return (NO_SLOT if self.has_mig[row] else FOREIGN), False
+        return number, True
+
+
+def slots(inventory: Inventory, known: Known, row_of_host: Rows, start: int, end: int) -> list[tuple[int, bool]]:
+    """Slots of some GPUs, likewise."""
     rows = row_of_host[inventory.host_idx[start:end]].tolist()
-    found: list[int] = []
-    for uuid, row, number in zip(inventory.uuids[start:end], rows, numbers, strict=True):
-        at_row, slot = gpu_at.get(uuid, (NO_ROW, NO_ROW))
-        found.append(slot if at_row == row else number)
-    return found
+    found = zip(rows, inventory.uuids[start:end], inventory.numbers[start:end], strict=True)
+    return [known.slot(row, uuid, number) for row, uuid, number in found]

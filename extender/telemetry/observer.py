@@ -18,14 +18,22 @@ from extender.ledger.observed import SampleTimes
 from extender.telemetry.errors import TelemetryError
 from extender.telemetry.folding import MAX_SKEW_S, Folder
 from extender.telemetry.readings import Feed, Reading
-from extender.telemetry.sources.source import PROMETHEUS, Access, Command, PodUsage
-from extender.telemetry.status import State, Status
+from extender.telemetry.sources.discovery import Found
+from extender.telemetry.sources.source import PROMETHEUS, Access, Bounds, Command, PodUsage
+from extender.telemetry.status import State, Status, passed_over_reason
+from extender.telemetry.tables import Most
 
 logger = logging.getLogger(__name__)
 
 _PODS_AT_ONCE: Final = 500
 _LOOK_EVERY_S: Final = 60.0
 _TELL_AGAIN_S: Final = 600.0
+_MAX_TOLD: Final = 5
+_FOUND_BYTES: Final = 8 * 2**20
+"""Of an answer of what nobody has named: 12,000 series, as many as are asked for at once, are 2 MiB."""
+_TIMES: Final = 4
+_SPARE: Final = 2000
+"""Hosts and GPUs: so many times what the cluster has, and some more, for those that are gone."""
 _LEADS_S: Final = 0.2
 """How often a standby looks whether it leads by now."""
 _NO_SECRETS: Final = "none of telemetry's credentials and headers: set telemetry.url to it if you trust it"
@@ -49,7 +57,7 @@ class Wanted:
 class Finders:
     """How the cluster is asked for addresses; a seam for those that have no API server."""
 
-    prometheus: Callable[[], Awaitable[tuple[list[str], str]]]
+    prometheus: Callable[[], Awaitable[Found]]
     exporters: Callable[[], Awaitable[dict[str, str]]]
 
 
@@ -76,6 +84,7 @@ class Observer:
         self._clock = clock
         self._looked_at = float("-inf")
         self._told: tuple[str, float] = "", float("-inf")
+        self._doubts_told: set[str] = set()
         self.tasks = Tasks()
         self._one_at_a_time = asyncio.Lock()
         self.status = Status()
@@ -173,7 +182,8 @@ class Observer:
             status.state = State.DEGRADED if status.fault else State.OK
             if status.fault:
                 self._tell(f"telemetry: {status.fault}")
-            await self._pass_on(reading.pods)
+            self._tell_doubts()
+            await self._pass_on(self._folder.pods_of(reading))
 
     async def _pass_on(self, pods: PodUsage) -> None:
         """Tell of pods bit by bit: there may be tens of thousands."""
@@ -192,19 +202,31 @@ class Observer:
             self.status.state = State.ABSENT
             return None
         # Anybody who may create Services can have one found: what is found is told no secrets.
-        return Command(PROMETHEUS, list(self.status.candidates), wanted.access.anonymous())
+        return Command(PROMETHEUS, list(self.status.candidates), wanted.access.anonymous(), self._bounds())
+
+    def _bounds(self) -> Bounds:
+        """How much is taken from what nobody has named: by what the cluster has, in steps, as each
+        makes the source begin anew."""
+        cluster = self._ledger.snapshot(self._clock())
+        num_gpus = int((cluster.gpu_model >= 0).sum())
+        hosts, devices = (1 << (_TIMES * num + _SPARE).bit_length() for num in (cluster.num_nodes, num_gpus))
+        return Bounds(_FOUND_BYTES, Most(hosts, devices), is_found=True)
 
     async def _discover(self) -> None:
         """Look for a Prometheus, now and then."""
         if self._clock() - self._looked_at < _LOOK_EVERY_S and self.status.state is not State.DEGRADED:
             return
         self._looked_at = self._clock()
-        found, fault = await self._finders.prometheus()
-        self.status.candidates = tuple(found)
+        found = await self._finders.prometheus()
+        before = self.status.passed_over
+        self.status.candidates, self.status.passed_over = tuple(found.addresses), tuple(found.passed_over)
         self._withhold()
-        if fault:
-            self._tell(f"telemetry: {fault}")
-            self.status.fault = fault
+        for address, sentence in zip(self.status.passed_over, passed_over_reason(self.status), strict=True):
+            if address not in before:
+                logger.warning("telemetry: %s", sentence)
+        if found.fault:
+            self._tell(f"telemetry: {found.fault}")
+            self.status.fault = found.fault
 
     def _withhold(self) -> None:
         """Tell once that what is found is asked without credentials, where there are some."""
@@ -231,6 +253,15 @@ class Observer:
                 f"{url}: {fault}" for url, fault in list(report.faults.items())[:3]
             )
         return ""
+
+    def _tell_doubts(self) -> None:
+        """Tell once of samples that are not used, and of sources that are not read for what they answered."""
+        status = self.status
+        passed = {f"{fault}; the next is asked" for fault in status.report.given_up.values()}
+        doubts = {*status.doubts, *passed}
+        for sentence in sorted(doubts - self._doubts_told)[:_MAX_TOLD]:
+            logger.warning("telemetry: %s", sentence)
+        self._doubts_told = doubts
 
     def _tell(self, text: str) -> None:
         """Log a fault when it is new, and now and then while it lasts."""

@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Final
 
 from extender.kube import objects
+from extender.ledger.ledger import Ledger
 from extender.plugins.pods import owner_of
 from extender.scheduling.placer import DEFAULT_LOAD
 from extender.telemetry.sources.source import PodUsage
@@ -36,9 +37,11 @@ class Usage:
 
 
 class OwnerUsage:
-    """Samples of pods by owner, the newest of each, for the owners heard of last."""
+    """Samples of pods by owner, the newest of each, for the owners heard of last. What holds no GPU has none: where
+    series tell of no pod, scrapes put in the exporter's own."""
 
-    def __init__(self) -> None:
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
         self._owner_of: OrderedDict[tuple[str, str], str] = OrderedDict()
         self._samples: OrderedDict[str, deque[tuple[float, float]]] = OrderedDict()
 
@@ -48,6 +51,9 @@ class OwnerUsage:
     def pod_changed(self, pod: objects.Pod) -> None:
         """Learn whose a pod is."""
         key = (pod.metadata.namespace, pod.metadata.name)
+        claim = self._ledger.claim(pod.metadata.uid)
+        if not (claim and claim.holding) and not pod.spec.resource_claims:
+            return
         self._owner_of[key] = owner_of(pod.metadata)
         self._owner_of.move_to_end(key)
         if len(self._owner_of) > _MAX_PODS:

@@ -1,6 +1,6 @@
 """A refresh as the service has it: arrays, and who the GPUs are."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -40,6 +40,8 @@ class Reading:
     report: Report
     read_at: float
     """Monotonic time at which it was asked for."""
+    pod_devices: Mapping[tuple[str, str], Sequence[int]] = field(default_factory=dict)
+    """By pod, the GPUs that its samples are of, as indices into D; none where that is not told."""
 
 
 class Feed(Protocol):

@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 def observe(
-    settings: TelemetrySettings,
+    settings: Settings,
     transport: Transport,
     ledger: Ledger,
     clock: Callable[[], float],
@@ -49,13 +49,16 @@ def observe(
 ) -> Observer | None:
     """An observer as the settings want it, None when they want none. `feed` is where samples come from, a reading
     process when none is given; `on_pods`, `on_refresh` and `standby` as of `Observer`."""
-    if settings.source == "off":
+    if settings.telemetry.source == "off":
         return None
-    finders = Finders(functools.partial(find_prometheus, transport), functools.partial(find_exporters, transport))
-    wanted = wanted_of(settings)
+    namespaces = {*settings.telemetry.namespaces, settings.leader_election.namespace}
+    finders = Finders(
+        functools.partial(find_prometheus, transport, namespaces), functools.partial(find_exporters, transport)
+    )
+    wanted = wanted_of(settings.telemetry)
     if feed is not None and not wanted.addresses:
         wanted = replace(wanted, addresses=("",))  # whatever it is asked for, a feed that is given tells what it has
-    feed = feed or ReaderProcess(settings.max_refresh_s, clock)
+    feed = feed or ReaderProcess(settings.telemetry.max_refresh_s, clock)
     return Observer(wanted, feed, finders, ledger, clock, on_pods=on_pods, on_refresh=on_refresh, standby=standby)
 
 
@@ -74,7 +77,7 @@ def build_telemetry(
     unmanaged = UnmanagedWatch(base.ledger, base.events, rules_of(settings.telemetry), base.clock)
     alone = settings.leader_election.mode is ElectionMode.OFF  # and reads from the start on, before it may decide
     observer = observe(
-        *(settings.telemetry, base.transport, base.ledger, base.clock, feed),
+        *(settings, base.transport, base.ledger, base.clock, feed),
         on_pods=owners.add,
         on_refresh=unmanaged.check,
         standby=str if alone else base.fence.standby,
@@ -106,6 +109,7 @@ def wanted_of(settings: TelemetrySettings) -> Wanted:
             headers={name: value.get_secret_value() for name, value in settings.headers.items()},
             connect_timeout_s=min(2.0, settings.timeout_s),
             timeout_s=settings.timeout_s,
+            matchers=settings.matchers,
         ),
         interval_s=settings.interval_s,
         times=SampleTimes(settings.fresh_s, settings.forget_s, settings.warmup_s),
@@ -152,7 +156,9 @@ def describe(observer: Observer | None, owners: OwnerUsage) -> dict[str, Any]:
         "gpus": status.num_gpus,
         "gpusMatched": status.num_gpus_matched,
         "unmatched": list(status.unmatched),
+        "doubts": list(status.doubts),
         "candidates": list(status.candidates),
+        "passedOver": list(status.passed_over),
         "refreshes": status.num_refreshes,
         "failures": status.num_failures,
         "foldSeconds": round(status.fold_s, 4),

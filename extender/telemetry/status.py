@@ -37,8 +37,12 @@ class Status:
     num_gpus_matched: int = 0
     unmatched: tuple[str, ...] = ()
     """Hosts that are no node, the first few."""
+    doubts: tuple[str, ...] = ()
+    """Sentences about samples of GPUs that are not used, the first few."""
     candidates: tuple[str, ...] = ()
     """Addresses that were found in the cluster."""
+    passed_over: tuple[str, ...] = ()
+    """Addresses that were found in namespaces which no setting names, the first few."""
     withheld: str = ""
     """Said where they are asked without the credentials of the settings, "" where there are none."""
     fold_s: float = 0.0
@@ -50,3 +54,12 @@ class Status:
 def unmatched_reason(status: Status) -> Sequence[str]:
     """Sentences about hosts that are no node."""
     return [f"{host}: matches no node by name, exporter pod or address" for host in status.unmatched]
+
+
+def passed_over_reason(status: Status) -> Sequence[str]:
+    """Sentences about what looks like a Prometheus and is not read."""
+    return [
+        f"{address} looks like a Prometheus and is not read, for anybody may have made it: if it is yours, set "
+        "telemetry.url to it, or name its namespace in telemetry.namespaces"
+        for address in status.passed_over
+    ]

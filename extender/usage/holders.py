@@ -37,6 +37,7 @@ _OF_SEVERAL: Final = {
 }
 """Labels by which those that make several controllers name themselves on pods."""
 _MAX_CHARS: Final = 128
+_OF_GPUS: Final = ("nvidia.com/gpu.product", "nvidia.com/gpu.count", "nvidia.com/mig")
 _OWN_TAINTS: Final = "node.kubernetes.io/"
 """Begins Kubernetes' own: nodes that are not ready, unreachable or out of something."""
 _REPELLING: Final = ("NoSchedule", "NoExecute")
@@ -116,6 +117,8 @@ class Holders:
         self.changed: set[str] = set()
         """Nodes of which something may be another's since they were looked at."""
         self._closed: dict[str, Closed] = {}  # by node
+        self._labels: dict[str, list[tuple[str, str]]] = {}
+        """By node, those that tell of its GPUs; of MIG devices the ledger does not know all that they tell."""
         self._who: dict[str, tuple[str, Who]] = {}  # name and whose it is, by UID: pods with a node
         self._uid_of: dict[str, str] = {}  # by `namespace/name`
         self._by_key: dict[str, Holder] = {}  # by UID, or a claim's name
@@ -153,6 +156,10 @@ class Holders:
         if self._closed.get(name, Closed.NOT) is not why:
             self._closed[name] = why
             self.changed.add(name)
+        told = [item for item in (node.metadata.labels or {}).items() if item[0].startswith(_OF_GPUS)]
+        if self._labels.get(name, []) != told:
+            self._labels[name] = told
+            self.changed.add(name)
 
     def closed(self, node: str) -> "Closed":
         """Whether a node takes no new pods, and why."""
@@ -161,6 +168,7 @@ class Holders:
     def forget_node(self, node: str) -> None:
         """It is gone."""
         self._closed.pop(node, None)
+        self._labels.pop(node, None)
 
     def pod_changed(self, pod: objects.Pod) -> None:
         """A pod with a node was added or changed."""

@@ -15,6 +15,7 @@ from extender.core.fragmentation.arrays import MAX_MODELS
 from extender.core.fragmentation.fragment_tables import FragmentTables, unusable_milli
 from extender.core.observations import Gauge
 from extender.core.resources.gpu_models import describe_model
+from extender.core.resources.mig import read_cutting
 from extender.core.resources.nodes import PRODUCT_LABEL, SLICES, GpuUnit, NodeOffer
 from extender.kube.background import give_way
 from extender.ledger.ledger import Ledger
@@ -121,7 +122,9 @@ class Occupants:
         offer = self._ledger.rows.offer_of(node)
         index = self._model(node, offer)
         closed = self.holders.closed(node) is not Closed.NOT
-        self._write(row, shares_of(offer, held, self.models[index], closed=closed))
+        manifest = self._ledger.rows.manifest(node)
+        cutting = read_cutting((manifest.metadata.labels if manifest else None) or {}, offer.mig)
+        self._write(row, shares_of(offer, held, self.models[index], cutting, closed=closed))
         self.model[row] = index
         if self.model_of(node) != model:  # a label came later than the pods
             self.renamed += [number for number, _ in held]

@@ -5,18 +5,19 @@ the larger of its part of the compute and of the memory; where shares of one GPU
 either measure, each counts less, in proportion. All numbers are whole, and those of a node add up to its capacity.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from extender.core.clusters import WHOLE_MILLI
-from extender.core.resources.mig import mig_slices
+from extender.core.resources.mig import Cutting, mig_slices
 from extender.core.resources.nodes import SLICES, NodeOffer
 from extender.core.resources.requests import AskedUnit, GpuRequest
 from extender.ledger.occupancy import Occupancy
 from extender.plugins.holdings import Holding, Part
 
 UNKNOWN_GPU: Final = -1
+_UNCUT: Final = Cutting()
 
 
 class Entry(NamedTuple):
@@ -46,10 +47,11 @@ class NodeShares(NamedTuple):
 NO_SHARES: Final = NodeShares((), 0, 0)
 
 
-def mig_milli(profile: str, model: str = "") -> int:
-    """Thousandths of a GPU that a MIG device has, by its profile, as in `1g.5gb`, and its GPU's model."""
+def mig_milli(profile: str, model: str = "", num_holders: int = 1) -> int:
+    """Thousandths of a GPU that one of so many holders of a MIG device has, by its profile, as in `1g.5gb`, and its
+    GPU's model."""
     num, of = mig_slices(profile, model)
-    return WHOLE_MILLI * num // of
+    return WHOLE_MILLI * num // (of * num_holders)
 
 
 def asked_milli(request: GpuRequest) -> int | None:
@@ -63,16 +65,43 @@ def asked_milli(request: GpuRequest) -> int | None:
 
 
 def shares_of(
-    offer: NodeOffer, held: Sequence[tuple[int, Holding]], model: str = "", *, closed: bool = False
+    offer: NodeOffer,
+    held: Sequence[tuple[int, Holding]],
+    model: str = "",
+    cutting: Cutting = _UNCUT,
+    *,
+    closed: bool = False,
 ) -> NodeShares:
-    """What holders, by number, have of a node that offers this, of GPUs of a model; a closed one gives nothing of the
-    rest to anybody."""
+    """What holders, by number, have of a node that offers this, of GPUs of a model, cut in this way; a closed one gives
+    nothing of the rest to anybody."""
     if not offer.gpus and not offer.mig:
         return NO_SHARES
-    node = _Node(offer, model, closed or offer.set_aside > 0)
+    node = _Node(offer, _MigShares.of(offer, model, cutting), closed or offer.set_aside > 0)
     for holder, holding in held:
         node.take(holder, holding)
     return node.shares()
+
+
+class _MigShares(NamedTuple):
+    """What a node's MIG devices come to."""
+
+    milli_of: Mapping[str, int]
+    """Of one holder of a device, by the name of its resource."""
+    installed: int
+    """Milli of all."""
+    whole: int
+    """Milli of what goes by the name of a GPU."""
+
+    @classmethod
+    def of(cls, offer: NodeOffer, model: str, cutting: Cutting) -> "_MigShares":
+        """No more than the GPUs that they are cut from, where their number is known."""
+        milli_of = {profile: mig_milli(profile, model, cutting.num_holders(profile)) for profile, _ in offer.mig}
+        installed = sum(count * milli_of[profile] for profile, count in offer.mig)
+        num_cut = offer.withheld_units // max(offer.units_per_gpu, 1) if offer.gpus else cutting.num_gpus
+        if 0 < num_cut * WHOLE_MILLI < installed:
+            milli_of = {name: milli * num_cut * WHOLE_MILLI // installed for name, milli in milli_of.items()}
+            installed = sum(count * milli_of[profile] for profile, count in offer.mig)
+        return cls(milli_of, installed, mig_milli(cutting.profile, model) if cutting.profile else WHOLE_MILLI)
 
 
 @dataclass(slots=True)
@@ -89,8 +118,8 @@ class _OnGpu:
 
 
 class _Node:
-    def __init__(self, offer: NodeOffer, model: str, closed: bool) -> None:
-        self._offer, self._model, self._closed = offer, model, closed
+    def __init__(self, offer: NodeOffer, cut: _MigShares, closed: bool) -> None:
+        self._offer, self._cut, self._closed = offer, cut, closed
         self._occupancy = Occupancy(offer)
         self._per_gpu = max(offer.units_per_gpu, 1)
         self._sliced = offer.unit in SLICES
@@ -101,7 +130,7 @@ class _Node:
     def take(self, holder: int, holding: Holding) -> None:
         """Count what a holder has."""
         for profile, count in holding.mig:
-            self._mig[holder] = self._mig.get(holder, 0) + count * mig_milli(profile, self._model)
+            self._mig[holder] = self._mig.get(holder, 0) + count * self._cut.milli_of.get(profile, 0)
         num_unknown = holding.units - len(holding.parts)
         for part in holding.parts:
             gpu = self._occupancy.find(part.gpu, part.uuid)
@@ -116,7 +145,7 @@ class _Node:
     @property
     def _unit(self) -> int:
         """The weight of one unit."""
-        return WHOLE_MILLI if self._sliced else WHOLE_MILLI * self._per_gpu
+        return self._cut.whole if self._sliced else self._cut.whole * self._per_gpu
 
     def _measures(self, part: Part, gpu: int) -> tuple[int, int]:
         """Weights of a part, by compute and by memory."""
@@ -129,22 +158,22 @@ class _Node:
 
     def shares(self) -> NodeShares:
         """All of it, none of it more than there is."""
-        offer, whole = self._offer, WHOLE_MILLI * self._per_gpu
+        offer, a_gpu, installed_mig = self._offer, self._cut.whole, self._cut.installed
+        whole = a_gpu * self._per_gpu
         entries: list[Entry] = []
         for gpu, on in sorted(self._on.items()):
             taken = min(max(on.compute, on.memory), whole) // self._per_gpu
             entries += [Entry(holder, gpu, milli) for holder, milli in _dealt(taken, on.weights)]
         named = sum(entry.milli for entry in entries)
-        room = WHOLE_MILLI * len(offer.gpus) - named
-        unhealthy = WHOLE_MILLI * sum(not gpu.healthy and at not in self._on for at, gpu in enumerate(offer.gpus))
+        room = a_gpu * len(offer.gpus) - named
+        unhealthy = a_gpu * sum(not gpu.healthy and at not in self._on for at, gpu in enumerate(offer.gpus))
         wanted = min(sum(self._unknown.values()) // self._per_gpu, room)
         entries += [Entry(holder, UNKNOWN_GPU, milli) for holder, milli in _dealt(wanted, self._unknown)]
-        withheld = WHOLE_MILLI * offer.withheld_units // self._per_gpu
+        withheld = a_gpu * offer.withheld_units // self._per_gpu
         unhealthy, healthy = _taken(unhealthy, room - unhealthy, wanted)
-        installed_mig = sum(count * mig_milli(profile, self._model) for profile, count in offer.mig)
         of_mig = min(sum(self._mig.values()), installed_mig)
         entries += [Entry(holder, UNKNOWN_GPU, milli) for holder, milli in _dealt(of_mig, self._mig)]
-        capacity = WHOLE_MILLI * len(offer.gpus) + installed_mig
+        capacity = a_gpu * len(offer.gpus) + installed_mig
         sick = unhealthy + min(withheld, healthy)
         if offer.mig:  # GPUs that are cut are withheld: their devices count instead
             capacity, sick = capacity - min(withheld, healthy), unhealthy

@@ -15,6 +15,7 @@ from extender.telemetry.errors import SourceError
 from extender.telemetry.matching import Directory
 from extender.telemetry.observer import Finders, Observer, Wanted
 from extender.telemetry.series import Host
+from extender.telemetry.sources.discovery import Found
 from extender.telemetry.sources.source import EXPORTERS, PROMETHEUS, Access
 from extender.telemetry.status import State
 from tests.api.services import Clock
@@ -32,10 +33,11 @@ class World:
         self.feed = FakeFeed(self.clock)
         self.ledger = Ledger(reservation_ttl_s=30)
         self.prometheus: tuple[list[str], str] = [], ""
+        self.passed_over: list[str] = []
         self.exporters: dict[str, str] = {}
 
-        async def find_prometheus() -> tuple[list[str], str]:
-            return self.prometheus
+        async def find_prometheus() -> Found:
+            return Found(self.prometheus[0], self.passed_over, self.prometheus[1])
 
         async def find_exporters() -> dict[str, str]:
             return self.exporters

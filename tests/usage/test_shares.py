@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.core.resources.gpu_models import UNKNOWN_MODEL
-from extender.core.resources.nodes import Gpu, GpuUnit, NodeOffer
+from extender.core.resources.mig import read_cutting
+from extender.core.resources.nodes import Gpu, GpuUnit, NodeOffer, read_node
 from extender.plugins.holdings import Holding, Part, whole_gpus
 from extender.usage.shares import Entry, mig_milli, shares_of
 
@@ -89,6 +90,58 @@ def test_how_a_gpu_is_cut_is_told_by_its_model() -> None:
     held = [(0, Holding(0, mig=(("1g.24gb", 1),)))]
     assert shares_of(node, held, "rtx-pro-6000-blackwell-server-edition") == ([Entry(0, -1, 250)], 1000, 0)
     assert shares_of(node, held, "gh200").capacity_milli == 4 * 142
+
+
+H100_IN_28 = {"nvidia.com/mig.strategy": "mixed", "nvidia.com/gpu.count": "1", "nvidia.com/gpu.replicas": "0"}
+"""As GPU Feature Discovery labels it: lm/mig-strategy.go counts GPUs that are cut as well."""
+
+
+@pytest.mark.parametrize(
+    ("mig", "labels", "capacity", "each"),
+    [
+        # 1000 / (7 * 4) = 35.7 each, rounded down: 28 are 980.
+        pytest.param("1g.10gb.shared", {"nvidia.com/mig-1g.10gb.replicas": "4"}, 980, 35, id="renamed"),
+        pytest.param("1g.10gb", {"nvidia.com/mig-1g.10gb.replicas": "4"}, 980, 35, id="under its own name"),
+        pytest.param("1g.10gb.shared", {"nvidia.com/mig-1g.10gb.count": "7"}, 980, 35, id="by the devices there are"),
+        # 28 devices of 142 are 3976: each has 142 * 1000 / 3976 of the only GPU.
+        pytest.param("1g.10gb.shared", {}, 980, 35, id="by the GPUs there are"),
+        pytest.param("1g.10gb.shared", {"nvidia.com/mig-1g.10gb.replicas": "many"}, 980, 35, id="an odd label"),
+    ],
+)
+def test_shared_mig_devices_are_no_more_than_their_gpu(
+    mig: str, labels: dict[str, str], capacity: int, each: int
+) -> None:
+    node = NodeOffer(mig=((mig, 28),))
+    cutting = read_cutting(H100_IN_28 | labels, node.mig)
+    held = [(number, Holding(0, mig=((mig, 1),))) for number in range(28)]
+    found = shares_of(node, held, "h100-80gb-hbm3", cutting)
+    assert (found.capacity_milli, found.booked_milli) == (capacity, capacity)
+    few = shares_of(node, held[:7], "h100-80gb-hbm3", cutting)
+    assert [entry.milli for entry in few.entries] == [each] * 7
+
+
+def test_mig_devices_beside_whole_gpus_are_no_more_than_those_that_are_cut() -> None:
+    """Eight GPUs, one of them cut in seven that four pods share each; without a label for these."""
+    node = offer(8, unit=GpuUnit.WHOLE, units=7, mig=(("1g.10gb.shared", 28),))
+    found = shares_of(node, [(0, Holding(0, mig=(("1g.10gb.shared", 14),)))], "h100", read_cutting({}, node.mig))
+    assert (found.capacity_milli, found.booked_milli) == (7980, 490)
+
+
+@pytest.mark.parametrize(("shared", "replicas"), [("", 1), ("-SHARED", 4)])
+def test_mig_devices_under_the_name_of_gpus_are_parts_of_one(shared: str, replicas: int) -> None:
+    """MIG's single strategy: `nvidia.com/gpu: 7` of one H100, or 28 where four pods share each."""
+    labels = {
+        "nvidia.com/mig.strategy": "single",
+        "nvidia.com/gpu.product": f"NVIDIA-H100-80GB-HBM3-MIG-1g.10gb{shared}",
+        "nvidia.com/gpu.count": "7",
+        "nvidia.com/gpu.replicas": str(replicas),
+    }
+    node = read_node({"nvidia.com/gpu": 7 * replicas}, labels)
+    cutting = read_cutting(labels, node.mig)
+    all_held = [(0, Holding(7 * replicas))]
+    found = shares_of(node, all_held, "h100-80gb-hbm3", cutting)
+    assert (found.capacity_milli, found.booked_milli, found.sick_milli) == (994, 994, 0)
+    assert shares_of(node, [(0, Holding(1))], "h100-80gb-hbm3", cutting).booked_milli == 142 // replicas
 
 
 def test_entries_name_their_gpus() -> None:

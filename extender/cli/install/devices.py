@@ -24,6 +24,8 @@ from extender.kube.paths import NODES_PATH, PODS_PATH
 from extender.ledger.ledger import Ledger
 from extender.plugins.hami.nodes import VGPU_RESOURCE
 from extender.plugins.registry import left_behind, plugin_of
+from extender.settings.leader_election import LeaderElectionSettings
+from extender.settings.telemetry import TelemetrySettings
 from extender.telemetry.sources.discovery import EXPORTER_APP_SELECTOR, EXPORTER_SELECTOR, find_prometheus
 
 _SIGNS__GIVEN: Final = ("feature.node.kubernetes.io/pci-10de.present", "nvidia.com/gpu.present")
@@ -196,12 +198,20 @@ async def telemetry(transport: Transport, installed: Installed | None) -> AsyncI
     if address := settings.get("url") or settings.get("exporters") or settings.get("addresses"):
         yield Finding("Prometheus", Verdict.OK, f"configured: {address}; `kerf doctor` reads it")
         return
-    addresses, fault = await find_prometheus(transport)
+    namespaces = settings.get("namespaces", TelemetrySettings().namespaces)
+    found = await find_prometheus(
+        transport, {*namespaces, installed.namespace if installed else LeaderElectionSettings().namespace}
+    )
+    addresses = found.addresses
     if addresses and any(settings.get(name) for name in _CREDENTIALS):
         told = f"found: {addresses[0]}; telemetry's credentials and headers are sent only to a configured address"
         yield Finding("Prometheus", Verdict.NOTE, told, f"set config.telemetry.url={addresses[0]}, if you trust it")
     elif addresses:
         yield Finding("Prometheus", Verdict.OK, f"found: {addresses[0]}; `kerf doctor` reads it")
+    elif found.passed_over:
+        told = f"looks like one, in a namespace that telemetry.namespaces does not name: {', '.join(found.passed_over)}"
+        remedy = f"set config.telemetry.url={found.passed_over[0]}, if it is yours"
+        yield Finding("Prometheus", Verdict.NOTE, told, remedy)
     else:
-        told = fault or "no Service looks like Prometheus"
+        told = found.fault or "no Service looks like Prometheus"
         yield Finding("Prometheus", Verdict.NOTE, told, f"{_PROMETHEUS}    # or configure one: config.telemetry.url")

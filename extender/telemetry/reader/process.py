@@ -68,6 +68,7 @@ class ReaderProcess:
         values: dict[Gauge, Float32s] = {}
         age_s: Float32s = frames.EMPTY
         pods: PodUsage = {}
+        pod_devices: dict[tuple[str, str], list[int]] = {}
         while True:
             header_bytes, payload_bytes = frames.read_lengths(await stream.readexactly(frames.LENGTH_BYTES))
             header = frames.decode_header(await stream.readexactly(header_bytes))
@@ -80,14 +81,15 @@ class ReaderProcess:
                 case HostAges():
                     age_s = payload
                 case PodSamples():
-                    keys = zip(header.namespaces, header.names, strict=True)
+                    keys = list(zip(header.namespaces, header.names, strict=True))
+                    pod_devices.update(zip(keys, header.devices, strict=True))
                     for key, (load, memory) in zip(keys, payload.reshape(-1, 2).tolist(), strict=True):
                         pods[key] = load, memory
                 case Failed():
                     raise SourceError(header.fault)
                 case Done():
                     self._check(values, age_s)
-                    return Reading(self._inventory, values, age_s, pods, header.report, read_at)
+                    return Reading(self._inventory, values, age_s, pods, header.report, read_at, pod_devices)
             await asyncio.sleep(0)  # a frame that was there already must not keep requests waiting for the next
 
     def _add(self, header: NewDevices) -> None:

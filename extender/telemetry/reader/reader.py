@@ -8,13 +8,12 @@ import os
 import resource
 import sys
 from itertools import takewhile
-from pathlib import Path
 from typing import BinaryIO, Final
 
 import msgspec
 import numpy as np
 
-from extender.telemetry.errors import SourceError
+from extender.telemetry.errors import SourceError, faults_of
 from extender.telemetry.frames import (
     DEVICES_PER_FRAME,
     Done,
@@ -25,6 +24,7 @@ from extender.telemetry.frames import (
     PodSamples,
     write_frame,
 )
+from extender.telemetry.reader.memory import bound_memory, memory_mib
 from extender.telemetry.sources.registry import open_source
 from extender.telemetry.sources.source import Command, Samples, Source
 from extender.telemetry.tables import DeviceTable
@@ -47,12 +47,14 @@ class Reader:
     def answer(self, command: Command) -> None:
         """Read once and write the frames."""
         try:
-            samples = self._read(command)
+            with faults_of(command.kind):
+                samples = self._read(command)
         except SourceError as error:
+            fault = str(error).removeprefix(f"{command.kind}: ")
             if self._source is not None:
                 self._source.close()
-            self._source = None  # the next command looks for one afresh
-            write_frame(self._stream, Failed(str(error)))
+            self._source = self._told = None  # the next command looks for one afresh
+            write_frame(self._stream, Failed(fault))
         else:
             self._write(samples)
         self._stream.flush()
@@ -71,11 +73,13 @@ class Reader:
         write_frame(self._stream, HostAges(), samples.age_s)
         for gauge, plane in samples.values.items():
             write_frame(self._stream, GaugeValues(gauge), plane)
-        keys = list(samples.pods)
+        pods, of = samples.pods, samples.pod_devices
+        keys = list(pods)
         for start in range(0, len(keys), _PODS_PER_FRAME):
             some = keys[start : start + _PODS_PER_FRAME]
-            usage = np.array([samples.pods[key] for key in some], np.float32)
-            write_frame(self._stream, PodSamples([key[0] for key in some], [key[1] for key in some]), usage)
+            usage = np.array([pods[key] for key in some], np.float32)
+            namespaces, names = [key[0] for key in some], [key[1] for key in some]
+            write_frame(self._stream, PodSamples(namespaces, names, [of.get(key, []) for key in some]), usage)
         samples.report.rss_mib = _most_memory_mib()
         write_frame(self._stream, Done(samples.report))
 
@@ -107,18 +111,13 @@ class Reader:
 
 def _most_memory_mib() -> float:
     """Most memory that this process has held. On Linux getrusage tells the parent's, where that was more."""
-    try:
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) / 1024
-    except (OSError, ValueError, IndexError):
-        pass
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return memory_mib("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def main() -> None:
     """Answer the commands on standard input until it ends."""
     os.nice(_NICENESS)
+    bound_memory()
     # Frames go out on a descriptor of their own: what a library prints must not get between them.
     stream = os.fdopen(os.dup(1), "wb", buffering=2**18)
     os.dup2(2, 1)

@@ -2,7 +2,8 @@
 
 import ipaddress
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -26,6 +27,8 @@ SELECTORS: Final = (
 _NAMES: Final = frozenset({"prometheus-server", "prometheus-operated", "prometheus-k8s", "prometheus"})
 _PORT_NAMES: Final = ("http-web", "web", "http", "http-9090", "https-web", "https")
 _PORTS: Final = (9090, 10902, 8429, 8428, 80)
+_MAX_ADDRESSES: Final = 8
+_MAX_TOLD: Final = 5
 EXPORTER_SELECTOR: Final = "app.kubernetes.io/name in (dcgm-exporter,nvidia-dcgm-exporter)"
 EXPORTER_APP_SELECTOR: Final = "app in (dcgm-exporter,nvidia-dcgm-exporter)"
 
@@ -46,28 +49,44 @@ class _Service(objects.Named):
     spec: _Spec = msgspec.field(default_factory=_Spec)
 
 
-async def find_prometheus(transport: Transport) -> tuple[list[str], str]:
-    """Addresses of what may be a Prometheus, most likely first, and why they can't be looked for, "" when they can.
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was found in the cluster."""
+
+    addresses: Sequence[str] = ()
+    """Of what may be a Prometheus, most likely first."""
+    passed_over: Sequence[str] = ()
+    """Addresses of what looks like one, in namespaces in which others may have made it: the first few."""
+    fault: str = ""
+    """Why none can be looked for, "" when it can."""
+
+
+async def find_prometheus(transport: Transport, namespaces: Collection[str]) -> Found:
+    """What may be a Prometheus, in some namespaces: anybody may make a Service that looks like one in his own.
 
     First by name. Then by cluster IP, of the likeliest Services that have one: where the cluster's DNS is not asked, as
     in the host's network, no name of a Service can be resolved.
     """
     by_name: list[str] = []
     by_ip: list[str] = []
+    others: list[str] = []
     for selector in (*SELECTORS, ""):
         try:
             query = {"labelSelector": selector} if selector else None
             services = (await Lister(transport, SERVICES_PATH, _Service, query).all()).items
         except (ClusterError, msgspec.DecodeError) as error:
             if isinstance(error, ApiError) and error.status == 404:
-                return [], ""  # a cluster without Services, such as the demo's
-            return [], f"Services can't be listed: {error}"
-        likely = [service for service in services if selector or service.metadata.name in _NAMES]
+                return Found()  # a cluster without Services, such as the demo's
+            return Found(fault=f"Services can't be listed: {error}")
+        looks_so = [service for service in services if selector or service.metadata.name in _NAMES]
+        likely = [service for service in looks_so if service.metadata.namespace in namespaces]
+        strange = [service for service in looks_so if service.metadata.namespace not in namespaces]
+        others += [_url(service, port, by_ip=False) for service in strange for port in _port(service)]
         by_name = by_name or [_url(service, port, by_ip=False) for service in likely for port in _port(service)]
         by_ip = [_url(service, port, by_ip=True) for service in likely if _has_ip(service) for port in _port(service)]
         if by_name and by_ip:
             break
-    return list(dict.fromkeys([*by_name, *by_ip])), ""
+    return Found(list(dict.fromkeys([*by_name, *by_ip]))[:_MAX_ADDRESSES], list(dict.fromkeys(others))[:_MAX_TOLD])
 
 
 def _port(service: _Service) -> list[_Port]:

@@ -13,10 +13,10 @@ from prometheus_client.samples import Sample
 
 from extender.core.observations import Gauge
 from extender.telemetry.aliases import ALIAS_OF, known_names
-from extender.telemetry.errors import SourceError
+from extender.telemetry.errors import SourceError, faults_of
 from extender.telemetry.series import Labels, labels_of
 from extender.telemetry.sources.prometheus_client import describe, open_session
-from extender.telemetry.sources.source import Access, Report, Samples, add_pod_sample, grow, merge
+from extender.telemetry.sources.source import Access, PodTable, Report, Samples, grow, merge
 from extender.telemetry.tables import DeviceTable
 
 _NUM_THREADS: Final = 16
@@ -49,25 +49,27 @@ class ExporterSource:
         samples = Samples(self._table, {}, np.empty(0), report)
         by_name: dict[str, tuple[list[Labels], list[float]]] = {}
         ages: dict[int, float] = {}
+        pods = PodTable()
         now = time.time()
         for instance, found in scraped:
             for sample in found:
                 labels = labels_of({"instance": instance, **sample.labels})
                 series, values = by_name.setdefault(sample.name, ([], []))
-                series.append(labels)
+                series.append(labels.of_gpu())
                 values.append(sample.value)
                 age = 0.0 if sample.timestamp is None else now - float(sample.timestamp)
                 host = self._table.host(labels)
                 ages[host] = max(age, ages.get(host, age))
-                alias, told = ALIAS_OF[sample.name], sample.labels
+                alias = ALIAS_OF[sample.name]
                 if alias.rank == 0 and alias.gauge in (Gauge.LOAD, Gauge.MEMORY_USED):
-                    add_pod_sample(samples.pods, told.get("namespace", ""), told.get("pod", ""), alias, sample.value)
+                    pods.add(alias, labels, self._table.device(labels), sample.value)
         for alias in known_names(by_name):
             series, values = by_name[alias.name]
             report.series[alias.name] = len(series)
             merge(samples.values, alias, *self._table.fold(alias, series, np.array(values)), report)
         samples.age_s = np.full(len(self._table.hosts), np.nan)
         samples.age_s[list(ages)] = list(ages.values())
+        samples.pods, samples.pod_devices = pods.usage(), pods.devices()
         grow(samples)
         report.read_s = time.monotonic() - began
         return samples
@@ -75,13 +77,14 @@ class ExporterSource:
     def _scrape(self, url: str) -> list[Sample] | str:
         """The samples of interest on one page, or what is wrong with it."""
         try:
-            with open_session(self._access) as session:
-                response = session.request("GET", url)
-            if response.status_code != 200:
-                return f"HTTP status {response.status_code}"
-            families = text_string_to_metric_families(response.content.decode())
-            return [sample for family in families for sample in family.samples if sample.name in ALIAS_OF]
-        except (requests.RequestException, OSError, SourceError) as error:
-            return describe(error)
-        except (ValueError, KeyError, IndexError) as error:
-            return f"the page can't be read: {str(error)[:200]}"
+            with faults_of(url), open_session(self._access) as session:
+                try:
+                    response = session.request("GET", url)
+                except requests.RequestException as error:
+                    return describe(error)
+                if response.status_code != 200:
+                    return f"HTTP status {response.status_code}"
+                families = text_string_to_metric_families(response.content.decode())
+                return [sample for family in families for sample in family.samples if sample.name in ALIAS_OF]
+        except SourceError as error:
+            return str(error).removeprefix(f"{url}: ")

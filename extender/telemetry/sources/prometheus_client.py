@@ -17,11 +17,14 @@ from prometheus_api_client.exceptions import PrometheusApiClientException
 from prometheus_api_client.prometheus_connect import PrometheusConnect
 from urllib3.util.retry import Retry
 
-from extender.telemetry.errors import SourceError
+from extender.core.texts import printable
+from extender.telemetry.errors import RefusedError, SourceError, UnreachableError
 from extender.telemetry.series import Labels
 from extender.telemetry.sources.source import Access
 
-_MAX_ANSWER_BYTES: Final = 64 * 2**20
+_MAX_VERSION_CHARS: Final = 60
+_MAX_WORDS_CHARS: Final = 200
+_MAX_SKEW_S: Final = 1e10
 _CHUNK_BYTES: Final = 2**18
 ElementT = TypeVar("ElementT")
 
@@ -83,7 +86,7 @@ class Prometheus:
             return ""  # VictoriaMetrics' and Thanos' older releases have no such page
         try:
             answer = msgspec.json.decode(content, type=dict[str, Any])
-            return str(dict(answer.get("data") or {}).get("version", ""))
+            return printable(str(dict(answer.get("data") or {}).get("version", ""))[:_MAX_VERSION_CHARS])
         except (msgspec.DecodeError, ValueError, TypeError):
             raise SourceError(f"{self.url} answers, but not as Prometheus does") from None
 
@@ -120,7 +123,10 @@ class Prometheus:
         ended = time.time()
         if not answer:
             raise SourceError(f"{self.url} does not report its time")
-        return answer[0].value[0] - (began + ended) / 2, (ended - began) / 2
+        skew_s = answer[0].value[0] - (began + ended) / 2
+        if not abs(skew_s) < _MAX_SKEW_S:
+            raise SourceError(f"{self.url}: its time is no time: {answer[0].value[0]:g}")
+        return skew_s, (ended - began) / 2
 
     def _query(self, query: str, decoder: msgspec.json.Decoder[_Answer[ElementT]]) -> list[ElementT]:
         return self._asked(partial(self._client.custom_query, query), decoder)
@@ -131,23 +137,31 @@ class Prometheus:
         try:
             result: list[ElementT] = ask()
             return result
-        except PrometheusApiClientException as error:
-            raise SourceError(f"{self.url}: {str(error)[:300]}") from None
+        except PrometheusApiClientException:
+            raise self._refusal() from None
         except (msgspec.DecodeError, KeyError, TypeError, UnicodeDecodeError) as error:
             raise SourceError(f"{self.url}: the answer can't be read: {str(error)[:200]}") from None
         except (requests.RequestException, OSError, ValueError) as error:
-            raise SourceError(f"{self.url}: {describe(error)}") from None
+            raise UnreachableError(f"{self.url}: {describe(error)}") from None
+
+    def _refusal(self) -> SourceError:
+        """What an answer that is none says, and which setting may help."""
+        status, words = self._session.status, _words(self._session.content)
+        text = f"{self.url}: HTTP status {status}" + (f": {words}" if words else "")
+        if status in (401, 403):
+            text += f"; {self._session.access.remedy(words)}"
+        return RefusedError(text, status)
 
     def _get(self, path: str, params: Mapping[str, str], *, missing_is_empty: bool = False) -> bytes:
         self._session.read_secrets()
         try:
             response = self._session.request("GET", self.url + path, params=dict(params))
         except (requests.RequestException, OSError, ValueError) as error:
-            raise SourceError(f"{self.url}: {describe(error)}") from None
+            raise UnreachableError(f"{self.url}: {describe(error)}") from None
         if missing_is_empty and response.status_code in (400, 404, 405):
             return b""
         if response.status_code != 200:
-            raise SourceError(f"{self.url}{path}: HTTP status {response.status_code}")
+            raise self._refusal()
         return bytes(response.content)
 
 
@@ -156,7 +170,9 @@ class _Session(requests.Session):
 
     def __init__(self, access: Access) -> None:
         super().__init__()
-        self._access = access
+        self.access = access
+        self.status, self.content = 0, b""
+        """Of the last answer."""
         self.decoder: msgspec.json.Decoder[Any] = _counted_decoder
         self.trust_env = False  # neither a proxy nor ~/.netrc of the machine is meant for this
         self.verify = False if access.insecure_skip_verify else access.ca_file or True
@@ -167,7 +183,7 @@ class _Session(requests.Session):
 
     def read_secrets(self) -> None:
         """Take up the secrets as they are now. Raises SourceError."""
-        access = self._access
+        access = self.access
         try:
             if access.bearer_token_file:
                 self.headers["Authorization"] = f"Bearer {Path(access.bearer_token_file).read_text().strip()}"
@@ -179,12 +195,14 @@ class _Session(requests.Session):
 
     def request(self, method: str, url: str | bytes, *args: Any, **kwargs: Any) -> requests.Response:
         """As the client calls it; whatever it says of time-outs and authentication, ours hold."""
-        kwargs["timeout"] = (self._access.connect_timeout_s, self._access.timeout_s)
+        kwargs["timeout"] = (self.access.connect_timeout_s, self.access.timeout_s)
         kwargs["stream"] = True
         if kwargs.get("auth") is None:
             kwargs.pop("auth", None)
         response = super().request(method, url, *args, **kwargs)
-        content = _bounded(response, time.monotonic() + 2 * self._access.timeout_s)
+        most = self.access.bounds.answer_bytes
+        content = _bounded(response, time.monotonic() + 2 * self.access.timeout_s, most)
+        self.status, self.content = response.status_code, content
         response._content = content  # noqa: SLF001 - requests takes a body that others have read no other way
         response.json = lambda **_: self.decoder.decode(response.content)  # type: ignore[method-assign]
         return response
@@ -197,15 +215,15 @@ def open_session(access: Access) -> requests.Session:
     return session
 
 
-def _bounded(response: requests.Response, deadline: float) -> bytes:
+def _bounded(response: requests.Response, deadline: float, most: int) -> bytes:
     """The body: requests' time-out holds between two bytes only, and sets no limit to their number."""
     chunks: list[bytes] = []
     size = 0
     with response:
         for chunk in response.iter_content(_CHUNK_BYTES):
             size += len(chunk)
-            if size > _MAX_ANSWER_BYTES:
-                raise SourceError(f"the answer is larger than {_MAX_ANSWER_BYTES >> 20} MiB")
+            if size > most:
+                raise SourceError(f"the answer is larger than {most >> 20} MiB")
             if time.monotonic() > deadline:
                 raise SourceError("the response does not end")
             chunks.append(chunk)
@@ -225,6 +243,17 @@ def describe(error: BaseException) -> str:
     if isinstance(error, requests.exceptions.InvalidHeader):  # its text is the header's: a token
         return "a header has invalid characters: check telemetry.headers and the token file"
     return str(error)[:200] or type(error).__name__
+
+
+def _words(content: bytes) -> str:
+    """What a server says with a refusal, on one line; "" for a page for people."""
+    text = content[: 20 * _MAX_WORDS_CHARS].decode(errors="replace").strip()
+    try:
+        told = msgspec.json.decode(content, type=dict[str, Any])
+        text = str(told.get("error") or told.get("message") or text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass
+    return "" if text.startswith("<") else printable(" ".join(text.split()))[:_MAX_WORDS_CHARS]
 
 
 def _innermost(error: BaseException) -> str:
@@ -249,6 +278,12 @@ def quoted(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def any_of(names: Iterable[str]) -> str:
-    """A selector of all series of these names."""
-    return "{__name__=~" + quoted("|".join(names)) + "}"
+def any_of(names: Iterable[str], *matchers: str) -> str:
+    """A selector of all series of these names that match."""
+    return selector("", "__name__=~" + quoted("|".join(names)), *matchers)
+
+
+def selector(name: str, *matchers: str) -> str:
+    """A selector of the series of a name that match all of these, each one or several label matchers, or ""."""
+    joined = ", ".join(text for given in matchers if (text := given.rstrip(", ")))
+    return f"{name}{{{joined}}}" if joined else name

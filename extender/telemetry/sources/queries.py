@@ -8,23 +8,30 @@ from typing import Final
 
 from extender.core.observations import Gauge
 from extender.telemetry.aliases import ALIASES, Alias
-from extender.telemetry.series import HOST_LABELS, LABELS, MODEL_LABEL
-from extender.telemetry.sources.prometheus_client import any_of
+from extender.telemetry.series import HOST_LABELS, LABELS, MODEL_LABEL, POD_LABELS
+from extender.telemetry.sources.prometheus_client import any_of, selector
 
 _LEAST: Final = frozenset({Gauge.MEMORY_FREE})
 """Of several series of one GPU the least is the careful answer; of all other gauges the most."""
+EVERY_LABEL: Final = frozenset({*LABELS, MODEL_LABEL, *POD_LABELS})
+"""What is asked for where a source does not tell which labels it has: those that it lacks are empty."""
 
 _SERIES_AT_ONCE: Final = 12_000
 
 
-def every_name() -> str:
+def every_name(matchers: str = "") -> str:
     """Selector of everything that the table of aliases knows."""
-    return any_of(alias.name for alias in ALIASES)
+    return any_of((alias.name for alias in ALIASES), matchers)
 
 
-def present_names() -> str:
+def present_names(matchers: str = "") -> str:
     """How many series there are of each known name."""
-    return f"count by (__name__) ({every_name()})"
+    return f"count by (__name__) ({every_name(matchers)})"
+
+
+def num_series(alias: Alias, matchers: str = "") -> str:
+    """How many series there are of one name: for servers that match names exactly alone, as Google's does."""
+    return f"count({selector(alias.name, matchers)})"
 
 
 def kept_labels(present: Iterable[str]) -> list[str]:
@@ -34,10 +41,10 @@ def kept_labels(present: Iterable[str]) -> list[str]:
     return [*kept, MODEL_LABEL] if "GPU_I_ID" in found and MODEL_LABEL in found else kept
 
 
-def samples(alias: Alias, labels: Sequence[str], shard: str = "") -> str:
+def samples(alias: Alias, labels: Sequence[str], shard: str = "", matchers: str = "") -> str:
     """One sample of each GPU, of all or of one shard."""
     reduce = "min" if alias.gauge in _LEAST else "max"
-    return f"{reduce} by ({', '.join(labels)}) ({alias.name}{shard})"
+    return f"{reduce} by ({', '.join(labels)}) ({_sharded(alias, shard, matchers)})"
 
 
 def shards(num_series: int, labels: Sequence[str]) -> list[str]:
@@ -49,20 +56,22 @@ def shards(num_series: int, labels: Sequence[str]) -> list[str]:
     return [*pairs, '{gpu!~"[0-7]"}']
 
 
-def sample_times(alias: Alias, labels: Sequence[str]) -> str:
+def sample_times(alias: Alias, labels: Sequence[str], matchers: str = "") -> str:
     """Unix time of each node's oldest sample of one name: all series of a target are scraped at one time."""
     by = [label for label in labels if label in HOST_LABELS or label == "instance"]
-    return f"min by ({', '.join(by)}) (timestamp({alias.name}))"
+    return f"min by ({', '.join(by)}) (timestamp({selector(alias.name, matchers)}))"
 
 
-def pod_usage(alias: Alias, present: Iterable[str]) -> str:
-    """One sample of each pod: the mean over its GPUs, their sum for memory. "" where series name no pods.
-
-    A scrape with honorLabels false renames the exporter's own labels to `exported_*`.
-    """
+def pod_usage(alias: Alias, present: Iterable[str], shard: str = "", matchers: str = "") -> str:
+    """One sample of each GPU of each pod; "" where series name no pods. Added up by whoever asks: another exporter's
+    series of the same GPU is no second one."""
     found = set(present)
-    by = ("exported_namespace", "exported_pod") if "exported_pod" in found else ("namespace", "pod")
-    if by[1] not in found:
+    by = [label for label in POD_LABELS if label in found]
+    if not {"pod", "exported_pod"} & found:
         return ""
-    reduce = "sum" if alias.gauge is Gauge.MEMORY_USED else "avg"
-    return f'{reduce} by ({", ".join(by)}) ({alias.name}{{{by[1]}!=""}})'
+    named = "" if "exported_pod" in found else 'pod!=""'
+    return f"max by ({', '.join([*by, *kept_labels(found)])}) ({_sharded(alias, shard, named, matchers)})"
+
+
+def _sharded(alias: Alias, shard: str, *matchers: str) -> str:
+    return selector(alias.name, shard[1:-1], *matchers)

@@ -4,11 +4,13 @@ import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+import msgspec
+
 from extender.telemetry.errors import SourceError
 from extender.telemetry.sources.source import EXPORTERS, PROMETHEUS, Access, Command, Source
 
 SOURCES: Final[Mapping[str, str]] = {
-    PROMETHEUS: "extender.telemetry.sources.prometheus:choose_source",
+    PROMETHEUS: "extender.telemetry.sources.prometheus:Candidates",
     EXPORTERS: "extender.telemetry.sources.exporters:ExporterSource",
 }
 """Makers, each of addresses and how to get at them. By name: only the reading process imports what they need."""
@@ -19,7 +21,7 @@ def open_source(command: Command) -> Source:
     if command.kind not in SOURCES:
         raise SourceError(unknown(command.kind))
     make: Callable[[Sequence[str], Access], Source] = pkgutil.resolve_name(SOURCES[command.kind])
-    return make(command.addresses, command.access)
+    return make(command.addresses, msgspec.structs.replace(command.access, bounds=command.bounds))
 
 
 def unknown(name: str) -> str:

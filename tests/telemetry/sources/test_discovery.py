@@ -30,7 +30,9 @@ def service(name: str, *ports: tuple[str, int], address: str = "None") -> dict[s
 
 
 def found(server: Any) -> tuple[list[str], str]:
-    return asyncio.run(find_prometheus(server))
+    told = asyncio.run(find_prometheus(server, {"monitoring"}))
+    assert not told.passed_over
+    return list(told.addresses), told.fault
 
 
 def test_the_operators_service_goes_first() -> None:

@@ -19,13 +19,31 @@ def test_the_model_is_kept_for_mig_alone() -> None:
     assert "modelName" in queries.kept_labels(PRESENT | {"GPU_I_ID", "GPU_I_PROFILE"})
 
 
-def test_pods_are_named_by_exported_labels_where_there_are_some() -> None:
-    load = ALIAS_OF["DCGM_FI_DEV_GPU_UTIL"]
-    assert queries.pod_usage(load, PRESENT) == 'avg by (namespace, pod) (DCGM_FI_DEV_GPU_UTIL{pod!=""})'
+def test_pods_are_asked_for_gpu_by_gpu_by_all_labels_that_may_name_them() -> None:
+    load, of_gpu = ALIAS_OF["DCGM_FI_DEV_GPU_UTIL"], "gpu, UUID, Hostname, instance"
+    asked = f'max by (namespace, pod, {of_gpu}) (DCGM_FI_DEV_GPU_UTIL{{pod!=""}})'
+    assert queries.pod_usage(load, PRESENT) == asked
     exported = PRESENT | {"exported_pod", "exported_namespace"}
-    asked = 'avg by (exported_namespace, exported_pod) (DCGM_FI_DEV_GPU_UTIL{exported_pod!=""})'
-    assert queries.pod_usage(load, exported) == asked
+    by = "exported_namespace, exported_pod, namespace, pod"
+    assert queries.pod_usage(load, exported) == f"max by ({by}, {of_gpu}) (DCGM_FI_DEV_GPU_UTIL)"
     assert queries.pod_usage(load, PRESENT - {"pod"}) == ""
+
+
+def test_matchers_are_part_of_every_query() -> None:
+    used, kept, ours = ALIAS_OF["DCGM_FI_DEV_FB_USED"], ["gpu", "UUID", "Hostname"], 'cluster="a", team=~"x|y", '
+    exported = PRESENT | {"exported_pod"}
+    asked = [
+        queries.present_names(ours),
+        queries.every_name(ours),
+        queries.num_series(used, ours),
+        queries.samples(used, kept, "", ours),
+        queries.samples(used, kept, '{gpu=~"0|1"}', ours),
+        queries.sample_times(used, kept, ours),
+        queries.pod_usage(used, PRESENT, "", ours),
+        queries.pod_usage(used, exported, '{gpu=~"0|1"}', ours),
+    ]
+    assert all('cluster="a", team=~"x|y"}' in query for query in asked)
+    assert asked[4] == 'max by (gpu, UUID, Hostname) (DCGM_FI_DEV_FB_USED{gpu=~"0|1", cluster="a", team=~"x|y"})'
 
 
 def test_many_series_are_asked_for_in_shards_that_leave_none_out() -> None:
