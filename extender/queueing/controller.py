@@ -41,6 +41,7 @@ from extender.queueing.pods.notes import Notes
 from extender.queueing.quota_use import QuotaUse
 from extender.queueing.round_planner import RoundPlanner, in_order
 from extender.queueing.running_pods import RunningPods, learn_finished
+from extender.queueing.shares import Shares
 from extender.scheduling.placer import Placer, PodIdentity
 from extender.scheduling.queue_rules import QueueRules
 
@@ -107,6 +108,7 @@ class QueueController(QueueRules):
         )
         self._releases = AutoscalerReleases(options, self.backlog, self.dispatcher, self.counts, clock)
         self._planner = RoundPlanner(options, ledger, placer, self.backlog, self.nodes, self.use.by_namespace, clock)
+        self._shares = Shares(options.max_open, self.backlog, clock)
         self._notes = Notes(writer, clock)
         self._own = self._subscribed(hub)
         self.reflectors = self._own | {"nodes": hub.subscribe(NODES, self.nodes)}
@@ -220,8 +222,8 @@ class QueueController(QueueRules):
         waiting, passed = self._claims.sort_out(self.aside(waiting))
         for entry, why in passed:
             entry.pass_over(why, self._wall_clock())
-        window, limits = self._planner.windows(waiting)
-        if window < self.options.max_open / 4:
+        window = self._shares.window(waiting)
+        if not window.due:
             return  # kube-scheduler has enough to do; whoever gets a node makes room for a round
         await give_way()
         units = await units_of(waiting, self._gangs)
@@ -237,7 +239,9 @@ class QueueController(QueueRules):
         await give_way()
         self._planned_at = now
         if ready:
-            plan, batch, names = await self._planner.plan(ready, window, limits)
+            plan, batch, names = await self._planner.plan(ready, window.most, window.parts)
+            if self._shares.note(window, plan):
+                self._dirty.set()
             self.counts.rounds += 1
             self.counts.round_s = self._clock() - now
             await give_way()
