@@ -92,6 +92,28 @@ def bookable(cluster: Cluster) -> Cluster:
     return replace(cluster, **{name: array.copy() for name in _BOOKED if (array := getattr(cluster, name)) is not None})
 
 
+def emptied(cluster: Cluster) -> Cluster:
+    """The cluster as it would be if nobody used it: what is booked is free, and nobody is seen on it."""
+    healthy, nobody = cluster.gpu_healthy & (cluster.gpu_model >= 0), np.zeros_like(cluster.num_served)
+    devices = cluster.devices
+    if devices is not None:
+        devices = np.array([each and NodeDevices.of(each.inventory) for each in devices], dtype=np.object_)
+    return replace(
+        cluster,
+        gpu_free_milli=np.where(healthy, WHOLE_MILLI, 0).astype(np.int32),
+        gpu_free_mib=np.where(healthy, cluster.gpu_memory_mib, 0).astype(np.int32),
+        gpu_slices=np.zeros_like(cluster.gpu_slices),
+        untracked_units=nobody.copy(),
+        num_served=nobody.copy(),
+        num_unserved=nobody.copy(),
+        mig_free=cluster.mig_installed.copy(),
+        cpu_free_milli=cluster.cpu_milli.copy(),
+        memory_free_mib=cluster.memory_mib.copy(),
+        observed=None,
+        devices=devices,
+    )
+
+
 def book(cluster: Cluster, row: int, booked: Booking, sign: int = -1) -> None:
     """Take a booking off a node, or give it back (+1), in the arrays of a cluster that is nobody else's."""
     cluster.cpu_free_milli[row] += sign * booked.cpu_milli

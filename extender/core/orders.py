@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from heapq import heapify, heappop, heapreplace
 from itertools import groupby
 from typing import Final
 
@@ -89,11 +90,15 @@ def ordered(
         queues: dict[str, deque[Waiting]] = {}
         for item in equals:
             queues.setdefault(item.owner, deque()).append(item)
-        while queues:
-            owner = min(queues, key=lambda name: (used.get(name, 0.0), queues[name][0].due, name))
+        turns = [(used.get(owner, 0.0), queue[0].due, owner) for owner, queue in queues.items()]
+        heapify(turns)
+        while turns:
+            share, _, owner = turns[0]
             first = queues[owner].popleft()
             result.append(first)
-            used[owner] = used.get(owner, 0.0) + max(first.share, 1e-3)
-            if not queues[owner]:
-                del queues[owner]
+            used[owner] = share + max(first.share, 1e-3)
+            if queues[owner]:
+                heapreplace(turns, (used[owner], queues[owner][0].due, owner))
+            else:
+                heappop(turns)
     return result

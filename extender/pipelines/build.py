@@ -14,7 +14,9 @@ def build_pipelines(settings: Settings, base: Foundation) -> PipelineController 
         return None
     page_size, flows = settings.cluster.page_size, None
     if settings.queue.mlflows:
-        flows = Flows(base.transport, clock=base.clock, wall_clock=time.time, page_size=page_size)
+        flows = Flows(
+            base.transport, clock=base.clock, wall_clock=time.time, standby=base.fence.fault, page_size=page_size
+        )
     return PipelineController(
         base.transport,
         clock=base.clock,

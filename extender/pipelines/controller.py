@@ -7,15 +7,16 @@ the version that it was made from. So a restart, a second leader for a moment, o
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
+from hashlib import sha256
 from typing import Any, Final
 
 import msgspec
 
-from extender.kube.background import Background
-from extender.kube.client import ApiError, ClusterError, Transport
+from extender.kube.background import Background, all_of
+from extender.kube.client import ApiError, Transport
 from extender.kube.decoding import Decoder
 from extender.kube.indexes import Index
 from extender.kube.watches.reflector import Reflector
@@ -25,11 +26,15 @@ from extender.pipelines.flows import Flows
 from extender.pipelines.jobs import JOBS_PATH, Job, Manifest, job_of, jobs_path, run_of
 from extender.pipelines.specs import ACCEPTED, PIPELINES_PATH, Metadata, Pipeline, Status, fault
 from extender.pipelines.states import Start, refused, verdict
+from extender.pipelines.turns import Turns
 from extender.queueing.pods.objects import PIPELINE_LABEL
 
 logger = logging.getLogger(__name__)
 
 _STANDBY_S: Final = 0.5
+_PORTION: Final = 16
+"""Jobs that are tried, created or stopped at once for a pipeline; then it is the turn of others."""
+_STOPPED_WITHIN_S: Final = 1.0
 _INVALID: Final = (400, 422)
 
 _pipeline_decoder: Final = Decoder(Pipeline, whole=True)
@@ -55,6 +60,8 @@ class PipelineController(Background):
         self._wall_clock = wall_clock
         self._standby = standby
         self._due = Due(clock)
+        self._turns = Turns("pipeline", self._due, self._key_of, self._advance, standby)
+        self._tried: dict[str, set[bytes]] = {}  # by UID: what was tried of pipelines that are not tried to the end
         self._flows = flows
         self.pipelines = _Pipelines(self._due.touch, flows)
         self.jobs = _Jobs(self._due.touch)
@@ -86,18 +93,7 @@ class PipelineController(Background):
 
     async def run_round(self) -> None:
         """Look at every pipeline that is due."""
-        for uid in self._due.take():
-            pipeline = self.pipelines.by_uid.get(uid)
-            if pipeline is None or pipeline.metadata.deletion_timestamp:
-                self._due.forget(uid)
-                continue
-            try:
-                await self._advance(pipeline)
-                self._due.forget(uid)
-            except Exception as error:  # whatever it is, it must not keep the others from their turn
-                wait_s = self._due.failed(uid)
-                unexpected = None if isinstance(error, ClusterError) else error
-                logger.warning("pipeline %s, again in %.0f s: %s", pipeline.key, wait_s, error, exc_info=unexpected)
+        await self._turns.run_round()
 
     async def run(self) -> None:
         """Round after round, until cancelled."""
@@ -112,23 +108,38 @@ class PipelineController(Background):
                 continue
             await run_round()
 
-    async def _advance(self, pipeline: Pipeline) -> None:
-        """Do what is to be done next for one pipeline, then say so. Raises ClusterError."""
+    def _key_of(self, uid: str) -> str:
+        pipeline = self.pipelines.by_uid.get(uid)
+        return pipeline.key if pipeline is not None else ""
+
+    async def _advance(self, uid: str) -> None:
+        """Do what is to be done next for one pipeline, some of it at once, then say so. Raises ClusterError."""
+        pipeline = self.pipelines.by_uid.get(uid)
+        if pipeline is None or pipeline.metadata.deletion_timestamp:
+            self._tried.pop(uid, None)
+            return
         now = datetime.fromtimestamp(self._wall_clock(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         accepted = pipeline.status.condition(ACCEPTED)
         if accepted is None:
             why = fault(pipeline.spec) or await self._dry_run(pipeline)
             if why is not None:
+                self._tried.pop(uid, None)
                 await self._write_status(pipeline, refused(pipeline, *why, now))
+                return
+            if uid in self._tried:
+                self._due.touch(uid)  # there are more: it is the turn of others
                 return
         elif accepted.status != "True":
             return
         runs = [run for job in self.jobs.of(pipeline.metadata) if (run := run_of(job)) is not None]
         found = verdict(pipeline, runs, now)
-        for run in found.stop:
-            await self._suspend(pipeline, run.job)
-        for start in found.start:
-            await self._create(pipeline, start)
+        stop, start = found.stop[:_PORTION], found.start[:_PORTION]
+        await all_of(self._suspend(pipeline, run.job) for run in stop)
+        await all_of(self._create(pipeline, one) for one in start)
+        if len(start) < len(found.start):
+            self._due.touch(uid)
+        if len(stop) < len(found.stop):
+            self._due.touch(uid, _STOPPED_WITHIN_S)  # the watch tells which of them were
         if found.status != pipeline.status:
             await self._write_status(pipeline, found.status)
 
@@ -136,18 +147,40 @@ class PipelineController(Background):
         """What the API server finds wrong with the Jobs, before the first of them runs; None for nothing.
 
         The schema of pipelines does not repeat that of pods: a dry run asks the API server itself, with its admission.
+        Of the steps of a stage those are tried once that are alike but for their names, and a portion at a time: the
+        pipeline is among `_tried` as long as there are more.
         """
+        uid = pipeline.metadata.uid
+        tried, portion = self._tried.setdefault(uid, set()), dict[bytes, tuple[str, Manifest]]()
         for number, stage in enumerate(pipeline.spec.stages):
             for step_number, step in enumerate(stage.steps):
-                manifest = job_of(pipeline, stage, step, 1)
-                try:
-                    await self._post(pipeline, manifest, "?dryRun=All&fieldValidation=Strict")
-                except ApiError as error:
-                    if error.status in _INVALID:
-                        return "InvalidTemplate", f"spec.stages[{number}].steps[{step_number}]: {error.message}"
-                    if error.status != 409:  # a Job of that name is there, and what it is follows
-                        raise
-        return None
+                asked = msgspec.json.encode((stage.name, msgspec.structs.replace(step, name="")))
+                digest = sha256(asked).digest()
+                if digest not in tried and digest not in portion:
+                    if len(portion) == _PORTION:
+                        return await self._try(pipeline, portion)
+                    place = f"spec.stages[{number}].steps[{step_number}]"
+                    portion[digest] = place, job_of(pipeline, stage, step, 1)
+        why = await self._try(pipeline, portion)
+        del self._tried[uid]
+        return why
+
+    async def _try(self, pipeline: Pipeline, portion: Mapping[bytes, tuple[str, Manifest]]) -> tuple[str, str] | None:
+        """The same of some Jobs, by what they ask, each with its place in the spec."""
+
+        async def refusal(place: str, manifest: Manifest) -> tuple[str, str] | None:
+            try:
+                await self._post(pipeline, manifest, "?dryRun=All&fieldValidation=Strict")
+            except ApiError as error:
+                if error.status in _INVALID:
+                    return "InvalidTemplate", f"{place}: {error.message}"
+                if error.status != 409:  # a Job of that name is there, and what it is follows
+                    raise
+            return None
+
+        refusals = await all_of(refusal(place, manifest) for place, manifest in portion.values())
+        self._tried[pipeline.metadata.uid].update(portion)
+        return next((why for why in refusals if why is not None), None)
 
     async def _create(self, pipeline: Pipeline, start: Start) -> None:
         """Create a Job, unless it is there already."""

@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from extender.kube import objects
-from extender.kube.client import ApiError, ClusterError, Transport
+from extender.kube.client import ApiError, Transport
 from extender.kube.decoding import Decoder
 from extender.kube.indexes import Index
 from extender.kube.watches.lists import Lister
@@ -28,6 +28,7 @@ from extender.pipelines.due import Due
 from extender.pipelines.mlflow import FLOW_KIND, ConversionError, Converted, convert
 from extender.pipelines.specs import ACCEPTED, API_VERSION, Condition, Metadata, Pipeline
 from extender.pipelines.states import Phase
+from extender.pipelines.turns import Turns
 
 logger = logging.getLogger(__name__)
 
@@ -87,11 +88,13 @@ class Flows:
         *,
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
+        standby: Callable[[], str] = lambda: "",
         page_size: int = 500,
     ) -> None:
         self._transport = transport
         self._wall_clock = wall_clock
         self.due = Due(clock)
+        self._turns = Turns("MLFlow", self.due, self._key_of, self._look, standby)
         self.flows = _Flows(self.due.touch)
         self._pipelines: Index[Pipeline] = Index()  # by UID of the flow that they say they are of, and their key
         self.reflector = Reflector(transport, FLOWS_PATH, Flow, self.flows, clock, page_size=page_size, whole=True)
@@ -107,16 +110,15 @@ class Flows:
 
     async def run_round(self) -> None:
         """Look at every flow that is due."""
-        for uid in self.due.take():
-            flow = self.flows.by_uid.get(uid)
-            try:
-                await (self._advance(flow) if flow is not None else self._cancel(uid))
-                self.due.forget(uid)
-            except Exception as error:  # whatever it is, it must not keep the others from their turn
-                wait_s = self.due.failed(uid)
-                name = f"of UID {uid}" if flow is None else flow.key
-                unexpected = None if isinstance(error, ClusterError) else error
-                logger.warning("MLFlow %s, again in %.0f s: %s", name, wait_s, error, exc_info=unexpected)
+        await self._turns.run_round()
+
+    def _key_of(self, uid: str) -> str:
+        flow = self.flows.by_uid.get(uid)
+        return flow.key if flow is not None else ""
+
+    async def _look(self, uid: str) -> None:
+        flow = self.flows.by_uid.get(uid)
+        await (self._advance(flow) if flow is not None else self._cancel(uid))
 
     async def _advance(self, flow: Flow) -> None:
         """Make its pipeline if there is none, and say how that does. Raises ClusterError."""

@@ -135,6 +135,10 @@ class PlanState:
         """Where a pod is, and what it books there; None while it is on no node."""
         return self._on.get(position)
 
+    def compute_free(self, rows: Rows) -> tuple[Longs, Longs]:
+        """(R,) CPU in milli and (R,) memory in MiB that are free on some rows."""
+        return self._cpu[rows], self._memory[rows]
+
     def slots_free(self, row: int) -> int:
         """How many more pods the kubelet of a node takes."""
         return int(self._slots[row])

@@ -16,6 +16,8 @@ from extender.core.resources.requests import GpuRequest
 from extender.planning.wait_reasons import WaitReason
 
 GREEDY: Final = "greedy"
+_ALL_PODS: Final = 2**31
+"""More than any kubelet takes."""
 ANYWHERE: Final = 0
 """Kind of a pod that says nothing about nodes."""
 
@@ -81,6 +83,15 @@ class View:
     """By label key: (N,) number of the node's domain, -1 where it has none."""
     policies: Mapping[str, Policy] = field(default_factory=lambda: POLICIES)
     """By name; a plan may be made in a thread, so they are its own."""
+    empty: Longs | None = None
+    """(3, N) CPU, memory and pods that a node has room for while nobody uses it; None: all that is allocatable."""
+
+    def room_of_empty(self) -> Longs:
+        """The same in any case."""
+        if self.empty is not None:
+            return self.empty
+        slots = np.full(self.num_nodes, _ALL_PODS)
+        return np.stack([self.cpu_allocatable_milli, self.memory_allocatable_mib, slots])
 
     @property
     def num_nodes(self) -> int:

@@ -12,12 +12,14 @@ What is out is read from the pods each time: a Kerf that starts knows it, and co
 was is remembered, as authors may delete their pods; that is forgotten by a Kerf that starts.
 """
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from extender.core.resources.nodes import PRODUCT_LABEL
+from extender.kube.background import all_of
 from extender.kube.objects import Pod
 from extender.planning.plans import Plan
 from extender.planning.wait_reasons import Code
@@ -40,6 +42,7 @@ _ASKED_LIMITS: Final = 4
 _TOGETHER_S: Final = 60.0
 """A Kerf that starts finds what is open pod by pod."""
 _MAX_TURNS: Final = 10_000
+_MAX_CONCURRENT: Final = 64
 
 
 @dataclass(eq=False)
@@ -52,6 +55,7 @@ class AutoscalerReleases:
     counts: Counts
     clock: Callable[[], float]
     _turns: LastTurns = field(default_factory=lambda: LastTurns(_MAX_TURNS))
+    _writes: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MAX_CONCURRENT), init=False)
 
     def refusal(self, uid: str, *, known: bool) -> str:
         """Why a pod gets no node yet although it may have room, "" when it may have one: a gang that was let go for
@@ -90,10 +94,14 @@ class AutoscalerReleases:
                 continue
             if half_out or not (recent or _asks(unit.entries) in asked):
                 self._turns.take(unit.namespace, now)
-                for entry in gated:
-                    await self.dispatcher.open_without_node(entry, FOR_AUTOSCALERS, by_kerf=False)
-                    self.counts.released += entry.stage is Stage.OPENED
+                await all_of(self._open(entry) for entry in gated)
                 return
+
+    async def _open(self, entry: Entry) -> None:
+        async with self._writes:
+            if entry.stage is Stage.GATED:
+                await self.dispatcher.open_without_node(entry, FOR_AUTOSCALERS, by_kerf=False)
+                self.counts.released += entry.stage is Stage.OPENED
 
     def _by_turns(
         self, units: Sequence[Unit], num_out: Counter[str], begun: dict[str, float]

@@ -31,16 +31,18 @@ from extender.queueing.claims.of_queue import QueueClaims
 from extender.queueing.dispatch import Dispatcher
 from extender.queueing.gang_eviction import GangEviction
 from extender.queueing.gangs import Gangs, units_of
+from extender.queueing.leavers import Leaver, Leavers
 from extender.queueing.node_view import NodeBook
 from extender.queueing.opt_in import Namespaces, opted_out
 from extender.queueing.options import Counts, Options
 from extender.queueing.pods.backlog import Backlog
-from extender.queueing.pods.entries import Entry, Stage
+from extender.queueing.pods.entries import Entry
 from extender.queueing.pods.nominations import NOMINATION_LOST, PodWriter
 from extender.queueing.pods.notes import Notes
 from extender.queueing.quota_use import QuotaUse
 from extender.queueing.round_planner import RoundPlanner, in_order
 from extender.queueing.running_pods import RunningPods, learn_finished
+from extender.queueing.shares import Shares
 from extender.scheduling.placer import Placer, PodIdentity
 from extender.scheduling.queue_rules import QueueRules
 
@@ -107,6 +109,8 @@ class QueueController(QueueRules):
         )
         self._releases = AutoscalerReleases(options, self.backlog, self.dispatcher, self.counts, clock)
         self._planner = RoundPlanner(options, ledger, placer, self.backlog, self.nodes, self.use.by_namespace, clock)
+        self._leavers = Leavers(self.dispatcher, self.backlog, self.counts, standby)
+        self._shares = Shares(options.max_open, self.backlog, clock)
         self._notes = Notes(writer, clock)
         self._own = self._subscribed(hub)
         self.reflectors = self._own | {"nodes": hub.subscribe(NODES, self.nodes)}
@@ -207,7 +211,8 @@ class QueueController(QueueRules):
         await self._claims.take_stock(lambda pod: opted_out(pod, self.namespaces))
         self.dispatcher.take_stock(now)
         await give_way()
-        await self._release(now)
+        leavers = self._leaving(now)
+        self._leavers.open(leavers.values())
         await give_way()
         if self.fault():
             return
@@ -215,13 +220,16 @@ class QueueController(QueueRules):
         waiting = [
             entry
             for entry in self.backlog.entries.values()
-            if entry.stage.waits and entry.planned is not None and not self.dispatcher.found_a_node(entry)
+            if entry.stage.waits
+            and entry.planned is not None
+            and entry.uid not in leavers
+            and not self.dispatcher.found_a_node(entry)
         ]
         waiting, passed = self._claims.sort_out(self.aside(waiting))
         for entry, why in passed:
             entry.pass_over(why, self._wall_clock())
-        window, limits = self._planner.windows(waiting)
-        if window < self.options.max_open / 4:
+        window = self._shares.window(waiting)
+        if not window.due:
             return  # kube-scheduler has enough to do; whoever gets a node makes room for a round
         await give_way()
         units = await units_of(waiting, self._gangs)
@@ -237,7 +245,9 @@ class QueueController(QueueRules):
         await give_way()
         self._planned_at = now
         if ready:
-            plan, batch, names = await self._planner.plan(ready, window, limits)
+            plan, batch, names = await self._planner.plan(ready, window.most, window.parts)
+            if self._shares.note(window, plan):
+                self._dirty.set()
             self.counts.rounds += 1
             self.counts.round_s = self._clock() - now
             await give_way()
@@ -256,20 +266,19 @@ class QueueController(QueueRules):
         self.dispatcher.withdraw(still)
         self.dispatcher.begin(self._notes.write(list(self.backlog.entries.values())))
 
-    async def _release(self, now: float) -> None:
-        """Open the gates of pods that no longer opt in, and of those that have waited too long."""
+    def _leaving(self, now: float) -> dict[str, Leaver]:
+        """Pods behind the gate that no longer opt in, and those that have waited too long, by UID."""
         limit_s = self.options.fail_open_s
         for entry in self.backlog.lost():
             if opted_out(entry.pod, self.namespaces):
                 entry.give_up()
+        found: dict[str, Leaver] = {}
         for entry in self.backlog.waiting():
-            if entry.stage is not Stage.GATED:
-                continue  # somebody else has opened it while the ones before were written to
             if why := opted_out(entry.pod, self.namespaces) or entry.left:
-                await self.dispatcher.open_without_node(entry, why, by_kerf=False)
+                found[entry.uid] = Leaver(entry, why)
             elif limit_s > 0 and now - entry.seen >= limit_s:
-                self.counts.failed_open += 1
-                await self.dispatcher.open_without_node(entry, f"fail-open after {limit_s:g} s", by_kerf=True)
+                found[entry.uid] = Leaver(entry, f"fail-open after {limit_s:g} s", by_kerf=True)
+        return found
 
     async def _learn(self) -> None:
         """What pods took that ended before the start."""

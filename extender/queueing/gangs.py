@@ -20,6 +20,7 @@ from extender.kube.objects import Pod
 from extender.kube.watches.lists import PAGE_SIZE, Lister
 from extender.planning.plans import PlanPod
 from extender.planning.wait_reasons import Code, WaitReason
+from extender.queueing.last_turns import in_turn
 from extender.queueing.pods.batches import POD_GROUP_LABEL, by_gang, gang_of
 from extender.queueing.pods.entries import Entry
 from extender.queueing.pods.objects import PIPELINE_LABEL, is_gated
@@ -30,7 +31,8 @@ _PAGE_BYTES: Final = 2**17
 """Small: who makes gangs may make large pods too."""
 _ASK_AGAIN_S: Final = 5.0
 _MAX_ASKED: Final = 16
-"""Questions in a round."""
+"""Questions at once."""
+_MAX_WAIT_S: Final = 0.25
 _PLUGINS_API: Final = "/apis/scheduling.x-k8s.io/v1alpha1"
 _NATIVE_APIS: Final = tuple(f"/apis/scheduling.k8s.io/{version}" for version in ("v1", "v1beta1", "v1alpha2"))
 ValueT = TypeVar("ValueT")
@@ -115,7 +117,8 @@ class Unit:
 class _Answers(Generic[ValueT]):
     """What the API server said, by key; asked again now and then.
 
-    A few keys at once, whoever makes up how many: first those that were never asked about, or longest ago.
+    A few keys at once, whoever makes up how many: namespaces in turn, of each first those that were never asked about,
+    or longest ago. Nobody waits for long: what is not known by then is so in a round to come.
     """
 
     def __init__(self, ask: Callable[[str], Awaitable[ValueT]], nothing: ValueT, clock: Callable[[], float]) -> None:
@@ -123,6 +126,7 @@ class _Answers(Generic[ValueT]):
         self._nothing = nothing
         self._clock = clock
         self._known: dict[str, tuple[float, ValueT]] = {}
+        self._asking: dict[str, asyncio.Task[None]] = {}
 
     def get(self, key: str) -> ValueT | None:
         """The answer, None before it was asked for."""
@@ -134,8 +138,13 @@ class _Answers(Generic[ValueT]):
         for key in [key for key, (at, _) in self._known.items() if now - at >= 10 * _ASK_AGAIN_S]:
             del self._known[key]
         asked_at = {key: self._known[key][0] if key in self._known else float("-inf") for key in keys}
-        due = [key for key, at in asked_at.items() if now - at >= _ASK_AGAIN_S]
-        await asyncio.gather(*map(self._learn, sorted(due, key=asked_at.__getitem__)[:_MAX_ASKED]))
+        due = [key for key, at in asked_at.items() if now - at >= _ASK_AGAIN_S and key not in self._asking]
+        due = in_turn(sorted(due, key=asked_at.__getitem__), _namespace)[: _MAX_ASKED - len(self._asking)]
+        self._asking |= {key: asyncio.create_task(self._learn(key), name=f"gangs: {key}") for key in due}
+        if due:
+            done, _ = await asyncio.wait([self._asking[key] for key in due], timeout=_MAX_WAIT_S)
+            for task in done:
+                task.result()
 
     async def _learn(self, key: str) -> None:
         try:
@@ -143,6 +152,8 @@ class _Answers(Generic[ValueT]):
         except (ClusterError, msgspec.DecodeError) as error:
             logger.warning("gangs: %s can't be read: %s", key, error)
             value = self._nothing
+        finally:
+            self._asking.pop(key, None)
         self._known[key] = self._clock(), value
 
 

@@ -34,7 +34,9 @@ class _Ground:
     def view(self, cluster: Cluster, kinds: Kinds, batch: Iterable[PlanPod], taken: Taken, reserve_frac: float) -> View:
         free = self._allocatable.copy()
         free[0], free[1] = cluster.cpu_free_milli, cluster.memory_free_mib
-        free[:2] -= np.ceil(self._allocatable[:2] * reserve_frac).astype(np.int64)
+        empty = self._allocatable.copy()
+        empty[:2] -= np.ceil(self._allocatable[:2] * reserve_frac).astype(np.int64)
+        free[:2] -= self._allocatable[:2] - empty[:2]
         for node, room in taken:
             if (row := cluster.row_of.get(node)) is not None:
                 free[:, row] -= room
@@ -48,6 +50,7 @@ class _Ground:
             pods_free=slots,
             allowed=kinds.masks(self.terrain),
             domains={pod.topology: self.terrain.domains(pod.topology) for pod in batch if pod.topology},
+            empty=empty,
         )
 
 

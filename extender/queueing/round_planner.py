@@ -1,7 +1,6 @@
 """Planning a round: whose turn it is, how many may be let go, on which view, by which planner, beside which head."""
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -44,6 +43,10 @@ class RoundPlanner:
     """GPUs in use by namespace."""
     clock: Callable[[], float]
     head: Head | None = field(default=None, init=False)
+    _keeps_since: float | None = field(default=None, init=False)
+    """Since when pods have been passed over for the head; None while none was."""
+    _rests: dict[str, float] = field(default_factory=dict, init=False)
+    """Until when nothing is kept for those for whom it has been for long enough, by key."""
     _full: bool = field(default=False, init=False)
     """Whether the last plan let go as many as it might."""
 
@@ -57,19 +60,6 @@ class RoundPlanner:
     def _runs_dry(self) -> bool:
         """Whether few are on their way, though more might have been let go by the last plan."""
         return self._full and 2 * len(self.backlog.on_their_way(self.clock())) < self.options.max_open
-
-    def windows(self, waiting: Sequence[Entry]) -> tuple[int, dict[str, int]]:
-        """How many pods may be let go now, and how many of each namespace that would take more than its part of that.
-
-        Where several namespaces wait none may take all: one whose pods kube-scheduler does not bind holds up no other.
-        """
-        on_way = Counter(entry.namespace for entry in self.backlog.on_their_way(self.clock()))
-        waits = Counter(entry.namespace for entry in waiting)
-        share = self.options.max_open // max(len(on_way | waits), 1)
-        window = self.options.max_open - sum(min(count, share) for count in on_way.values())
-        if len(on_way | waits) < 2:
-            return window, {}
-        return window, {name: share - on_way[name] for name in waits if waits[name] + on_way[name] > share}
 
     async def plan(
         self, units: Sequence[Unit], window: int, limits: Mapping[str, int]
@@ -86,12 +76,14 @@ class RoundPlanner:
         if not options.rank_cpu_pods:
             policies = {name: replace(policy, without_gpus=False) for name, policy in policies.items()}
         view = replace(view, policies=policies)
-        waited_s = {unit: now - min(entry.seen for entry in unit.entries) for unit in units}
+        self._let_head_rest(now)
+        waited = [unit for unit in units if now - min(entry.seen for entry in unit.entries) >= options.reserve_after_s]
         rules = Rules(
             quotas=options.quotas,
             used=self.used(),
             held=self.head,
-            reserves=frozenset(unit.key for unit, waited in waited_s.items() if waited >= options.reserve_after_s),
+            reserves=frozenset(unit.key for unit in waited if unit.key not in self._rests),
+            rank={unit.key: _rank(unit) for unit in units},
             exempt=frozenset(unit.key for unit in units if any(self._is_exempt(entry) for entry in unit.entries)),
             policy=options.policy,
             limit=window,
@@ -104,6 +96,8 @@ class RoundPlanner:
             made = greedy_round(view, pods, rules)
         else:
             made = await asyncio.to_thread(searched_round, view, pods, rules, PLANNERS[options.planner])
+        if self.head is None or made.head is None or made.head.key != self.head.key:
+            self._keeps_since = None
         self.head = made.head
         self._full = made.plan.num_placed >= window
         self._note_heads(units, made.plan, batch, now)
@@ -113,7 +107,9 @@ class RoundPlanner:
         """Nodes that a pod let go has to leave to the head: it has lost its own, and is behind it in the order."""
         if self.head is None or entry is None or not entry.behind_head or not entry.lost or self._is_exempt(entry):
             return frozenset()
-        return self.head.nodes
+        if entry.planned is None:
+            return self.head.nodes
+        return self.head.kept_from(self.ledger.snapshot(self.clock()), entry.num_gpus)
 
     def _batch(self, units: Sequence[Unit]) -> Batch:
         """The pods to plan together: all for greedy, for others as many whole units as they may have."""
@@ -134,12 +130,31 @@ class RoundPlanner:
             behind |= self.head is not None and unit.key == self.head.key
         for position, why in plan.unassigned.items():
             entry, _ = batch[position]
-            if why.code is Code.KEPT_FOR_HEAD and entry.kept_back is None:
-                entry.kept_back = now
+            if why.code is Code.KEPT_FOR_HEAD:
+                entry.kept_back = now if entry.kept_back is None else entry.kept_back
+                self._keeps_since = now if self._keeps_since is None else self._keeps_since
+
+    def _let_head_rest(self, now: float) -> None:
+        """Keep nothing any more for one for whom others have been passed over for long enough: it is the turn of
+        whoever is next, and for as long."""
+        self._rests = {key: until for key, until in self._rests.items() if now < until}
+        since, most_s = self._keeps_since, self.options.skip_s
+        if self.head is not None and since is not None and now - since >= most_s:
+            self._rests[self.head.key] = now + most_s
+            self.head = self._keeps_since = None
 
     def _is_exempt(self, entry: Entry) -> bool:
         """Whether a pod has been kept from the head's nodes for long enough."""
         return entry.kept_back is not None and self.clock() - entry.kept_back >= self.options.skip_s
+
+
+def _rank(unit: Unit) -> tuple[float, float]:
+    """Whose turn it is to have nodes kept for it: by PriorityClass, then age. By a label, which anyone may write on a
+    pod of theirs, nobody has anything kept from others; it may only lower the priority."""
+    priority = min(
+        min(entry.planned.priority, entry.pod.spec.priority or 0) for entry in unit.entries if entry.planned is not None
+    )
+    return -float(priority), min(entry.created for entry in unit.entries)
 
 
 def in_order(

@@ -106,3 +106,55 @@ def test_small_shares_count_as_what_they_are() -> None:
 def test_who_asks_for_no_gpu_takes_turns_too() -> None:
     burst = [Waiting(f"a{n}", 0, float(n), owner="a") for n in range(3)]
     assert keys(*burst, Waiting("b0", 0, 50.0, owner="b"), shares={}) == "a0 b0 a1 a2"
+
+
+def by_trying_all(waiting: list[Waiting], now: float, shares: dict[str, float]) -> list[str]:
+    """The order in the words of its definition: each time the best of all that are left."""
+    left, used, result = list(waiting), dict(shares), []
+    while left:
+        best = max(effective_priority(item, now, 0.0) for item in left)
+        equals = [item for item in left if effective_priority(item, now, 0.0) == best]
+        heads = {
+            item.owner: min((o for o in equals if o.owner == item.owner), key=lambda o: (o.due, o.key))
+            for item in equals
+        }
+        first = min(heads.values(), key=lambda item: (used.get(item.owner, 0.0), item.due, item.owner))
+        used[first.owner] = used.get(first.owner, 0.0) + max(first.share, 1e-3)
+        left.remove(first)
+        result.append(first.key)
+    return result
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 2), st.integers(0, 5), st.sampled_from("abcd"), st.sampled_from([0.0, 0.25, 1.0, 2.0])
+        ),
+        max_size=25,
+    ),
+    st.dictionaries(st.sampled_from("abcd"), st.sampled_from([0.0, 0.5, 1.0, 3.0])),
+)
+def test_fair_share_is_each_time_the_turn_of_who_has_least(
+    jobs: list[tuple[int, int, str, float]], shares: dict[str, float]
+) -> None:
+    waiting = [
+        Waiting(f"p{number:02}", priority, float(since), owner=owner, share=share)
+        for number, (priority, since, owner, share) in enumerate(jobs)
+    ]
+    assert [item.key for item in ordered(waiting, 100.0, shares=shares)] == by_trying_all(waiting, 100.0, shares)
+
+
+def test_the_order_of_many_namespaces_takes_no_look_at_all_of_them_for_each_pod() -> None:
+    compared = 0
+
+    class Name(str):
+        """Counts how often it is looked at to tell who is next."""
+
+        def __lt__(self, other: str) -> bool:
+            nonlocal compared
+            compared += 1
+            return super().__lt__(other)
+
+    waiting = [Waiting(f"p{n}", 0, 0.0, owner=Name(f"ns{n % 500:03}"), share=1.0) for n in range(5000)]
+    assert len(ordered(waiting, 1.0, shares={})) == 5000
+    assert compared < 5000 * 50  # not 5000 * 500

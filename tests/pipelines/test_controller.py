@@ -62,9 +62,9 @@ class Api:
 
 
 class Rig:
-    def __init__(self) -> None:
+    def __init__(self, api: Api | None = None) -> None:
         self.now = 1000.0
-        self.api = Api()
+        self.api = api or Api()
         self.controller = PipelineController(
             self.api,  # type: ignore[arg-type]
             clock=lambda: self.now,
@@ -191,3 +191,97 @@ def test_a_job_of_another_namespace_that_names_a_pipeline_as_its_owner_says_noth
     rig.rounds()
     assert rig.status("p")["phase"] == "Running"
     assert "suspend" not in rig.api.jobs["p-a-x-1"]["spec"]
+
+
+class Slow(Api):
+    """An API server each of whose answers takes some turns of the loop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at_once = self.most_at_once = 0
+        self.told: dict[str, asyncio.Future[int]] = {}
+        """By pipeline: how many dry runs there had been when it was accepted."""
+
+    async def post(self, path: str, body: bytes) -> bytes:
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        self.at_once -= 1
+        return await super().post(path, body)
+
+    async def patch(self, path: str, body: bytes) -> bytes:
+        name = path.split("/")[-2]
+        if name in self.told and not self.told[name].done():
+            self.told[name].set_result(self.tried)
+        return await super().patch(path, body)
+
+
+def large(name: str, namespace: str, num_stages: int, num_steps: int, *, alike: bool = False) -> Manifest:
+    def step(stage: int, number: int) -> Manifest:
+        image = "i" if alike else f"i-{stage}-{number}"
+        return {"name": f"x{number}", "template": {"spec": {"containers": [{"name": "c", "image": image}]}}}
+
+    stages = [{"name": f"s{n}", "steps": [step(n, number) for number in range(num_steps)]} for n in range(num_stages)]
+    return {
+        "metadata": {"name": name, "namespace": namespace, "uid": f"uid-{name}", "resourceVersion": "1"},
+        "spec": {"stages": stages},
+    }
+
+
+def test_large_pipelines_of_one_author_keep_nobody_else_waiting() -> None:
+    api = Slow()
+    rig = Rig(api)
+
+    def create(manifest: Manifest) -> None:
+        api.pipelines[manifest["metadata"]["name"]] = manifest
+        rig.controller.pipelines.upsert(msgspec.convert(manifest, Pipeline))
+
+    async def scenario() -> int:
+        api.told["good"] = asyncio.get_running_loop().create_future()
+        for number in range(40):
+            create(large(f"evil-{number}", "evil", 8, 32))
+        rounds = asyncio.create_task(rig.controller.run_round())
+        for _ in range(200):
+            await asyncio.sleep(0)
+        before = api.tried
+        assert before > 0
+        create(large("good", "good", 1, 1))
+        after = await asyncio.wait_for(api.told["good"], 30.0) - before
+        rounds.cancel()
+        await asyncio.gather(rounds, return_exceptions=True)
+        return after
+
+    assert asyncio.run(scenario()) <= 100  # of 40 * 256
+    assert api.most_at_once <= 2 * 16 + 16
+
+
+def test_steps_that_are_alike_are_tried_once_in_their_stage() -> None:
+    rig = Rig()
+    manifest = large("p", "ns", 3, 32, alike=True)
+    rig.api.pipelines["p"] = manifest
+    rig.controller.pipelines.upsert(msgspec.convert(manifest, Pipeline))
+    rig.rounds(count=1)
+    assert rig.api.tried == 3
+    assert len(rig.api.jobs) == 32
+
+
+def test_a_fault_in_the_last_of_many_steps_is_found_before_the_first_runs() -> None:
+    rig = Rig()
+    manifest = large("p", "ns", 8, 32)
+    rig.api.errors = {"i-7-31": ApiError(422, "Invalid", "no")}
+    rig.api.pipelines["p"] = manifest
+    rig.controller.pipelines.upsert(msgspec.convert(manifest, Pipeline))
+    rig.rounds(count=1)
+    assert rig.status("p")["conditions"][0]["message"] == "spec.stages[7].steps[31]: no"
+    assert not rig.api.jobs
+
+
+@pytest.mark.parametrize(("num_steps", "reason"), [(32, "Valid"), (33, "TooManySteps")])
+def test_a_pipeline_has_so_many_steps_in_all(num_steps: int, reason: str) -> None:
+    rig = Rig()
+    manifest = large("p", "ns", 8, num_steps, alike=True)
+    rig.api.pipelines["p"] = manifest
+    rig.controller.pipelines.upsert(msgspec.convert(manifest, Pipeline))
+    rig.rounds(count=2)
+    assert rig.status("p")["conditions"][0]["reason"] == reason

@@ -125,7 +125,7 @@ def test_only_those_that_would_have_room_are_told_of_the_head() -> None:
 
 
 def test_the_pods_of_the_head_itself_are_told_of_their_gang() -> None:
-    pods = [gpu_pod(f"ns/g{number}", 3, gang="ns/g") for number in range(3)] + [gpu_pod("ns/single", 1)]
+    pods = [gpu_pod(f"ns/g{number}", 3, gang="ns/g") for number in range(3)] + [gpu_pod("ns/single", 2)]
     busy = replace(gpu_view(3, gpus=4), pods_free=np.array([110, 110, 0]))
     made = greedy_round(busy, pods, Rules(reserves=frozenset({"ns/g"})))
     assert made.head is not None
@@ -195,3 +195,127 @@ def test_a_pod_is_not_told_of_no_room_because_of_another_s_policy() -> None:
     for planner in ("exact", "genetic", "q-learning"):
         assert searched_round(view, [live, tight], Rules(), PLANNERS[planner]).plan.rows == (-1, 0)
     assert problem_of(view, [live, tight]).eligible.tolist() == [[False], [True]]
+
+
+def of_cpu(key: str, cpu_milli: int, gpus: int = 1, *, gang: str = "", topology: str = "") -> PlanPod:
+    return PlanPod(key, cpu_milli, 1024, GpuRequest(gpus), gang=gang, topology=topology)
+
+
+def one_taken(num_nodes: int, gpus: int = 4, cpu_free_milli: int = 62_000) -> View:
+    """Nodes of 64 CPU, of each of which somebody has a GPU and some CPU."""
+    view = view_of({f"n{row}": node(*[(A100, 40_960)] * gpus, held=[0]) for row in range(num_nodes)})
+    return replace(view, cpu_free_milli=np.full(num_nodes, cpu_free_milli, np.int64))
+
+
+EVIL = Rules(reserves=frozenset({"evil/g"}))
+GOOD = [gpu_pod(f"good/p{number}") for number in range(6)]
+
+
+@pytest.mark.parametrize(
+    "gang",
+    [
+        pytest.param([of_cpu(f"evil/g{n}", 1000, 4, gang="evil/g") for n in range(5)], id="of too many GPUs"),
+        pytest.param([of_cpu(f"evil/g{n}", 33_000, 1, gang="evil/g") for n in range(5)], id="of more CPU on each node"),
+        pytest.param(
+            [PlanPod(f"evil/g{n}", 100, 200_000, GpuRequest(1), gang="evil/g") for n in range(5)],
+            id="of more memory on each node",
+        ),
+        pytest.param([of_cpu(f"evil/g{n}", 1000, 3, gang="evil/g") for n in range(5)], id="of which one fits on each"),
+        pytest.param(
+            [of_cpu(f"evil/g{n}", 1000, 4, gang="evil/g", topology="rack") for n in range(3)],
+            id="of more nodes than a rack has",
+        ),
+        pytest.param(
+            [of_cpu(f"evil/g{n}", 100, count, gang="evil/g") for n, count in enumerate((4, 4, 4, 4, 1))],
+            id="of several sizes",
+        ),
+    ],
+)  # fmt: skip
+def test_nothing_is_kept_for_a_gang_that_would_not_fit_an_empty_cluster(gang: list[PlanPod]) -> None:
+    view = replace(one_taken(4), domains={"rack": np.array([0, 0, 1, 1], np.int32)})
+    made = greedy_round(view, [*gang, *GOOD], EVIL)
+    assert made.head is None
+    assert made.plan.num_placed == 6
+
+
+def test_no_more_gpus_are_kept_than_the_pods_of_a_head_need() -> None:
+    """It waits for CPU: all but one of the GPUs of each node are of no use to it."""
+    gang = [of_cpu(f"evil/g{number}", 63_000, gang="evil/g") for number in range(4)]
+    made = greedy_round(one_taken(4), [*gang, *GOOD, *(gpu_pod(f"good/q{number}") for number in range(6))], EVIL)
+    assert made.head is not None
+    assert {need.gpus for need in made.head.needs.values()} == {1}
+    assert len(made.head.needs) == 4
+    assert made.plan.num_placed == 8  # of 12 that are free
+    assert set(list(reasons(made.plan).values())[4:]) == {"room is kept for evil/g"}
+
+
+def test_a_head_keeps_as_few_nodes_as_take_its_pods() -> None:
+    pods = [of_cpu(f"ns/g{number}", 1000, 2, gang="ns/big") for number in range(3)]
+    view = view_of({f"n{row}": node(*[(A100, 40_960)] * 4, held=[0, 1, 2][row:]) for row in range(3)})
+    made = greedy_round(replace(view, pods_free=np.zeros(3, np.int64)), pods, BIG)
+    assert made.head is not None
+    assert made.head.needs == {"n2": (4, 2000, 2048), "n1": (2, 1000, 1024)}
+
+
+def test_cpu_is_kept_from_those_who_come_for_cpu_alone() -> None:
+    view = one_taken(1, cpu_free_milli=40_000)
+    pods = [of_cpu("ns/big", 60_000), PlanPod("ns/cpu", 1000, 100), gpu_pod("ns/gpu")]
+    made = greedy_round(view, pods, BIG)
+    assert made.plan.rows == (-1, -1, 0)
+    assert reasons(made.plan)[1] == "room is kept for ns/big"
+    with_rest = [of_cpu("ns/big", 30_000, 4), PlanPod("ns/cpu", 10_000, 100), PlanPod("ns/more", 1, 100)]
+    assert greedy_round(view, with_rest, BIG).plan.rows == (-1, 0, -1)
+
+
+def test_gpus_of_a_node_are_not_kept_for_its_cpu() -> None:
+    made = greedy_round(one_taken(1), [PlanPod("ns/big", 64_000, 100), *GOOD], BIG)
+    assert made.head is not None
+    assert made.plan.num_placed == 3
+
+
+@pytest.mark.parametrize(
+    ("ranks", "head"),
+    [
+        pytest.param({}, "ns/a", id="the first in the order"),
+        pytest.param({"ns/a": (0, 2.0), "ns/b": (0, 1.0)}, "ns/b", id="the older"),
+        pytest.param({"ns/a": (0, 1.0), "ns/b": (-5, 2.0)}, "ns/b", id="of the higher class"),
+        pytest.param({"ns/a": (-5, 2.0), "ns/b": (0, 1.0)}, "ns/a", id="and not of the lower"),
+    ],
+)
+def test_nodes_are_kept_for_the_class_and_not_for_the_place_in_the_order(
+    ranks: dict[str, tuple[float, float]], head: str
+) -> None:
+    view = replace(gpu_view(1, gpus=4), pods_free=np.array([0]))
+    pods = [gpu_pod("ns/a", 4), gpu_pod("ns/b", 3)]
+    rules = Rules(reserves=frozenset({"ns/a", "ns/b"}), rank=ranks)
+    made = greedy_round(view, pods, rules)
+    assert made.head is not None
+    assert made.head.key == head
+    again = greedy_round(view, pods, replace(rules, held=made.head)).head
+    assert again == made.head
+
+
+def test_nothing_is_kept_from_a_higher_class_that_comes_later_in_the_order() -> None:
+    view = view_of({"n": node(*[(A100, 40_960)] * 4, held=[0])})
+    pods = [gpu_pod("ns/big", 4), gpu_pod("ns/low", 1), gpu_pod("ns/high", 1)]
+    made = greedy_round(view, pods, replace(BIG, rank={"ns/high": (-1, 0.0)}))
+    assert made.plan.rows == (-1, -1, 0)
+
+
+def test_the_head_stays_so_while_it_is_not_the_turn_of_its_namespace() -> None:
+    view = view_of({"n": node(*[(A100, 40_960)] * 4, held=[0])})
+    pods = [gpu_pod("ns/big", 4), gpu_pod("other/p", 1)]
+    head = greedy_round(view, pods, BIG).head
+    assert head is not None
+    made = greedy_round(view, pods, replace(BIG, held=head, most={"ns": 0}))
+    assert made.head == head
+    assert made.plan.rows == (-1, -1)
+
+
+def test_a_head_that_asks_for_more_by_now_keeps_nothing_that_it_can_t_use() -> None:
+    view = one_taken(2)
+    head = greedy_round(view, [gpu_pod("ns/big", 4), *GOOD], BIG).head
+    assert head is not None
+    made = greedy_round(view, [gpu_pod("ns/big", 5), *GOOD], replace(BIG, held=head))
+    assert made.head is None
+    assert made.plan.num_placed == 6

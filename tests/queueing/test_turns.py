@@ -168,3 +168,38 @@ def test_a_pod_without_gpus_goes_where_those_who_ask_for_them_lose_least_if_that
     rig.pod("web", 0)
     rig.round()
     assert rig.node_of("web") == node
+
+
+def test_nodes_are_not_kept_for_longer_than_allowed_for_one_who_gets_no_room() -> None:
+    rig = Rig(order=Order.FIFO, reserve_after_s=0.0, skip_s=60.0)
+    rig.node("n", 8)
+    rig.pod("runs", 1)
+    rig.round()
+    rig.bind("runs")
+    rig.pod("large", 8, created="1970-01-01T00:00:01Z")
+    rig.round()
+    for number in range(5):  # one after the other, each of them passed over for a short time only
+        rig.pod(f"small{number}", 1, created="1970-01-01T00:00:02Z")
+        rig.round(14.0)
+        assert rig.node_of("small0") == ("n" if number == 5 else "")
+    rig.round(14.0)
+    assert all(rig.node_of(f"small{number}") == "n" for number in range(5))
+    rig.pod("later", 1, created="1970-01-01T00:00:03Z")
+    rig.round(40.0)
+    assert rig.node_of("later") == "n"  # nor again at once
+
+
+def test_a_label_keeps_no_nodes_for_a_pod() -> None:
+    """Both wait for all of the node; what is kept is kept for the older one, whatever the other one calls itself."""
+    rig = Rig(order=Order.FIFO, reserve_after_s=0.0)
+    rig.node("n", 8)
+    rig.pod("runs", 1)
+    rig.round()
+    rig.bind("runs")
+    rig.pod("honest", 8, created="1970-01-01T00:00:01Z")
+    rig.pod("loud", 8, created="1970-01-01T00:00:02Z")
+    rig.api.pods["loud"]["metadata"]["labels"] = {"genius/priority": "90"}
+    rig.told("loud")
+    rig.pod("small", 1, created="1970-01-01T00:00:03Z")
+    rig.round(5.0)
+    assert rig.note("small") == "room is kept for ns/honest"

@@ -17,6 +17,7 @@ from extender.kube.client import ClusterError
 from extender.kube.objects import Pod
 from extender.ledger.ledger import Ledger
 from extender.queueing.direct.writer import DirectWriter, is_blank
+from extender.queueing.last_turns import in_turn
 from extender.queueing.pods.backlog import Backlog
 from extender.queueing.pods.entries import Entry, Stage
 from extender.queueing.pods.nominations import nominated_node
@@ -51,7 +52,8 @@ class Settler:
             for claim in self.ledger.firm():
                 self.ledger.release(claim.uid)
         elif not self.fence.fault():
-            await asyncio.gather(*(self._settle(entry) for entry in self.backlog.unsettled()))
+            unsettled = in_turn(self.backlog.unsettled(), lambda entry: entry.namespace)
+            await asyncio.gather(*(self._settle(entry) for entry in unsettled))
 
     async def _settle(self, entry: Entry) -> None:
         async with self._slots:

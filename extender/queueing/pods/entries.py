@@ -155,6 +155,10 @@ class Entry:
             return bool(self.node) and now - self.opened < within_s
         return bool(self.node) and not self.stage.waits
 
+    def is_late(self, now: float, within_s: float) -> bool:
+        """Whether it was let go for a node longer ago, and has none yet."""
+        return self.stage is Stage.OPENED and bool(self.node) and now - self.opened >= within_s
+
     def reserve(self, node: str) -> None:
         """It is planned, and its GPUs are reserved: the node is to be written."""
         self._enter(Stage.RENOMINATING if self.stage is Stage.LOST else Stage.NOMINATING, Stage.GATED, Stage.LOST)

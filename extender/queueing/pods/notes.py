@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from extender.kube.client import ApiError, ClusterError
+from extender.queueing.last_turns import in_turn
 from extender.queueing.pods.entries import Entry
 from extender.queueing.pods.nominations import PodWriter
 
@@ -26,13 +27,14 @@ class Notes:
     async def write(self, entries: Sequence[Entry]) -> None:
         """Write the reasons of those that have waited a while with one that isn't written yet.
 
-        One after the other: a place in the order matters more than why another one waits.
+        One after the other, namespaces in turn: a place in the order matters more than why another one waits.
         """
         if self._writing:
             return
         self._writing = True
         try:
-            for entry in [entry for entry in entries if self._is_due(entry)][:_MOST]:
+            due = [entry for entry in entries if self._is_due(entry)]
+            for entry in in_turn(due, lambda entry: entry.namespace)[:_MOST]:
                 if entry.stage.waits:
                     entry.skips.written_at = self._clock()  # if it fails: again after as long as any other change
                     await self._write_one(entry)

@@ -1,0 +1,58 @@
+"""Pods that leave the queue without a node: because they no longer opt in, or have waited for too long.
+
+Their gates are opened beside the rounds, which wait for none of these writes: some at once, namespaces in turn, however
+many one author has opt out.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from extender.queueing.dispatch import Dispatcher
+from extender.queueing.last_turns import in_turn
+from extender.queueing.options import Counts
+from extender.queueing.pods.backlog import Backlog
+from extender.queueing.pods.entries import Entry, Stage
+
+_MAX_CONCURRENT: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Leaver:
+    """A pod that leaves."""
+
+    entry: Entry
+    why: str
+    by_kerf: bool = False
+    """Whether Kerf lets it go, and not the author."""
+
+
+@dataclass(eq=False)
+class Leavers:
+    """Opens the gates of those that leave."""
+
+    dispatcher: Dispatcher
+    backlog: Backlog
+    counts: Counts
+    standby: Callable[[], str]
+    _waiting: deque[Leaver] = field(default_factory=deque, init=False)
+    _num_writers: int = field(default=0, init=False)
+
+    def open(self, leavers: Iterable[Leaver]) -> None:
+        """Have just these opened, beside those whose write has begun."""
+        self._waiting = deque(in_turn(leavers, lambda leaver: leaver.entry.namespace))
+        while self._num_writers < min(_MAX_CONCURRENT, len(self._waiting)):
+            self._num_writers += 1
+            self.dispatcher.begin(self._write())
+
+    async def _write(self) -> None:
+        try:
+            while self._waiting and not self.standby():
+                leaver = self._waiting.popleft()
+                entry = leaver.entry
+                if entry.stage is Stage.GATED and self.backlog.entries.get(entry.uid) is entry:
+                    self.counts.failed_open += leaver.by_kerf
+                    await self.dispatcher.open_without_node(entry, leaver.why, by_kerf=leaver.by_kerf)
+        finally:
+            self._num_writers -= 1

@@ -1,0 +1,125 @@
+"""One author's thousands of pods that leave, or can't be understood yet, hold up no round."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from extender.kube.client import ApiError
+from extender.queueing.gangs import Gangs
+from extender.queueing.last_turns import in_turn
+from extender.queueing.pods.objects import decode_pod
+from tests.queueing.rigs import GATES, Api, Manifest, Rig
+
+
+class Held(Api):
+    """Answers no write about pods of one author before it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may = asyncio.Event()
+        self.asked: list[str] = []
+
+    async def patch(self, path: str, body: bytes) -> bytes:
+        name = path.partition("/pods/")[2].partition("/")[0]
+        self.asked.append(name)
+        if self.pods[name]["metadata"]["namespace"] == "evil":
+            await self.may.wait()
+        return await super().patch(path, body)
+
+
+def make(rig: Rig, name: str, namespace: str, **labels: str) -> None:
+    spec = {"schedulingGates": GATES, "containers": [{"resources": {"limits": {"nvidia.com/gpu": 1, "cpu": 1}}}]}
+    metadata = {"name": name, "namespace": namespace, "uid": name, "annotations": {}, "labels": labels}
+    manifest: Manifest = {"metadata": metadata, "spec": spec, "status": {"phase": "Pending"}}
+    rig.api.pods[name] = manifest
+    rig.queue.backlog.upsert(decode_pod(manifest))
+
+
+def test_pods_that_leave_hold_up_no_round_and_no_other_that_leaves() -> None:
+    async def scenario() -> None:
+        api = Held()
+        rig = Rig(api=api)
+        rig.node("n", 8)
+        out = {"kerf.dev/queue": "disabled"}
+        for number in range(300):
+            make(rig, f"evil-{number}", "evil", **out)
+        make(rig, "leaves", "good", **out)
+        make(rig, "good", "good")
+        await asyncio.wait_for(rig.queue.begin_round(), 10.0)  # no answer about the others yet
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert rig.node_of("good") == "n"
+        assert not rig.api.pods["leaves"]["spec"]["schedulingGates"]
+        assert len([name for name in api.asked if name.startswith("evil")]) <= 16  # some at once
+        assert not any(rig.node_of(f"evil-{number}") for number in range(300))
+        api.may.set()
+        await rig.queue.dispatcher.finish()
+        assert not any(rig.api.pods[f"evil-{number}"]["spec"]["schedulingGates"] for number in range(300))
+        assert len(api.asked) == len(set(api.asked)) + 1  # each once, and a nomination
+
+    asyncio.run(scenario())
+
+
+def test_a_pod_that_leaves_is_not_planned_meanwhile() -> None:
+    async def scenario() -> None:
+        api = Held()
+        rig = Rig(api=api)
+        rig.node("n", 8)
+        for number in range(40):
+            make(rig, f"evil-{number}", "evil", **{"kerf.dev/queue": "disabled"})
+        for _ in range(3):
+            rig.now += 1.0
+            await rig.queue.begin_round()
+        api.may.set()
+        await rig.queue.dispatcher.finish()
+        assert rig.queue.counts.opened == 0
+        assert not any(pod["status"].get("nominatedNodeName") for pod in rig.api.pods.values())
+
+    asyncio.run(scenario())
+
+
+class Slow:
+    """An API server that takes its time over PodGroups and pods of one author."""
+
+    def __init__(self) -> None:
+        self.may = asyncio.Event()
+
+    async def get(self, path: str, query: Any = None) -> bytes:
+        if "/evil/" in path or path.endswith("/evil/pods"):
+            await self.may.wait()
+        if path.endswith("/pods"):
+            return msgspec.json.encode({"items": []})
+        if "/podgroups/" in path and "good" in path:
+            return msgspec.json.encode({"metadata": {"name": "g", "namespace": "good"}, "spec": {"minMember": 2}})
+        raise ApiError(404, "NotFound", path)
+
+
+@pytest.mark.parametrize("num_gangs", [1, 1000])
+def test_gangs_of_one_author_keep_no_other_gang_from_being_read(num_gangs: int) -> None:
+    labels = {"scheduling.x-k8s.io/pod-group": "g"}
+
+    async def scenario() -> None:
+        api = Slow()
+        gangs = Gangs(api, lambda: 0.0)  # type: ignore[arg-type]
+        pod = decode_pod({"metadata": {"name": "p", "namespace": "x", "uid": "p", "labels": labels}, "spec": {}})
+        keys = [f"evil/g{number}" for number in range(num_gangs)] + ["good/g"]
+        await asyncio.wait_for(gangs.learn_groups({key: [pod] for key in keys}), 10.0)
+        found = gangs.group("good/g", [pod])
+        assert found is not None
+        assert found.size == 2
+        assert gangs.group("evil/g0", [pod]) is None
+        await asyncio.wait_for(gangs.learn_members(["evil", "good"]), 10.0)
+        assert gangs.members("good/g") == []
+        assert gangs.members("evil/g0") is None
+        api.may.set()
+
+    asyncio.run(scenario())
+
+
+def test_the_first_of_each_namespace_is_first() -> None:
+    items = ["a1", "a2", "a3", "b1", "c1", "c2"]
+    assert in_turn(items, lambda item: item[0]) == ["a1", "b1", "c1", "a2", "c2", "a3"]
+    assert in_turn(items[:3], lambda item: item[0]) == items[:3]
+    assert in_turn([], str) == []
