@@ -91,7 +91,7 @@ def greedy_round(view: View, pods: Sequence[PlanPod], rules: Rules) -> Round:
             continue
         key = first.gang or first.key
         allowed = None if key in rules.exempt else others
-        alike = None if first.gang else (*first.alike, allowed is None)
+        alike = None if first.gang else (*view.alike(first), allowed is None)
         if alike not in full and place_unit(state, unit, allowed):
             asked = max(asked, float(state.num_gpus(begun)))  # memory in total says no number of GPUs
             if excess := rules.quotas.excess(namespace, used.get(namespace, 0.0), asked):
@@ -221,8 +221,7 @@ def _head(state: PlanState, unit: Sequence[int], key: str, held: Head | None) ->
 
 def _prospect(state: PlanState, pod: PlanPod) -> _Prospect:
     view = state.view
-    could = view.allowed[pod.kind] & (view.cpu_allocatable_milli >= pod.cpu_milli)
-    could &= view.memory_allocatable_mib >= pod.memory_mib
+    could = view.could_run(pod)
     if pod.gpus is None:
         return _Prospect(could, view.cpu_free_milli.astype(np.float64))
     checked = fit(state.cluster, pod.gpus, np.arange(view.num_nodes))

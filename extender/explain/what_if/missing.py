@@ -102,7 +102,7 @@ def _placed_now(state: PlanState, others: Sequence[str]) -> list[Unit]:
     left: list[Unit] = []
     for unit in units_of(state.pods):
         first = state.pods[unit[0]]
-        alike = None if first.gang else first.alike
+        alike = None if first.gang else state.view.alike(first)
         if alike not in full and place_unit(state, unit, allowed):
             continue
         left.append(unit)
@@ -128,7 +128,7 @@ def _offers(state: PlanState, units: Sequence[Unit], shapes: Sequence[Shape], tr
     num_alike: dict[tuple[object, ...], list[int]] = {}
     for unit in units:
         for position in unit:
-            num_alike.setdefault(state.pods[position].alike, []).append(position)
+            num_alike.setdefault(state.view.alike(state.pods[position]), []).append(position)
     cluster = state.view.cluster
     needs = [0] * len(shapes)
     costs = [_cost(state.view, cluster.row_of[node.metadata.name]) for node in trial]
