@@ -1,9 +1,11 @@
 """Who is on which node, for plans: labels of pods that run, and what they take beside CPU, memory and GPUs."""
 
+import pickle
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple, TypeVar
 
+from extender.kube.background import give_way
 from extender.kube.objects import Pod
 from extender.planning.demands import Demands, HostPort, Labels, Term
 from extender.plugins.pod_demands import read_presence
@@ -11,6 +13,7 @@ from extender.plugins.pod_demands import read_presence
 KeyT = TypeVar("KeyT")
 _MOST_TERMS: Final = 256
 """By which the pods of one namespace keep others away."""
+_PORTION: Final = 256
 _NO_LABELS: Final[Labels] = {}
 
 
@@ -66,9 +69,8 @@ class Crowd:
         """A pod as it is now."""
         known = self.get(found.uid)
         if known is not None and (known.node, known.demands) == (found.node, found.demands):
-            if known.namespace == found.namespace:
-                self._in[found.namespace][found.uid] = found
-                return
+            self._in[found.namespace][found.uid] = found
+            return
         self.remove(found.uid)
         self._namespace_of[found.uid] = found.namespace
         self._in[found.namespace][found.uid] = found
@@ -90,6 +92,28 @@ class Crowd:
         )
         for table in list(tables):
             yield from list(table.values())
+
+    async def packed(self, *, labels: bool) -> list[bytes]:
+        """The pods for another process, in portions; with `labels` all of them, else those that take something beside
+        CPU, memory and GPUs, or keep others away."""
+        found: list[bytes] = []
+        portion: list[Occupant] = []
+        for one in self.of(None) if labels else self.demanding():
+            portion.append(one)
+            if len(portion) == _PORTION:
+                found.append(pickle.dumps(portion, pickle.HIGHEST_PROTOCOL))
+                portion = []
+                await give_way()
+        return [*found, pickle.dumps(portion, pickle.HIGHEST_PROTOCOL)]
+
+    @classmethod
+    def unpacked(cls, portions: Iterable[bytes], ignored: Iterable[str] = ()) -> "Crowd":
+        """A crowd from what `packed` gave, which comes from the service alone."""
+        crowd = cls(ignored)
+        for portion in portions:
+            for one in pickle.loads(portion):  # noqa: S301
+                crowd.put(one)
+        return crowd
 
     def demanding(self) -> Iterator[Occupant]:
         """Those that take more than CPU, memory and GPUs, or keep others away."""

@@ -96,4 +96,4 @@ class Demands:
     @property
     def topologies(self) -> set[str]:
         """Labels of nodes that its rules name."""
-        return {rule.topology for rule in (*self.near, *self.apart, *self.spread)}
+        return {term.topology for term in (*self.near, *self.apart)} | {rule.topology for rule in self.spread}

@@ -322,9 +322,15 @@ def free_units(cluster: Cluster) -> Longs:
 def state_after(view: View, plan: Plan) -> PlanState:
     """The state that a plan leaves. Raises ValueError when the plan does not fit: it was not made on this view."""
     state = PlanState(view, plan.pods)
-    for position, row in enumerate(plan.rows):
-        if row >= 0:
-            if not state.has_room(position, row):
-                raise ValueError(f"{plan.pods[position].key} has no room at row {row}")
-            state.put(position, row)
+    waiting = [(position, row) for position, row in enumerate(plan.rows) if row >= 0]
+    while waiting:
+        left = []  # some may come only after others, by rules about these
+        for position, row in waiting:
+            if state.has_room(position, row):
+                state.put(position, row)
+            else:
+                left.append((position, row))
+        if len(left) == len(waiting):
+            raise ValueError(f"{plan.pods[left[0][0]].key} has no room at row {left[0][1]}")
+        waiting = left
     return state
