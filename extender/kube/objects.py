@@ -80,11 +80,11 @@ class ContainerPort(Object, rename="camel"):
 
 
 class Container(Object, rename="camel"):
-    name: str = ""
     resources: Resources | None = None
     restart_policy: str | None = None
     image: str = ""
     ports: list[ContainerPort] | None = None
+    name: str = ""
 
 
 class Expression(Object):

@@ -71,11 +71,12 @@ class Tenant:
 class Tenants:
     """Pods by node. Not thread-safe; every method returns at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, ignored_resources: Iterable[str] = ()) -> None:
+        """`ignored_resources` are those that kube-scheduler does not count."""
         self._allocatable: dict[str, Mapping[str, str | int | float]] = {}
         self._node_of: dict[str, str] = {}
         self._on: Index[Tenant] = Index()  # by node and UID
-        self.crowd = Crowd()
+        self.crowd = Crowd(ignored_resources)
         """The same pods, as plans look at them."""
 
     def knows(self, uid: str) -> bool:

@@ -372,5 +372,6 @@ class Neighbours:
 
 def _choices_of(demands: Demands) -> list[Choices]:
     """What the rules of a pod are about."""
-    found = [(rule.pods,) for rule in (*demands.apart, *demands.spread)]
-    return [*found, tuple(term.pods for term in demands.near)] if demands.near else list[Choices](found)
+    found: list[Choices] = [(term.pods,) for term in demands.apart]
+    found += [(rule.pods,) for rule in demands.spread]
+    return [*found, tuple(term.pods for term in demands.near)] if demands.near else found

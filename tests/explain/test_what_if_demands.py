@@ -1,6 +1,6 @@
 """What-if counts what kube-scheduler counts, and says what it did not look at."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -25,12 +25,17 @@ def offering(manifest: Manifest, **resources: str) -> Manifest:
 
 
 def asking(
-    name: str, gpus: int = 1, *, on: str = "", labels: dict[str, str] | None = None, **resources: str
+    name: str,
+    gpus: int = 1,
+    resources: Mapping[str, str] | None = None,
+    *,
+    on: str = "",
+    labels: Mapping[str, str] | None = None,
 ) -> Manifest:
     """A pod that asks for resources besides, and has labels."""
     made = pod(name, gpus, on=on)
-    made["metadata"]["labels"] = labels or {}
-    made["spec"]["containers"][0]["resources"]["limits"] |= resources
+    made["metadata"]["labels"] = dict(labels or {})
+    made["spec"]["containers"][0]["resources"]["limits"] |= resources or {}
     return made
 
 
@@ -49,7 +54,7 @@ def where(answered: Any) -> dict[str, str]:
 
 def test_a_resource_that_no_node_has_is_named_and_no_new_node_helps() -> None:
     nodes = [node("a", 8), node("b", 8)]
-    pods = [asking("train", 8, **{RDMA: "1"})]
+    pods = [asking("train", 8, {RDMA: "1"})]
     found = told(nodes, pods=pods, replicas=2)
     assert (found["placed"], found["reasons"]) == (0, {f"no node has {RDMA}": 2})
     found = told(nodes, pods=pods, replicas=2, findNodes=True)
@@ -60,14 +65,14 @@ def test_a_resource_that_no_node_has_is_named_and_no_new_node_helps() -> None:
 def test_what_runs_takes_other_resources_and_new_nodes_bring_them() -> None:
     nodes = [offering(node("a", 8), **{"rdma/hca": "2", "hugepages-2Mi": "1Gi", "ephemeral-storage": "100Gi"})]
     nodes += [node("plain", 8)]
-    bound = [asking("runs", 1, on="a", **{"rdma/hca": "1"})]
-    found = told(nodes, bound, pods=[asking("p", 1, **{"rdma/hca": "1"})], replicas=2)
+    bound = [asking("runs", 1, {"rdma/hca": "1"}, on="a")]
+    found = told(nodes, bound, pods=[asking("p", 1, {"rdma/hca": "1"})], replicas=2)
     assert where(found) == {"ns/p-0": "a"}
     assert found["reasons"] == {"needs 1 of rdma/hca, no node with room for it has that much free": 1}
     for resource, fits, too_much in (("hugepages-2Mi", "1Gi", "2Gi"), ("ephemeral-storage", "60Gi", "101Gi")):
-        assert where(told(nodes, bound, pods=[asking("p", 1, **{resource: fits})])) == {"ns/p": "a"}
-        assert told(nodes, bound, pods=[asking("p", 1, **{resource: too_much})])["placed"] == 0
-    found = told(nodes, bound, pods=[asking("p", 1, **{"rdma/hca": "2"})], findNodes=True)
+        assert where(told(nodes, bound, pods=[asking("p", 1, {resource: fits})])) == {"ns/p": "a"}
+        assert told(nodes, bound, pods=[asking("p", 1, {resource: too_much})])["placed"] == 0
+    found = told(nodes, bound, pods=[asking("p", 1, {"rdma/hca": "2"})], findNodes=True)
     assert (where(found), found["missing"]["sentence"]) == ({"ns/p": "a+1"}, f"1 node of 8 x {A100}")
 
 
@@ -231,14 +236,14 @@ def test_what_the_api_server_would_refuse_is_an_error(resources: Manifest, why: 
 
 
 def test_a_gpu_of_another_vendor_is_no_pod_without_gpus() -> None:
-    found = told([node("a", 8), node("cpu", 0)], pods=[asking("p", 0, **{"amd.com/gpu": "1"})])
+    found = told([node("a", 8), node("cpu", 0)], pods=[asking("p", 0, {"amd.com/gpu": "1"})])
     assert (found["placed"], found["reasons"]) == (0, {"no node has amd.com/gpu": 1})
 
 
 def test_keys_that_are_on_the_job_and_not_on_its_template_are_told() -> None:
     template = pod("x", 1)
-    job = {"kind": "Job", "metadata": {"name": "j", "annotations": {"kerf.dev/gpu-model": "h100"}}}
-    job["metadata"] |= {"labels": {"genius/priority": "5", "app": "x"}}
+    metadata = {"name": "j", "annotations": {"kerf.dev/gpu-model": "h100"}}
+    job: Manifest = {"kind": "Job", "metadata": metadata | {"labels": {"genius/priority": "5", "app": "x"}}}
     job["spec"] = {"template": {"metadata": {}, "spec": template["spec"]}}
     (entry,) = told([node("a", 8)], objects=[job])["objects"]
     assert entry["notes"] == [

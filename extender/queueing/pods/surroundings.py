@@ -77,8 +77,8 @@ class Surroundings:
             yield from self._joining(found)
         row_of = self._terrain.cluster.row_of
         for pod, node in self._placed:
-            if (row := row_of.get(node)) is not None:
-                found.add(pod.namespace, pod.labels, pod.demands, row, 1)
+            if (at := row_of.get(node)) is not None:
+                found.add(pod.namespace, pod.labels, pod.demands, at, 1)
         self.neighbours = found
 
     def _joining(self, found: Neighbours) -> Iterator[None]:
