@@ -245,6 +245,8 @@ class WhatIfResult(msgspec.Struct, rename=_key):
     """Pods whose request can't be understood."""
     objects: list[PlacedObject]
     skipped: list[str]
+    not_checked: dict[str, int]
+    """What nobody has looked at of pods that find a node, and of how many."""
     missing: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
 
 

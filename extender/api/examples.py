@@ -167,7 +167,7 @@ ANSWERED: Final[dict[str, Any]] = {
     "/gate": _ALLOWED,
     "/what-if": {
         **{"planner": "greedy", "version": 261, "pods": 2, "placed": 1, "gpus": 2, "fragments": 0.2, "moved": []},
-        **{"fragmentsBefore": 0.25, "nodes": [], "gained": [], "unreadable": 0, "skipped": []},
+        **{"fragmentsBefore": 0.25, "nodes": [], "gained": [], "unreadable": 0, "skipped": [], "notChecked": {}},
         "reasons": {"needs 2 GPUs, best node: 1 free": 1},
         "unassigned": [{"pod": "research/train-1", "reason": "needs 2 GPUs, best node: 1 free"}],
         "assignments": [{"pod": "research/train-0", "node": "a100-0", "gpus": [0, 1]}],

@@ -10,6 +10,7 @@ from rich.table import Table
 from extender.cli.client.kerf import (
     FAILED,
     PENDING,
+    UNCHECKED,
     USAGE,
     AnswerError,
     Kerf,
@@ -56,7 +57,8 @@ def what_if(
 ) -> None:
     """Where pods would go in the cluster as it is, and which would stay pending. Changes nothing.
 
-    Exit status 0 if all pods find a node, 3 if some stay pending, 2 for wrong usage, 1 if Kerf can't be reached.
+    Exit status 0 if all pods find a node, 5 if they do and not all that they ask for was checked, 3 if some stay
+    pending, 2 for wrong usage, 1 if Kerf can't be reached.
     """
     added = [_template(text) for text in add_node or () if text != _AUTO]
     if not (files or drain or waiting or add_node):
@@ -74,6 +76,8 @@ def what_if(
     show(answer, output, lambda console: _print(answer, console))
     if answer["unassigned"]:
         raise typer.Exit(PENDING)
+    if answer["notChecked"]:
+        raise typer.Exit(UNCHECKED)
 
 
 def _template(text: str) -> dict[str, Any]:
@@ -104,6 +108,10 @@ def _print(answer: Any, console: Console) -> None:
         console.print(f"[red]{len(answer['unassigned'])} would stay pending[/red]:")
     for reason, count in answer["reasons"].items():
         console.print(f"  {count:>5} x {escape(reason)}", soft_wrap=True)
+    for what, count in answer["notChecked"].items():
+        console.print(
+            f"[bold]not checked:[/bold] {escape(what)} ({count} pod{'' if count == 1 else 's'})", soft_wrap=True
+        )
     before, after = (f"{100 * answer[key]:.1f} %" for key in ("fragmentsBefore", "fragments"))
     console.print(f"in fragments: {before} of all GPU units now, {after} then")
 

@@ -63,15 +63,28 @@ class Resources(Object):
     limits: Quantities | None = None
 
 
+class ActualResources(Object):
+    requests: Quantities | None = None
+
+
 def requests_of(resources: Resources | None) -> Quantities:
     """What is requested; a limit alone counts as the request, as the API server defaults it."""
     return {} if resources is None else {**(resources.limits or {}), **(resources.requests or {})}
+
+
+class ContainerPort(Object, rename="camel"):
+    host_port: int | None = None
+    host_ip: str = msgspec.field(name="hostIP", default="")
+    protocol: str = ""
+    container_port: int = 0
 
 
 class Container(Object, rename="camel"):
     resources: Resources | None = None
     restart_policy: str | None = None
     image: str = ""
+    ports: list[ContainerPort] | None = None
+    name: str = ""
 
 
 class Expression(Object):
@@ -94,9 +107,25 @@ class NodeAffinity(Object):
     required: NodeSelector | None = msgspec.field(name="requiredDuringSchedulingIgnoredDuringExecution", default=None)
 
 
+class LabelSelector(Object, rename="camel"):
+    match_labels: dict[str, str] | None = None
+    match_expressions: list[Expression] | None = None
+
+
+class PodAffinityTerm(Object, rename="camel"):
+    topology_key: str = ""
+    label_selector: LabelSelector | None = None
+    namespaces: list[str] | None = None
+    namespace_selector: LabelSelector | None = None
+    match_label_keys: list[str] | None = None
+    mismatch_label_keys: list[str] | None = None
+
+
 class PodAffinity(Object):
     preferred: list[Any] | None = msgspec.field(name="preferredDuringSchedulingIgnoredDuringExecution", default=None)
-    required: Any = msgspec.field(name="requiredDuringSchedulingIgnoredDuringExecution", default=None)
+    required: list[PodAffinityTerm] | None = msgspec.field(
+        name="requiredDuringSchedulingIgnoredDuringExecution", default=None
+    )
 
 
 class Affinity(Object, rename="camel"):
@@ -107,6 +136,13 @@ class Affinity(Object, rename="camel"):
 
 class SpreadConstraint(Object, rename="camel"):
     when_unsatisfiable: str = ""
+    topology_key: str = ""
+    max_skew: int = 1
+    min_domains: int | None = None
+    label_selector: LabelSelector | None = None
+    match_label_keys: list[str] | None = None
+    node_affinity_policy: str = ""
+    node_taints_policy: str = ""
 
 
 class Toleration(Object):
@@ -137,6 +173,13 @@ class SchedulingGroup(Object, rename="camel"):
     pod_group_name: str = ""
 
 
+class Volume(Object, rename="camel"):
+    """A volume of a pod, as far as it may be tied to some nodes."""
+
+    persistent_volume_claim: dict[str, Any] | None = None
+    ephemeral: dict[str, Any] | None = None
+
+
 class PodSpec(Object, rename="camel"):
     containers: list[Container] | None = None
     init_containers: list[Container] | None = None
@@ -153,6 +196,9 @@ class PodSpec(Object, rename="camel"):
     resources: Resources | None = None
     """At pod level: CPU, memory and huge pages, instead of the containers' sum."""
     scheduling_group: SchedulingGroup | None = None
+    volumes: list[Volume] | None = None
+    runtime_class_name: str | None = None
+    host_network: bool | None = None
 
     @property
     def pod_group(self) -> str:
@@ -188,6 +234,11 @@ class ContainerState(Object):
 
 
 class ContainerStatus(Object, rename="camel"):
+    name: str = ""
+    allocated_resources: Quantities | None = None
+    """What its kubelet has granted it, while a resize is under way."""
+    resources: ActualResources | None = None
+    """What it really has."""
     state: ContainerState | None = None
     last_state: ContainerState | None = None
 
@@ -197,6 +248,10 @@ class PodStatus(Object, rename="camel"):
     reason: str = ""
     """Why the kubelet has refused or ended it, where it was not its containers."""
     container_statuses: list[ContainerStatus] | None = None
+    init_container_statuses: list[ContainerStatus] | None = None
+    allocated_resources: Quantities | None = None
+    resources: ActualResources | None = None
+    """At pod level, as of a container's status."""
     conditions: list[Condition] | None = None
     pod_ip: str = msgspec.field(name="podIP", default="")
     start_time: str | None = None

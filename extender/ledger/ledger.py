@@ -23,7 +23,7 @@ from extender.ledger.claims import Claim, ClaimState
 from extender.ledger.rows import NodeRows, NodeState
 from extender.ledger.static_pods import MIRROR, Orphans
 from extender.plugins.node_reports import told_given
-from extender.plugins.pod_resources import read_compute
+from extender.plugins.pod_resources import read_compute, while_resized
 from extender.plugins.pods import Reading, completed, read_holdings, read_pod_request, read_policy
 from extender.plugins.protocol import Stock
 
@@ -163,7 +163,7 @@ class Ledger(Bookings):
         node = pod.spec.node_name
         if not node:
             return ()
-        self.rows.request(uid, node, *read_compute(pod.spec))
+        self.rows.request(uid, node, *read_compute(while_resized(pod)))
         reading, fault = read_holdings(pod)
         if uid in self._told:
             return () if self._is_correction(uid, reading) else self._warn_of_edit(uid, reading)

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -135,13 +135,14 @@ class Mirror:
         page_size: int = PAGE_SIZE,
         times: ReflectorTimes | None = None,
         nodes_alone: bool = False,
+        ignored_resources: Iterable[str] = (),
     ) -> None:
-        """With `nodes_alone` nothing is known of who holds what."""
+        """With `nodes_alone` nothing is known of who holds what; `ignored_resources` as of `Tenants`."""
         self._transport = transport
         self.listeners: list[Listener] = []
         """Who else hears of nodes, and of pods that hold something."""
         self._max_age_s = max_age_s
-        self.tenants = Tenants()
+        self.tenants = Tenants(ignored_resources)
         """Who lives on which node."""
         # A live watch is never silent for longer than a third of the age at which nothing is decided any more.
         times = times or ReflectorTimes(watch_timeout_s=min(max(max_age_s / 6, 1.0), _MAX_WATCH_S))

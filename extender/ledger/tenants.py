@@ -14,7 +14,8 @@ from extender.core.resources.quantities import parse_quantity
 from extender.core.resources.requests import RequestError
 from extender.kube import objects
 from extender.kube.indexes import Index
-from extender.plugins.pod_resources import requested
+from extender.ledger.crowd import Crowd
+from extender.plugins.pod_resources import requested, while_resized
 
 _PODS: Final = "pods"
 _VOLUMES_WITHOUT_LIMIT: Final = frozenset(
@@ -70,10 +71,13 @@ class Tenant:
 class Tenants:
     """Pods by node. Not thread-safe; every method returns at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, ignored_resources: Iterable[str] = ()) -> None:
+        """`ignored_resources` are those that kube-scheduler does not count."""
         self._allocatable: dict[str, Mapping[str, str | int | float]] = {}
         self._node_of: dict[str, str] = {}
         self._on: Index[Tenant] = Index()  # by node and UID
+        self.crowd = Crowd(ignored_resources)
+        """The same pods, as plans look at them."""
 
     def knows(self, uid: str) -> bool:
         """Whether a pod is on some node."""
@@ -102,10 +106,12 @@ class Tenants:
         self._node_of[uid] = node
         leaving = pod.metadata.deletion_timestamp is not None
         started = pod.status.start_time or ""
-        self._on.put(node, uid, Tenant(uid, pod.key, pod.spec.priority or 0, started, leaving, pod.spec))
+        self._on.put(node, uid, Tenant(uid, pod.key, pod.spec.priority or 0, started, leaving, while_resized(pod)))
+        self.crowd.upsert(pod)
 
     def remove_pod(self, uid: str) -> None:
         """A pod is gone."""
+        self.crowd.remove(uid)
         node = self._node_of.pop(uid, None)
         if node is not None:
             self._on.pop(node, uid)

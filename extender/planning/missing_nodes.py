@@ -85,7 +85,7 @@ class _Search:
         full: set[object] = set()
         for number, unit in enumerate(self.units):
             first = self.state.pods[unit[0]]
-            alike = None if first.gang else first.alike
+            alike = None if first.gang else self.state.view.alike(first)
             if alike in full:
                 continue
             if place_unit(self.state, unit, allowed):

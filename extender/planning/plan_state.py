@@ -18,6 +18,7 @@ from extender.core.fit.reasons import Reason, nearest_reason, sentence
 from extender.core.policies.policy import Policy
 from extender.core.resources.nodes import GpuUnit
 from extender.core.resources.requests import AskedUnit, GpuRequest, PodRequest
+from extender.planning.neighbours import Neighbours
 from extender.planning.plans import Plan, PlanPod, Quality, View
 from extender.planning.wait_reasons import Code, WaitReason
 
@@ -75,6 +76,7 @@ class PlanState:
         self._steps: list[_Step] = []
         self._on: dict[int, tuple[int, Booking]] = dict(running or {})
         self._obstacles: dict[object, str] = {}
+        self._near = view.neighbours.copy() if view.neighbours is not None else None
 
     @property
     def num_steps(self) -> int:
@@ -96,6 +98,17 @@ class PlanState:
     def has_room(self, position: int, row: int) -> bool:
         """Whether one node has room for a pod now."""
         return bool(self._room(self.pods[position], self._rows[row : row + 1])[0])
+
+    @property
+    def neighbours_version(self) -> int:
+        """Another one each time that something has changed for rules about other pods; 0 where there are none."""
+        return self._near.version if self._near is not None else 0
+
+    def admits(self, position: int, row: int) -> bool:
+        """Whether a node has what a pod demands beside CPU, memory and GPUs, and no rule keeps it away."""
+        pod = self.pods[position]
+        near = self._near
+        return near is None or bool(near.room(pod.namespace, pod.labels, pod.demands, pod.kind)[row])
 
     def best_row(self, position: int, allowed: Mask | None = None) -> int | None:
         """The node that ranks highest for a pod, of the allowed ones; None when none has room."""
@@ -177,7 +190,10 @@ class PlanState:
         sizes = {"cpu": pod.cpu_milli / 1000, "memory_mib": pod.memory_mib}
         may = view.allowed[pod.kind] & self._exists
         if not may.any():
-            return Code.FORBIDDEN.reason()
+            return view.refusals.get(pod.kind) or Code.FORBIDDEN.reason()
+        near = self._near
+        if near is not None and not (may & near.offers(pod.demands)).any():
+            return self._kept_away(near, pod, may & near.offers(pod.demands)) or Code.NODES_BUSY.reason(**sizes)
         plain = (view.cpu_allocatable_milli >= pod.cpu_milli) & (view.memory_allocatable_mib >= pod.memory_mib)
         if not (may & plain).any():
             return Code.NODES_TOO_SMALL.reason(**sizes)
@@ -192,9 +208,15 @@ class PlanState:
                 nearest = nearest_reason(codes)
                 words = sentence(nearest, pod.gpus, int(numbers[codes == nearest].max()))
                 return Code.NO_GPU_ROOM.reason(text=words.replace("best here", "best node"))
+        if near is not None and (why := self._kept_away(near, pod, self._own_room(pod, self._rows))) is not None:
+            return why
         if self.fits(position).any():
             return Code.GANG_TOO_LARGE.reason(gang=pod.gang) if pod.gang else Code.LEFT_OUT.reason()
         return Code.NODES_BUSY.reason(**sizes)
+
+    def _kept_away(self, near: Neighbours, pod: PlanPod, among: Mask) -> WaitReason | None:
+        """What of a pod's demands or of others' rules keeps it from some nodes (N,); None where something else does."""
+        return near.why_not(pod.namespace, pod.labels, pod.demands, pod.kind, among)
 
     def _no_devices(self, pod: PlanPod, asked: DevicesAsked, rows: Rows, codes: npt.NDArray[np.uint8]) -> str:
         """What keeps a pod's ResourceClaims from all nodes that it may use; worked out once for pods that are alike."""
@@ -215,7 +237,14 @@ class PlanState:
         )
 
     def _room(self, pod: PlanPod, rows: Rows) -> Mask:
-        """(R,) whether those nodes have room."""
+        """(R,) whether those nodes have room, and no rule keeps the pod from them."""
+        room = self._own_room(pod, rows)
+        if self._near is None or not room.any():
+            return room
+        return room & self._near.room(pod.namespace, pod.labels, pod.demands, pod.kind)[rows]
+
+    def _own_room(self, pod: PlanPod, rows: Rows) -> Mask:
+        """(R,) whether those nodes have room by CPU, memory, pods and GPUs."""
         room = enough_compute(self.cluster, pod.cpu_milli, pod.memory_mib, rows) & (self._slots[rows] > 0)
         room &= self._exists[rows] & self.view.allowed[pod.kind, rows]
         return room if pod.gpus is None else room & self._evaluation(pod).fits[rows]
@@ -266,6 +295,9 @@ class PlanState:
         else:
             self._on.pop(step.position, None)  # one that was put more than once is found nowhere
         book(cluster, row, step.booked, sign)
+        if self._near is not None:
+            pod = self.pods[step.position]
+            self._near.add(pod.namespace, pod.labels, pod.demands, row, -sign)
         self._slots[row] += sign
         # CPU and memory alone move no fit, but policies may weigh them.
         self._version += 1
@@ -294,9 +326,15 @@ def free_units(cluster: Cluster) -> Longs:
 def state_after(view: View, plan: Plan) -> PlanState:
     """The state that a plan leaves. Raises ValueError when the plan does not fit: it was not made on this view."""
     state = PlanState(view, plan.pods)
-    for position, row in enumerate(plan.rows):
-        if row >= 0:
-            if not state.has_room(position, row):
-                raise ValueError(f"{plan.pods[position].key} has no room at row {row}")
-            state.put(position, row)
+    waiting = [(position, row) for position, row in enumerate(plan.rows) if row >= 0]
+    while waiting:
+        left = []  # some may come only after others, by rules about these
+        for position, row in waiting:
+            if state.has_room(position, row):
+                state.put(position, row)
+            else:
+                left.append((position, row))
+        if len(left) == len(waiting):
+            raise ValueError(f"{plan.pods[left[0][0]].key} has no room at row {left[0][1]}")
+        waiting = left
     return state

@@ -13,6 +13,8 @@ from extender.core.clusters import Cluster, Floats, Ints, Longs, Mask
 from extender.core.policies.policy import Policy
 from extender.core.policies.registry import POLICIES
 from extender.core.resources.requests import GpuRequest
+from extender.planning.demands import Demands, Labels
+from extender.planning.neighbours import Neighbours
 from extender.planning.wait_reasons import WaitReason
 
 GREEDY: Final = "greedy"
@@ -50,6 +52,15 @@ class PlanPod:
     """Image that its node has to have or to fetch."""
     claims: tuple[str, ...] = ()
     """UIDs of its ResourceClaims that have no devices yet."""
+    demands: Demands | None = None
+    """What it wants beside CPU, memory and GPUs; None for nothing."""
+    labels: Labels = field(default_factory=dict, compare=False)
+    """By which rules of pods choose it."""
+
+    @property
+    def namespace(self) -> str:
+        """Of the pod."""
+        return self.key.partition("/")[0]
 
     @property
     def num_gpus(self) -> int:
@@ -58,8 +69,9 @@ class PlanPod:
 
     @property
     def alike(self) -> tuple[object, ...]:
-        """Equal for pods that fit the same nodes: a policy may rule some out."""
-        return self.cpu_milli, self.memory_mib, self.gpus, self.kind, self.policy
+        """Equal for pods that fit the same nodes, as far as no rule of other pods tells them apart (`View.alike`): a
+        policy may rule some out."""
+        return self.cpu_milli, self.memory_mib, self.gpus, self.kind, self.policy, self.demands
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +97,11 @@ class View:
     """By name; a plan may be made in a thread, so they are its own."""
     empty: Longs | None = None
     """(3, N) CPU, memory and pods that a node has room for while nobody uses it; None: all that is allocatable."""
+    refusals: Mapping[int, WaitReason] = field(default_factory=dict)
+    """Why pods of a kind may run nowhere, by the kind."""
+    neighbours: Neighbours | None = None
+    """What nodes have left beside CPU, memory and GPUs, and who is on them; None where none of the batch wants more,
+    nor is kept away by others."""
 
     def room_of_empty(self) -> Longs:
         """The same in any case."""
@@ -97,6 +114,26 @@ class View:
     def num_nodes(self) -> int:
         """N, rows without a node included."""
         return self.cluster.num_nodes
+
+    def alike(self, pod: PlanPod) -> tuple[object, ...]:
+        """Equal for pods that fit the same nodes."""
+        if self.neighbours is None:
+            return pod.alike
+        return *pod.alike, self.neighbours.alike(pod.namespace, pod.labels), pod.demands and pod.namespace
+
+    def could_run(self, pod: PlanPod) -> Mask:
+        """(N,) the nodes that a pod may use and would have room on if nobody were there, GPUs apart."""
+        could: Mask = self.allowed[pod.kind] & (self.cpu_allocatable_milli >= pod.cpu_milli)
+        could &= self.memory_allocatable_mib >= pod.memory_mib
+        return could if self.neighbours is None else could & self.neighbours.offers(pod.demands)
+
+    def unchecked(self, pod: PlanPod) -> tuple[str, ...]:
+        """In words, what of a pod's demands a plan does not look at."""
+        if pod.demands is None:
+            return ()
+        if self.neighbours is None:
+            return pod.demands.unchecked
+        return self.neighbours.unchecked(pod.demands)
 
     def domains_of(self, gang: Sequence[PlanPod]) -> Ints | None:
         """(N,) number of the domain of each node, of which a gang must keep to one, -1 where it may not go.

@@ -118,7 +118,7 @@ def greedy_round(view: View, pods: Sequence[PlanPod], rules: Rules) -> Round:
             heads.pass_by(key)
             continue
         kept = heads.kept_from(key)
-        alike = None if first.gang else (*first.alike, kept is None)
+        alike = None if first.gang else (*view.alike(first), kept is None)
         if alike not in full and place_unit(state, unit, kept=kept):
             asked = max(asked, float(state.num_gpus(begun)))  # memory in total says no number of GPUs
             if excess := rules.quotas.excess(namespace, used.get(namespace, 0.0), asked):
@@ -265,6 +265,7 @@ class _Heads:
         held = rules.held if rules.held is not None and rules.held.key in keys & rules.reserves else None
         self._held = held if held is not None and all(name in known for name in held.nodes) else None
         """The head of the round before, until the round has come to it."""
+        self._alike = state.view.alike
         self._never: set[object] = set()
         """What those ask who would not fit an empty cluster either."""
         self._looked_at: Counter[str] = Counter()
@@ -299,7 +300,7 @@ class _Heads:
         if key not in self._rules.reserves or not self._comes_first(key):
             return False
         pods = [self._state.pods[position] for position in unit]
-        asks = (frozenset(Counter(pod.alike for pod in pods).items()), pods[0].topology, pods[0].beside)
+        asks = (frozenset(Counter(map(self._alike, pods)).items()), pods[0].topology, pods[0].beside)
         if asks in self._never or self._looked_at[namespace] >= _MOST_CANDIDATES:
             return False
         held = self._held if self._held is not None and self._held.key == key else None
@@ -331,10 +332,10 @@ class _Heads:
         None when not all of it would fit an empty cluster: nothing is kept for what can never run.
         """
         cluster = self._state.view.cluster
-        known = {alike: _prospect(self._state, pod) for alike, pod in {pod.alike: pod for pod in pods}.items()}
+        known = {alike: _prospect(self._state, pod) for alike, pod in {self._alike(pod): pod for pod in pods}.items()}
         if not all(prospect.could.any() for prospect in known.values()):
             return None
-        prospects = [known[pod.alike] for pod in pods]
+        prospects = [known[self._alike(pod)] for pod in pods]
         if held is not None:
             rows = np.sort(np.array([cluster.row_of[name] for name in held.nodes], np.intp))
             if (again := self._needs_on(rows, unit, prospects)) is not None:
@@ -377,13 +378,19 @@ class _Heads:
 def _unused(view: View) -> View:
     """A view of the same nodes as they would be if nobody used them."""
     cpu, memory, pods = view.room_of_empty()
-    return replace(view, cluster=emptied(view.cluster), cpu_free_milli=cpu, memory_free_mib=memory, pods_free=pods)
+    return replace(
+        view,
+        cluster=emptied(view.cluster),
+        cpu_free_milli=cpu,
+        memory_free_mib=memory,
+        pods_free=pods,
+        neighbours=None if view.neighbours is None else view.neighbours.emptied(),
+    )
 
 
 def _prospect(state: PlanState, pod: PlanPod) -> _Prospect:
     view = state.view
-    could = view.allowed[pod.kind] & (view.cpu_allocatable_milli >= pod.cpu_milli)
-    could &= view.memory_allocatable_mib >= pod.memory_mib
+    could = view.could_run(pod)
     if pod.gpus is None:
         return _Prospect(could, view.cpu_free_milli.astype(np.float64))
     checked = fit(state.cluster, pod.gpus, np.arange(view.num_nodes))

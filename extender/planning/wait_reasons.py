@@ -23,6 +23,15 @@ class Code(Enum):
     NOT_REACHED = (Cause.ROOM, "")
     """A round ended before it came to the pod: nobody is told."""
     FORBIDDEN = (Cause.ROOM, "no node matches its selector and tolerations")
+    UNTOLERATED = (Cause.ROOM, "untolerated taint {taints} on every node that matches its selector ({nodes})")
+    NO_RESOURCE = (Cause.ROOM, "no node has {resource}")
+    RESOURCE_TOO_SMALL = (Cause.ROOM, "needs {units} of {resource}, no node has that much")
+    RESOURCE_BUSY = (Cause.ROOM, "needs {units} of {resource}, no node with room for it has that much free")
+    PORT_TAKEN = (Cause.ROOM, "needs host port {port}, which is taken on every node with room for it")
+    NEAR = (Cause.ROOM, "its pod affinity by {topology} keeps it from every node with room for it")
+    APART = (Cause.ROOM, "its pod anti-affinity by {topology} keeps it from every node with room for it")
+    REPELLED = (Cause.ROOM, "other pods' anti-affinity by {topology} keeps it from every node with room for it")
+    SPREAD = (Cause.ROOM, "its spread over {topology} keeps it from every node with room for it")
     NODES_TOO_SMALL = (Cause.ROOM, "needs {cpu:g} CPU and {memory_mib} MiB, no node has that much")
     NODES_BUSY = (Cause.ROOM, "needs {cpu:g} CPU and {memory_mib} MiB, no node has that much free")
     NO_GPU_ROOM = (Cause.ROOM, "{text}")
@@ -74,7 +83,8 @@ NOT_REACHED = Code.NOT_REACHED.reason()
 FOR_WANT_OF_ROOM = frozenset(
     {
         *(Code.NOT_REACHED, Code.FORBIDDEN, Code.NODES_TOO_SMALL, Code.NODES_BUSY, Code.NO_GPU_ROOM, Code.LEFT_OUT),
-        *(Code.KEPT_FOR_HEAD, Code.GANG_TOO_LARGE),
+        *(Code.KEPT_FOR_HEAD, Code.GANG_TOO_LARGE, Code.UNTOLERATED, Code.NO_RESOURCE, Code.RESOURCE_TOO_SMALL),
+        *(Code.RESOURCE_BUSY, Code.PORT_TAKEN, Code.NEAR, Code.APART, Code.REPELLED, Code.SPREAD),
     }
 )
 """Ways to be passed over that another node may help against."""

@@ -6,9 +6,11 @@ from functools import lru_cache
 from math import ceil
 from typing import Final
 
+import msgspec
+
 from extender.core.resources.nodes import GPU_RESOURCE, MIG_RESOURCE_PREFIX, SHARED_GPU_RESOURCE
 from extender.core.resources.pod_resources import Container, mig_devices, resource_units, total_request
-from extender.core.resources.quantities import MIB
+from extender.core.resources.quantities import MIB, parse_quantity
 from extender.core.resources.requests import AskedUnit, RequestError
 from extender.kube import objects
 from extender.kube.objects import requests_of
@@ -34,6 +36,79 @@ def requested(spec: objects.PodSpec, resource: str) -> Fraction | int:
     if of_pod and not asked and resource in (of_pod.limits or ()):
         return total_request(resource, [Container(of_pod.limits or {})], (), overhead)
     return total_request(resource, containers, init_containers, overhead)
+
+
+def while_resized(pod: objects.Pod) -> objects.PodSpec:
+    """The spec of a pod that runs, its requests as kube-scheduler counts them: while a resize is under way the greater
+    of what is wanted, granted and in use; where it can't be had, what is granted and in use.
+
+    `PodRequests` with `UseStatusResources`, k8s.io/component-helpers/resource/helpers.go, each container for itself
+    (as up to Kubernetes 1.33; later ones take the greatest of the sums, which is never more).
+    """
+    status, spec = pod.status, pod.spec
+    known = {
+        item.name: (item.allocated_resources, item.resources)
+        for item in (*(status.container_statuses or ()), *(status.init_container_statuses or ()))
+        if item.allocated_resources or item.resources is not None
+    }
+    if not known and status.allocated_resources is None and status.resources is None:
+        return spec
+    infeasible = any(
+        item.type == "PodResizePending" and item.reason == "Infeasible" for item in status.conditions or ()
+    )
+    containers = [_while_resized(item, known.get(item.name), infeasible) for item in spec.containers or ()]
+    init = [_while_resized(item, known.get(item.name), infeasible) for item in spec.init_containers or ()]
+    of_pod = _greatest(spec.resources, status.allocated_resources, status.resources, infeasible)
+    if of_pod is spec.resources and all(
+        map(_same, (*containers, *init), (*(spec.containers or ()), *(spec.init_containers or ())))
+    ):
+        return spec
+    return msgspec.structs.replace(spec, containers=containers, init_containers=init or None, resources=of_pod)
+
+
+def _same(one: object, other: object) -> bool:
+    return one is other
+
+
+def _while_resized(
+    container: objects.Container,
+    known: tuple[objects.Quantities | None, objects.ActualResources | None] | None,
+    infeasible: bool,
+) -> objects.Container:
+    if known is None:
+        return container
+    resources = _greatest(container.resources, *known, infeasible)
+    return container if resources is container.resources else msgspec.structs.replace(container, resources=resources)
+
+
+def _greatest(
+    asked: objects.Resources | None,
+    granted: objects.Quantities | None,
+    actual: objects.ActualResources | None,
+    infeasible: bool,
+) -> objects.Resources | None:
+    """What is asked, itself where nothing else is told."""
+    wanted = requests_of(asked)
+    in_use = actual.requests if actual is not None else None
+    told = [found for found in (granted, in_use) if found and not found.items() <= wanted.items()]
+    if not told and not (infeasible and (granted or in_use)):
+        return asked
+    found = dict(wanted)
+    for name in ("cpu", "memory"):  # nothing else can be resized
+        values = [one[name] for one in (granted, in_use) if one and name in one]
+        if not infeasible and name in wanted:
+            values.append(wanted[name])
+        if values:
+            found[name] = max(values, key=_amount)
+    return objects.Resources(found)
+
+
+def _amount(value: str | float) -> Fraction:
+    """Nothing where it can't be read."""
+    try:
+        return parse_quantity(str(value))
+    except ValueError:
+        return Fraction(0)
 
 
 def _is_for_pods(resource: str) -> bool:

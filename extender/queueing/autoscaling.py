@@ -146,9 +146,9 @@ def _gang_of(entry: Entry) -> str:
     return entry.planned.gang if entry.planned is not None else ""
 
 
-def _asks(entries: Iterable[Entry]) -> tuple[object, ...]:
+def _asks(entries: Iterable[Entry]) -> frozenset[tuple[object, int]]:
     """Equal for units that ask for the same."""
-    return tuple(sorted(repr(entry.planned.alike) for entry in entries if entry.planned is not None))
+    return frozenset(Counter(entry.planned.alike for entry in entries if entry.planned is not None).items())
 
 
 def _names_product(pod: Pod) -> bool:

@@ -42,6 +42,7 @@ def build_queue(
         page_size=settings.cluster.page_size,
         takes_more=takes_more,
         why_refused=why_refused,
+        crowd=base.mirror.tenants.crowd,
         dispatcher=Dispatcher if settings.queue.extender else _direct(base),
         keeper=None if base.ledger.rows.owned is None else _keeper(base, base.ledger.rows.owned, settings),
     )

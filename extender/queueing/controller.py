@@ -24,6 +24,7 @@ from extender.kube.client import ClusterError, Transport
 from extender.kube.paths import NAMESPACES_PATH
 from extender.kube.watches.feeds import BOUND_PODS, NODES, PENDING_PODS, Feed, WatchHub
 from extender.kube.watches.reflector import Reflector
+from extender.ledger.crowd import Crowd
 from extender.ledger.ledger import Ledger
 from extender.queueing.autoscaling import AutoscalerReleases
 from extender.queueing.claims.keeper import ClaimKeeper
@@ -73,10 +74,12 @@ class QueueController(QueueRules):
         why_refused: Callable[[PodIdentity], str] = lambda pod: "",
         dispatcher: Callable[..., Dispatcher] = Dispatcher,
         keeper: Callable[..., ClaimKeeper] | None = None,
+        crowd: Crowd | None = None,
     ) -> None:
         """`takes_more`: whether a pod takes more of a GPU's worth than its part of it; it gives way for
         `Options.patience_s`. `why_refused`: why Kerf refused a pod the nodes that it was asked about last, "" when it
-        did not. `dispatcher` makes what lets pods go, `keeper` what allocates devices to their ResourceClaims.
+        did not. `dispatcher` makes what lets pods go, `keeper` what allocates devices to their ResourceClaims;
+        `crowd` is who runs.
         """
         self._transport, self._ledger, self.options = transport, ledger, options
         self._clock, self._wall_clock, self._standby, self._mirror_fault = clock, wall_clock, standby, mirror_fault
@@ -92,7 +95,7 @@ class QueueController(QueueRules):
         )
         self._claims = QueueClaims(keeper, self.backlog, self._dirty.set)
         self.counts, self.durations, self.tasks = Counts(), Durations(), Tasks()
-        self.nodes = NodeBook(self._dirty.set)
+        self.nodes = NodeBook(self._dirty.set, crowd)
         self.namespaces = Namespaces(self._dirty.set)
         self.aside: Callable[[list[Entry]], list[Entry]] = lambda waiting: waiting
         """Leaves out those whose nodes are not a round's to choose."""

@@ -1,6 +1,6 @@
 """The view of a cluster that a batch is planned on, and what the queue knows of nodes for it beside their GPUs."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -8,14 +8,19 @@ import numpy as np
 from extender.core.clusters import Cluster, Longs
 from extender.kube.objects import Node
 from extender.kube.watches.stores import Store
+from extender.ledger.crowd import Crowd
+from extender.planning.neighbours import Neighbours
 from extender.planning.plans import PlanPod, View
+from extender.plugins.pod_demands import offered_of
 from extender.queueing.pods.batches import Room, room_of
 from extender.queueing.pods.entries import Entry
 from extender.queueing.pods.restrictions import Kinds, Terrain, domain_of
+from extender.queueing.pods.surroundings import Surroundings
 
 Taken = Iterable[tuple[str, Room]]
 """What pods take of nodes that the cluster's own figures don't have yet; GPUs are reserved in the ledger itself."""
 
+_MOST_OFFERED: Final = 64
 _ALL_PODS: Final = 2**31
 """More than any kubelet takes."""
 
@@ -25,13 +30,35 @@ class _Ground:
 
     def __init__(self, cluster: Cluster, nodes: Sequence[Node]) -> None:
         self.terrain = Terrain(cluster, nodes)
+        self._nodes = [(row, node) for node in nodes if (row := cluster.row_of.get(node.metadata.name)) is not None]
+        self._offered: dict[str, Longs] = {}
         self._allocatable: Longs = np.zeros((3, cluster.num_nodes), np.int64)
-        for node in nodes:
-            row = cluster.row_of.get(node.metadata.name)
-            if row is not None:
-                self._allocatable[:, row] = room_of(node)
+        for row, node in self._nodes:
+            self._allocatable[:, row] = room_of(node)
 
-    def view(self, cluster: Cluster, kinds: Kinds, batch: Iterable[PlanPod], taken: Taken, reserve_frac: float) -> View:
+    def offered(self, resource: str) -> Longs:
+        """(N,) how much of a resource the nodes offer."""
+        found = self._offered.get(resource)
+        if found is None:
+            found = np.zeros(self._allocatable.shape[1], np.int64)
+            for row, node in self._nodes:
+                found[row] = offered_of(node, resource)
+            if len(self._offered) >= _MOST_OFFERED:
+                self._offered.clear()  # pods may name any
+            self._offered[resource] = found
+        return found
+
+    def view(
+        self,
+        cluster: Cluster,
+        kinds: Kinds,
+        batch: Iterable[PlanPod],
+        taken: Taken,
+        reserve_frac: float,
+        *,
+        num_pods: Mapping[str, int],
+        neighbours: Neighbours | None,
+    ) -> View:
         free = self._allocatable.copy()
         free[0], free[1] = cluster.cpu_free_milli, cluster.memory_free_mib
         empty = self._allocatable.copy()
@@ -40,6 +67,8 @@ class _Ground:
         for node, room in taken:
             if (row := cluster.row_of.get(node)) is not None:
                 free[:, row] -= room
+        if num_pods:
+            free[2] -= [num_pods.get(name, 0) for name in cluster.node_names]
         cpu, memory, slots = np.maximum(free, 0)
         return View(
             cluster=cluster,
@@ -51,6 +80,8 @@ class _Ground:
             allowed=kinds.masks(self.terrain),
             domains={pod.topology: self.terrain.domains(pod.topology) for pod in batch if pod.topology},
             empty=empty,
+            refusals=kinds.refusals(),
+            neighbours=neighbours,
         )
 
 
@@ -58,24 +89,28 @@ def view_of(
     cluster: Cluster,
     nodes: Sequence[Node],
     kinds: Kinds,
-    batch: Iterable[PlanPod] = (),
+    batch: Collection[PlanPod] = (),
     *,
     num_pods: Mapping[str, int] | None = None,
+    crowd: Crowd | None = None,
     left: Taken = (),
     reserve_frac: float = 0.0,
 ) -> View:
-    """The view for a batch; `num_pods` run on each node, `left` is what pods give back of nodes by going,
-    `reserve_frac` the part of CPU and memory to keep."""
-    taken = [(node, Room(pods=count)) for node, count in (num_pods or {}).items()]
-    taken += [(node, Room(-room.cpu_milli, -room.memory_mib, -room.pods)) for node, room in left]
-    return _Ground(cluster, nodes).view(cluster, kinds, batch, taken, reserve_frac)
+    """The view for a batch; `num_pods` run on each node, `crowd` is who they are, `left` is what pods give back of
+    nodes by going, `reserve_frac` the part of CPU and memory to keep."""
+    taken = [(node, Room(-room.cpu_milli, -room.memory_mib, -room.pods)) for node, room in left]
+    ground = _Ground(cluster, nodes)
+    around = Surroundings(crowd or Crowd(), ground.terrain, kinds, batch, ground.offered)
+    return ground.view(*(cluster, kinds, batch, taken, reserve_frac), num_pods=num_pods or {}, neighbours=around.work())
 
 
 class NodeBook(Store[Node]):
     """Nodes by name. What does not change between rounds is kept."""
 
-    def __init__(self, on_change: Callable[[], None]) -> None:
+    def __init__(self, on_change: Callable[[], None], crowd: Crowd | None = None) -> None:
+        """`crowd` is who runs on them."""
         super().__init__()
+        self.crowd = crowd if crowd is not None else Crowd()
         self._on_change = on_change
         self._nodes: dict[str, Node] = {}
         self._version = 0
@@ -113,7 +148,7 @@ class NodeBook(Store[Node]):
         self,
         cluster: Cluster,
         kinds: Kinds,
-        batch: Iterable[PlanPod],
+        batch: Collection[PlanPod],
         on_way: Iterable[Entry],
         reserve_frac: float,
         closed: Iterable[str] = (),
@@ -124,14 +159,19 @@ class NodeBook(Store[Node]):
         if self._kept is None or self._kept[0] != key:
             self._kept = key, _Ground(cluster, list(self._nodes.values()))
         ground = self._kept[1]
-        taken = [
-            (entry.node, Room(entry.planned.cpu_milli, entry.planned.memory_mib, 1))
+        placed = [
+            (entry.planned, entry.node)
             for entry in on_way
-            if entry.planned is not None
+            if entry.planned is not None and entry.uid not in self.crowd  # a watch tells of them before another does
         ]
+        taken = [(node, Room(pod.cpu_milli, pod.memory_mib, 1)) for pod, node in placed]
         taken += [(name, Room(pods=_ALL_PODS)) for name in closed]
         await kinds.work_out(ground.terrain)
-        return ground.view(cluster, kinds, batch, taken, reserve_frac)
+        around = Surroundings(self.crowd, ground.terrain, kinds, batch, ground.offered, placed)
+        neighbours = await around.work_in_turns()
+        return ground.view(
+            *(cluster, kinds, batch, taken, reserve_frac), num_pods=self.crowd.num_pods, neighbours=neighbours
+        )
 
 
 def _facts(node: Node | None) -> Any:

@@ -1,6 +1,5 @@
 """Where a one-off plan gets its nodes and pods from: manifests in files, or an API server."""
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from extender.kube.objects import Named, Node, Pod
 from extender.kube.paths import NODES_PATH, PODS_PATH
 from extender.kube.stand_ins import stand_in
 from extender.kube.watches.lists import Lister
+from extender.ledger.crowd import Crowd
 from extender.ledger.ledger import Ledger
 from extender.planning.plans import Plan, PlanPod, View
 from extender.queueing.node_view import view_of
@@ -96,9 +96,13 @@ def batch_of(source: Source, reserve_frac: float) -> tuple[View, list[PlanPod], 
             faults[pod.key] = str(error)
     pods.sort(key=lambda pair: (-pair[1].priority, pair[0].metadata.creation_timestamp, pair[1].key))
     batch = [planned for _, planned in pods]
-    num_pods = Counter(pod.spec.node_name for pod in running if pod.spec.node_name)
+    crowd = Crowd()
+    for pod in running:
+        crowd.upsert(pod)
     cluster = ledger.snapshot(0.0)
-    view = view_of(cluster, source.nodes, kinds, batch, num_pods=num_pods, reserve_frac=reserve_frac)
+    view = view_of(
+        *(cluster, source.nodes, kinds, batch), num_pods=crowd.num_pods, crowd=crowd, reserve_frac=reserve_frac
+    )
     return view, batch, faults
 
 

@@ -59,7 +59,11 @@ def build_foundation(settings: Settings, transport: Transport, clock: Callable[[
     )
     page_size, alone = settings.cluster.page_size, settings.webhook.alone
     mirror = Mirror(
-        transport, ledger, clock, max_age_s=settings.cluster.max_age_s, page_size=page_size, nodes_alone=alone
+        *(transport, ledger, clock),
+        max_age_s=settings.cluster.max_age_s,
+        page_size=page_size,
+        nodes_alone=alone,
+        ignored_resources=settings.cluster.ignored_resources,
     )
     election = Spectator() if alone else _election(settings.leader_election, transport, clock)
     fence, key = Fence(clock, election), epoch_key(settings.leader_election.lease_name)

@@ -22,3 +22,6 @@ class ClusterSettings(Section):
     """Objects per page of a list."""
     max_age_s: float = Field(default=120.0, gt=0)
     """No decisions are made once Kerf has heard nothing from the API server for this long, in seconds."""
+    ignored_resources: list[str] = []
+    """Resources that kube-scheduler does not count on nodes, so that plans don't either: those of another extender with
+    `ignoredByScheduler`, `ignoredResources` of `NodeResourcesFit`, `extendedResourceName` of a DeviceClass."""

@@ -25,7 +25,7 @@ from tests.api.bodies import args, pod
 from tests.api.processes import Server, ready_demo, request
 from tests.controlplane.processes import wait_until
 
-PENDING, UNKNOWN, USAGE, FAILED = 3, 4, 2, 1
+PENDING, UNKNOWN, UNCHECKED, USAGE, FAILED = 3, 4, 5, 2, 1
 
 
 @pytest.fixture(scope="module")
@@ -189,6 +189,39 @@ def test_what_if_finds_the_nodes_that_are_missing(server: Server, manifest: str,
     )
     assert told["missing"]["nodes"] == [], "what is given is a candidate, and added where it is missing alone"
     assert kerf(server, "what-if", "-f", f"{path}", "-f", manifest).exit_code == 0
+
+
+UNCHECKED_POD = """
+kind: Pod
+metadata: {name: train}
+spec:
+  runtimeClassName: nvidia
+  containers: [{resources: {limits: {nvidia.com/gpu: 8}}}]
+"""
+
+
+def test_what_if_says_by_its_status_that_it_did_not_look_at_everything(server: Server, tmp_path: Path) -> None:
+    path = tmp_path / "pod.yaml"
+    path.write_text(UNCHECKED_POD)
+    result = kerf(server, "what-if", "-f", f"{path}")
+    assert result.exit_code == UNCHECKED, result.output
+    assert "1 of 1 pods would find a node" in result.output
+    assert "not checked: what its RuntimeClass adds to it (1 pod)" in result.output
+    assert kerf(server, "what-if", "-f", f"{path}", "--replicas", "40").exit_code == PENDING
+    told = json.loads(kerf(server, "what-if", "-f", f"{path}", "-o", "json").output)
+    assert told["notChecked"] == {"what its RuntimeClass adds to it": 1}
+
+
+def test_what_if_of_what_the_api_server_would_refuse(server: Server, tmp_path: Path) -> None:
+    path = tmp_path / "pod.yaml"
+    path.write_text(POD.replace("nvidia.com/gpu", "gpu"))
+    result = kerf(server, "what-if", "-f", f"{path}")
+    assert result.exit_code == USAGE, result.output
+    assert "the API server refuses it: gpu: no standard resource" in result.output
+    path.write_text(POD.replace("nvidia.com/gpu", "amd.com/gpu"))
+    result = kerf(server, "what-if", "-f", f"{path}")
+    assert result.exit_code == PENDING, result.output
+    assert "1 x no node has amd.com/gpu" in result.output
 
 
 JOB = """

@@ -1,5 +1,6 @@
 """Clusters that what-if questions are asked about, as they reach the process that answers."""
 
+import asyncio
 import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,6 +10,7 @@ import msgspec
 from extender.core.policies.registry import POLICIES
 from extender.explain.what_if.grounds import Facts
 from extender.explain.what_if.waiting import Waiting
+from extender.ledger.crowd import Crowd
 from extender.ledger.ledger import Ledger
 from extender.queueing.pods.objects import decode_node, decode_pod
 
@@ -49,18 +51,19 @@ def facts(
     **held: str,
 ) -> Facts:
     """As it reaches the other process."""
-    ledger = Ledger(reservation_ttl_s=0.0)
+    ledger, crowd = Ledger(reservation_ttl_s=0.0), Crowd()
     for manifest in nodes:
         ledger.upsert_node(decode_node(manifest))
     for manifest in bound:
         ledger.upsert_pod(decode_pod(manifest), 0.0)
+        crowd.upsert(decode_pod(manifest))
     cluster = ledger.snapshot(0.0)
     policies = {name: policy for name, policy in POLICIES.items() if name == "tightest"}
     listed, waiting = msgspec.json.encode({"items": nodes}), msgspec.json.encode({"items": pending})
     on = {name: msgspec.json.encode({"items": pods}) for name, pods in (pods_on or {}).items()}
     made = Facts(
         *(listed, on, cluster, ledger.apart(0.0), dict.fromkeys(cluster.row_of, 0), "tightest", policies, None),
-        *(waiting, Waiting(held, [])),
+        *(waiting, Waiting(held, []), 60.0, tuple(asyncio.run(crowd.packed(labels=True)))),
     )
     found: Facts = pickle.loads(pickle.dumps(made))  # noqa: S301
     return found

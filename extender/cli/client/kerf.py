@@ -44,8 +44,9 @@ CaFileOption = Annotated[
 TOKEN_FILE, CERT_FILE, KEY_FILE = "KERF_SERVER_TOKEN_FILE", "KERF_SERVER_CERT_FILE", "KERF_SERVER_KEY_FILE"
 """Variables that name files with what a Kerf beyond loopback asks for: a token, or a certificate with its key."""
 
-FAILED, USAGE, PENDING, UNKNOWN = 1, 2, 3, 4
-"""Exit statuses: no Kerf answers or it can't; wrong usage; a pod stays pending; Kerf does not know it."""
+FAILED, USAGE, PENDING, UNKNOWN, UNCHECKED = 1, 2, 3, 4, 5
+"""Exit statuses: no Kerf answers or it can't; wrong usage; a pod stays pending; Kerf does not know it; all find a node,
+and not all of what they ask for was checked."""
 
 
 class AnswerError(Exception):

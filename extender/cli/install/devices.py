@@ -28,7 +28,7 @@ from extender.settings.leader_election import LeaderElectionSettings
 from extender.settings.telemetry import TelemetrySettings
 from extender.telemetry.sources.discovery import EXPORTER_APP_SELECTOR, EXPORTER_SELECTOR, find_prometheus
 
-_SIGNS__GIVEN: Final = ("feature.node.kubernetes.io/pci-10de.present", "nvidia.com/gpu.present")
+_SIGNS_OF_NVIDIA: Final = ("feature.node.kubernetes.io/pci-10de.present", "nvidia.com/gpu.present")
 """Labels that Node Feature Discovery and the GPU operator give to nodes with cards of NVIDIA."""
 
 _PLUGIN: Final = (
@@ -133,7 +133,7 @@ async def _learn(transport: Transport) -> _Known:
         name, labels = node.metadata.name, node.metadata.labels or {}
         known.nodes[name] = node
         known.ledger.upsert_node(node)
-        if any(labels.get(sign) == "true" for sign in _SIGNS__GIVEN):
+        if any(labels.get(sign) == "true" for sign in _SIGNS_OF_NVIDIA):
             known.signed.append(name)
         others = (key for key, amount in (node.status.allocatable or {}).items() if _is_others(key) and amount != "0")
         if (resource := next(others, None)) is not None:

@@ -27,6 +27,7 @@ from extender.explain.defrag.targets import Surroundings, Wanted, wanted_of
 from extender.explain.processes import Pipe, serve
 from extender.kube.objects import Node
 from extender.kube.watches.lists import ListDecoder
+from extender.ledger.crowd import Crowd
 from extender.planning.moves.planner import plan_moves
 from extender.planning.moves.problems import MovePlan, Problem
 from extender.queueing.defrag.plan import PlannedMove, TargetPod
@@ -92,7 +93,11 @@ def answer(
     running = [pod for pod in running if pod.row not in wanted.target.empty or not is_left(pod)]
     num_pods = {name: len(uids) for name, uids in facts.pods_on.items()}
     batch = [*wanted.target.pods, *(pod.pod for pod in running)]
-    view = replace(view_of(cluster, listed.nodes, kinds, batch, num_pods=num_pods), policies=facts.policies)
+    crowd = Crowd()
+    for resident in listed.bound:
+        crowd.upsert(resident.pod)
+    view = view_of(cluster, listed.nodes, kinds, batch, num_pods=num_pods, crowd=crowd)
+    view = replace(view, policies=facts.policies)
     if asked.heal:
         view = without_sick(view, facts.sick)
         wanted = replace(wanted, target=replace(wanted.target, leave=on_sick(cluster, running, facts.sick)))

@@ -9,12 +9,20 @@ import msgspec
 from extender.explain.manifests.batches import Batch, KindError, read, spec_of
 from extender.explain.manifests.documents import Document, name_of
 from extender.explain.manifests.kinds import MAKES, OTHERS, PASSIVE, read_made
+from extender.explain.manifests.refusals import refusal_of
 from extender.kube.objects import Metadata, Pod, PodSpec
 from extender.kube.paths import is_name
 from extender.queueing.gangs import Group, PodGroup, read_group
+from extender.queueing.pods.batches import POD_GROUP_LABEL
+from extender.queueing.pods.objects import PIPELINE_LABEL
 
 MAX_PODS: Final = 10_000
 _MAX_NAME: Final = 400
+_OF_PODS: Final = ("kerf.dev/", "genius/")
+_OWN_KINDS: Final = frozenset({"Pod", "Pipeline", "MLFlow"})
+"""Of which Kerf reads keys as they are."""
+_MAX_KEY: Final = 80
+_MOST_KEYS: Final = 8
 _NATIVE, _PLUGINS = "scheduling.k8s.io/", "scheduling.x-k8s.io/"
 
 
@@ -155,6 +163,8 @@ def _add_workload(
         raise document.fault(f"{count:,} pods{before} are more than {MAX_PODS:,}", most.path)
     read_batches = [(batch, _template(batch, priorities)) for batch in made.batches if batch.num_pods]
     notes = list(made.notes) if count else [*made.notes, "it makes no pods as it is written"]
+    if stray := _stray_keys(manifest, [pod for _, pod in read_batches]):
+        notes.append(f"{', '.join(stray)}: read in the template of its pods alone, not on the {kind} itself")
     if any(pod.spec.node_name for _, pod in read_batches):
         notes.append("spec.nodeName is left out: it is placed anew")
     for copy in range(copies):
@@ -171,11 +181,30 @@ def _add_workload(
     return count
 
 
+def _stray_keys(manifest: dict[str, Any], templates: Sequence[Pod]) -> list[str]:
+    """Keys of pods that are on what makes them, and on none of these."""
+    if manifest["kind"] in _OWN_KINDS:
+        return []
+    metadata = manifest["metadata"]
+    own = {key for part in ("annotations", "labels") for key in metadata.get(part) or () if _is_of_pods(key)}
+    theirs = {
+        key for pod in templates for part in (pod.metadata.annotations, pod.metadata.labels) for key in part or ()
+    }
+    return sorted(key[:_MAX_KEY] for key in own - theirs)[:_MOST_KEYS]
+
+
+def _is_of_pods(key: object) -> bool:
+    return isinstance(key, str) and (key.startswith(_OF_PODS) or key == POD_GROUP_LABEL) and key != PIPELINE_LABEL
+
+
 def _template(batch: Batch, priorities: dict[str, int]) -> Pod:
     """What the pods of a batch have in common. Raises KindError."""
     path = f"{batch.path}.metadata" if batch.path else "metadata"
     metadata = read(batch.template.get("metadata") or {}, Metadata, path)
     spec: PodSpec = spec_of(batch)
+    where, why = refusal_of(spec)
+    if why:
+        raise KindError(f"{batch.path}.spec.{where}" if batch.path else f"spec.{where}", why)
     name = batch.template["spec"].get("priorityClassName")
     if spec.priority is None and isinstance(name, str) and name in priorities:
         spec.priority = priorities[name]

@@ -61,6 +61,7 @@ class WhatIfAnswers:
         on = {name: {"fieldSelector": f"spec.nodeName={name}"} for name in drained}
         pods_on = {name: await whole(self.transport, PODS_PATH, query) for name, query in on.items()}
         pending = await whole(self.transport, PODS_PATH, _PENDING) if needs.waiting else None
+        crowd = await self.mirror.tenants.crowd.packed(labels=needs.rules)
         # What follows sees one moment: no await in between.
         cluster = self.ledger.snapshot(self.clock())
         num_pods = {name: len(self.mirror.tenants.on(name)) for name in cluster.row_of}
@@ -75,7 +76,7 @@ class WhatIfAnswers:
         told = await self._devices(devices, claims) if devices else None
         return Facts(
             *(nodes, pods_on, replace(cluster, devices=None), ledger, num_pods, self.policy, policies, told),
-            *(pending, waiting, self.turns.max_s),
+            *(pending, waiting, self.turns.max_s, tuple(crowd), self.mirror.tenants.crowd.ignored),
         )
 
     def _claims(

@@ -2,6 +2,7 @@
 
 import contextlib
 import pickle
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -10,14 +11,20 @@ import msgspec
 import numpy as np
 
 from extender.core.clusters import Cluster
+from extender.core.dra.asks import DevicesAsked
 from extender.core.dra.devices import Inventory, NodeDevices
+from extender.core.fit.device_fits import possible_on
 from extender.core.resources.requests import RequestError
 from extender.dra.asks import read_asks
 from extender.dra.objects import ClaimMetadata, DeviceClass, ResourceClaim, ResourceClaimSpec
 from extender.dra.pod_claims import PodClaims
 from extender.kube.objects import Pod
+from extender.plugins.pods import read_pod_request
 
 _NOT_HERE: Final = "asks devices by ResourceClaim, and Kerf allocates none here (setting dra.allocate)"
+
+_GPU_CLASS: Final = re.compile(r"(^|[^a-z])(gpu|mig)([^a-z]|$)")
+"""Of the names of device classes: NVIDIA's are gpu.nvidia.com, mig.nvidia.com and vfio.gpu.nvidia.com."""
 
 PackedDevices = tuple[bytes, int, Any, Any]
 """A node's devices for another process: the pickled inventory, and what is taken of it."""
@@ -65,6 +72,9 @@ class AskedClaims:
     given: Mapping[str, ResourceClaim]
     """By `namespace/name`."""
     templates: Mapping[str, ResourceClaimSpec]
+    unchecked: set[str] = field(default_factory=set, init=False)
+    """Keys of pods of whose claims some are not Kerf's to allocate: nobody has looked at these."""
+    _possible: dict[DevicesAsked, bool] = field(default_factory=dict, init=False)
     _first: dict[str, str] = field(default_factory=dict, init=False)
     """By claim: the pod that gets its devices."""
 
@@ -74,18 +84,63 @@ class AskedClaims:
         names = pod.spec.resource_claims or ()
         if not names:
             return PodClaims()
+        by_resource = read_pod_request(pod).gpus is not None
         if self.facts is None:
-            raise RequestError(_NOT_HERE)
+            if not by_resource and not self._are_of_others(pod):
+                raise RequestError(_NOT_HERE)
+            self.unchecked.add(pod.key)
+            return PodClaims()
         allocated, unallocated = list[ResourceClaim](), list[ResourceClaim]()
         made = {item.name: item.resource_claim_name for item in pod.status.resource_claim_statuses or ()}
         for item in names:
             name = item.resource_claim_name or made.get(item.name) or ""
             template = item.resource_claim_template_name or ""
-            claim = self._named(pod, name) if name or not template else self._made(pod, item.name, template)
+            try:
+                claim = self._named(pod, name) if name or not template else self._made(pod, item.name, template)
+            except RequestError:
+                if not by_resource:
+                    raise
+                self.unchecked.add(pod.key)  # its GPUs are asked by resource
+                continue
             keeps = claim.status.allocation is not None and not pod.spec.node_name
             (allocated if keeps else unallocated).append(claim)
+        if by_resource and not all(self._is_kerfs(claim) for claim in unallocated):
+            self.unchecked.add(pod.key)
+            unallocated = [claim for claim in unallocated if self._is_kerfs(claim)]
         asked = read_asks(unallocated, self.facts.classes) if unallocated else None
         return PodClaims(tuple(allocated), tuple(unallocated), asked)
+
+    def _is_kerfs(self, claim: ResourceClaim) -> bool:
+        """Whether some node has devices of Kerf's for a claim."""
+        if self.facts is None:
+            return False
+        try:
+            asked = read_asks([claim], self.facts.classes)
+        except RequestError:
+            return False
+        if asked not in self._possible:
+            contents = {packed[0] for packed in self.facts.devices.values()}
+            self._possible[asked] = any(
+                possible_on(pickle.loads(content), asked)  # noqa: S301 - from the service alone
+                for content in contents
+            )
+        return self._possible[asked]
+
+    def _are_of_others(self, pod: Pod) -> bool:
+        """Whether what all claims of a pod ask is known, and is no GPU."""
+        classes: list[str] = []
+        for item in pod.spec.resource_claims or ():
+            at = f"{pod.metadata.namespace}/"
+            claim = self.given.get(at + (item.resource_claim_name or ""))
+            spec = (
+                claim.spec if claim is not None else self.templates.get(at + (item.resource_claim_template_name or ""))
+            )
+            if spec is None:
+                return False
+            for request in spec.devices.requests or ():
+                asked = [request.exactly] if request.exactly is not None else request.first_available or ()
+                classes += [one.device_class_name for one in asked]
+        return bool(classes) and not any(_GPU_CLASS.search(name) for name in classes)
 
     def _named(self, pod: Pod, name: str) -> ResourceClaim:
         key = f"{pod.metadata.namespace}/{name}"
@@ -132,11 +187,16 @@ def read_templates(manifests: Sequence[Mapping[str, Any]]) -> dict[str, Resource
 
 def names_of(manifests: Iterable[Any]) -> list[str]:
     """`namespace/name` of the claims that manifests of pods name, as far as they can be read."""
+    return claims_of(pods_of(manifests))
+
+
+def pods_of(manifests: Iterable[Any]) -> list[Pod]:
+    """Manifests of pods, as far as they can be read."""
     pods: list[Pod] = []
     for manifest in manifests:
         with contextlib.suppress(msgspec.ValidationError):
             pods.append(msgspec.convert(manifest, Pod))
-    return claims_of(pods)
+    return pods
 
 
 def claims_of(pods: Iterable[Pod]) -> list[str]:

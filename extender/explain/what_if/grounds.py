@@ -8,6 +8,7 @@ from extender.core.policies.policy import Policy
 from extender.explain.what_if.claims import DeviceFacts, with_devices
 from extender.explain.what_if.waiting import Waiting
 from extender.kube.objects import Node
+from extender.ledger.crowd import Crowd
 from extender.ledger.rows import NodeRows
 from extender.planning.plans import PlanPod, View
 from extender.queueing.node_view import view_of
@@ -41,6 +42,10 @@ class Facts:
     """What the queue knows of them."""
     max_s: float = 60.0
     """The time for an answer."""
+    crowd: tuple[bytes, ...] = ()
+    """Who runs on which node, as `Crowd.packed` gives it."""
+    ignored: frozenset[str] = frozenset()
+    """Resources that kube-scheduler does not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,8 @@ class Ground:
     batch: Sequence[PlanPod]
     drained: Sequence[str]
     """Names of nodes that take no pods."""
+    crowd: Crowd = field(default_factory=Crowd)
+    """Who runs, without those who leave these nodes."""
 
     def view(self, more: Added = ()) -> View:
         """The view with the nodes that are added, and more."""
@@ -63,6 +70,6 @@ class Ground:
         if facts.devices is not None:
             cluster = with_devices(cluster, facts.devices, {node.metadata.name: like for node, like in added})
         described = [*self.nodes, *(node for node, _ in added)]
-        view = view_of(cluster, described, self.kinds, self.batch, num_pods=facts.num_pods)
+        view = view_of(cluster, described, self.kinds, self.batch, num_pods=facts.num_pods, crowd=self.crowd)
         view.allowed[:, [cluster.row_of[name] for name in self.drained if name in cluster.row_of]] = False
         return replace(view, policies=facts.policies)

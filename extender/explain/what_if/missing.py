@@ -5,7 +5,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from extender.core.clusters import Cluster
+from extender.core.clusters import Cluster, Mask
 from extender.explain.what_if.grounds import Added, Ground
 from extender.explain.what_if.questions import copied
 from extender.explain.what_if.shapes import Shape, keys_of, shapes_of
@@ -14,6 +14,7 @@ from extender.planning.missing_nodes import Cost, Group, Missing, Unit, alone, m
 from extender.planning.plan_state import PlanState
 from extender.planning.plans import GREEDY, Plan, View, units_of
 from extender.planning.rounds import place_unit
+from extender.planning.turns import waits_for_others
 
 _MOST_ROWS: Final = 2_000
 _MOST_SHAPES: Final = 12
@@ -98,11 +99,21 @@ def _placed_now(state: PlanState, others: Sequence[str]) -> list[Unit]:
     """Place what has room on the nodes that there are, all but `others`; the units that have none."""
     allowed = np.ones(state.view.num_nodes, np.bool_)
     allowed[[state.view.cluster.row_of[name] for name in others]] = False
+    waiting: list[Unit] = list(units_of(state.pods))
+    while True:
+        left = _left(state, waiting, allowed)
+        if len(left) == len(waiting) or not any(waits_for_others(state.pods[unit[0]]) for unit in left):
+            return left
+        waiting = left
+
+
+def _left(state: PlanState, units: Sequence[Unit], allowed: Mask) -> list[Unit]:
+    """Place the units that have room on some nodes; those that have none."""
     full: set[object] = set()
     left: list[Unit] = []
-    for unit in units_of(state.pods):
+    for unit in units:
         first = state.pods[unit[0]]
-        alike = None if first.gang else first.alike
+        alike = None if first.gang else state.view.alike(first)
         if alike not in full and place_unit(state, unit, allowed):
             continue
         left.append(unit)
@@ -128,7 +139,7 @@ def _offers(state: PlanState, units: Sequence[Unit], shapes: Sequence[Shape], tr
     num_alike: dict[tuple[object, ...], list[int]] = {}
     for unit in units:
         for position in unit:
-            num_alike.setdefault(state.pods[position].alike, []).append(position)
+            num_alike.setdefault(state.view.alike(state.pods[position]), []).append(position)
     cluster = state.view.cluster
     needs = [0] * len(shapes)
     costs = [_cost(state.view, cluster.row_of[node.metadata.name]) for node in trial]

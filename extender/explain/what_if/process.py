@@ -9,19 +9,19 @@ All of it runs in a process of its own (see `answers`), which ends with its answ
 import pickle
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
 
-from extender.core.resources.requests import RequestError
 from extender.explain.manifests.gangs import together
 from extender.explain.processes import Pipe, serve
 from extender.explain.what_if.claims import AskedClaims, read_claims, read_templates
 from extender.explain.what_if.grounds import Facts, Ground
 from extender.explain.what_if.missing import found_nodes
 from extender.explain.what_if.objects import Objects
+from extender.explain.what_if.pods import Newcomers, PodReader
 from extender.explain.what_if.questions import (
     Question,
     WhatIfError,
@@ -34,12 +34,12 @@ from extender.explain.what_if.questions import (
 from extender.explain.what_if.waiting import waiting_pods
 from extender.kube.objects import Node, Pod
 from extender.kube.watches.lists import ListDecoder
+from extender.ledger.crowd import Crowd
 from extender.planning import reports
 from extender.planning.plan_state import fragments
 from extender.planning.planners import PLANNERS
-from extender.planning.plans import GREEDY, Plan, PlanPod, View
-from extender.queueing.pods.batches import plan_pod
-from extender.queueing.pods.restrictions import Kinds
+from extender.planning.plans import GREEDY, Plan, View
+from extender.planning.turns import made_in_turns
 
 _SEARCHES_FRAC: Final = 0.4
 """Part of the time for an answer that the search for new nodes may take."""
@@ -51,31 +51,47 @@ _pods_decoder: Final = ListDecoder(Pod)
 def answer(question: Question, facts: Facts) -> dict[str, Any]:
     """Where the pods would go. Raises WhatIfError."""
     until = time.monotonic() + _SEARCHES_FRAC * facts.max_s
+    found, tolerant = _answered_once(question, facts, until, assume=False)
+    if found["unassigned"] and tolerant:
+        other, _ = _answered_once(question, facts, until, assume=True)
+        if other["placed"] > found["placed"]:
+            return other
+    return found
+
+
+def _answered_once(question: Question, facts: Facts, until: float, *, assume: bool) -> tuple[dict[str, Any], bool]:
+    """The answer, with the tolerations that admission may add to pods that do not exist yet if `assume` says so; and
+    whether there are such. Raises WhatIfError."""
     asked, given = question.asked, question.given
     nodes, moving = _nodes_and_moving(asked.drain, facts)
     by_name = {node.metadata.name: node for node in nodes}
     waiting, held = waiting_pods(facts.pending, facts.waiting.held) if facts.pending is not None else ([], {})
-    kinds, claims, policy = Kinds(), _claims(question, facts), facts.default_policy
-    first = [*moving, *waiting, *asked_pods(asked)]
-    planned, faults = _planned(first, kinds, policy, claims)
+    candidates = [decoded_node(manifest, "candidates") for manifest in question.candidates]
+    added = added_nodes(question.add_nodes, by_name)
+    reader = PodReader(facts.default_policy, _claims(question, facts))
+    new = Newcomers((*nodes, *(node for node, _ in added), *candidates), assume=assume)
+    first = [*moving, *waiting, *new.as_admitted(asked_pods(asked))]
+    planned, faults = reader.planned(first)
     batch = [one for _, one in planned]
     objects = Objects.of(given, (pod.key for pod in first))
-    made, faults_of_made = _planned(objects.pods, kinds, policy, claims)
+    made_of = new.as_admitted(objects.pods)
+    made, faults_of_made = reader.planned(made_of)
     gangs = together([(pod, objects.copied(pod, one)) for pod, one in made], batch, given.groups)
-    batch += gangs.batch
+    batch = [new.noted(one) for one in (*batch, *gangs.batch)]
     faults |= faults_of_made | gangs.faults
-    added = added_nodes(question.add_nodes, by_name)
-    candidates = [decoded_node(manifest, "candidates") for manifest in question.candidates]
-    ground = Ground(facts, nodes, added, kinds, batch, tuple(asked.drain))
+    crowd = Crowd.unpacked(facts.crowd, facts.ignored)
+    for pod in moving:
+        crowd.remove(pod.metadata.uid)
+    ground = Ground(facts, nodes, added, reader.kinds, batch, tuple(asked.drain), crowd)
     told: dict[str, Any] = {}
     if asked.find_nodes:
-        specs = [pod.spec for pod in (*first, *objects.pods)]
+        specs = [pod.spec for pod in (*first, *made_of)]
         view, plan, missing = found_nodes(ground, specs, candidates, lambda: time.monotonic() > until)
         told["missing"] = missing
     else:
         view = ground.view()
-        plan = PLANNERS[GREEDY].make(view, batch)
-    before = PLANNERS[GREEDY].make(replace(ground, added=()).view(), batch) if question.adds_alone else plan
+        plan = made_in_turns(PLANNERS[GREEDY], view, batch)
+    before = made_in_turns(PLANNERS[GREEDY], replace(ground, added=()).view(), batch) if question.adds_alone else plan
     told["fragmentsBefore"] = round(fragments(facts.cluster), 4)
     result = _result(view, plan, faults | held, [pod.key for pod in moving]) | told
     gained = [pod.key for pod, row, had in zip(batch, plan.rows, before.rows, strict=True) if row >= 0 > had]
@@ -84,7 +100,14 @@ def answer(question: Question, facts: Facts) -> dict[str, Any]:
         "unreadable": len(faults),
         "objects": objects.report(result, gangs.notes),
         "skipped": given.skipped,
-    }
+        "notChecked": _not_checked(view, plan),
+    }, new.tolerate_more
+
+
+def _not_checked(view: View, plan: Plan) -> dict[str, int]:
+    """What nobody has looked at of pods that get a node, in words, and of how many."""
+    placed = (pod for pod, row in zip(plan.pods, plan.rows, strict=True) if row >= 0)
+    return dict(Counter(what for pod in placed for what in view.unchecked(pod)).most_common())
 
 
 def _nodes_and_moving(drain: Sequence[str], facts: Facts) -> tuple[list[Node], list[Pod]]:
@@ -114,22 +137,6 @@ def _claims(question: Question, facts: Facts) -> AskedClaims:
         return AskedClaims(facts.devices, read_claims(claims), read_templates(templates))
     except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
         raise WhatIfError(f"claims: {error}") from None
-
-
-def _planned(
-    pods: Iterable[Pod], kinds: Kinds, policy: str, claims: AskedClaims
-) -> tuple[list[tuple[Pod, PlanPod]], dict[str, str]]:
-    """The pods as planners take them, and the faults of those that can't be understood, by key."""
-    batch: list[tuple[Pod, PlanPod]] = []
-    faults: dict[str, str] = {}
-    for pod in pods:
-        try:
-            planned = plan_pod(pod, kinds, claims.of(pod))
-        except RequestError as error:
-            faults[pod.key] = str(error)
-            continue
-        batch.append((pod, replace(planned, policy=planned.policy or policy)))
-    return batch, faults
 
 
 def _result(view: View, plan: Plan, faults: dict[str, str], moving: list[str]) -> dict[str, Any]:

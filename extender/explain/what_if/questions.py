@@ -10,8 +10,9 @@ from extender.core.resources.requests import RequestError
 from extender.explain.manifests.asked import Texts, read_given
 from extender.explain.manifests.documents import DocumentError, drop_nulls
 from extender.explain.manifests.objects import MAX_PODS, Given
+from extender.explain.manifests.refusals import refusal_of
 from extender.explain.processes import QuestionError
-from extender.explain.what_if.claims import claims_of, names_of
+from extender.explain.what_if.claims import claims_of, names_of, pods_of
 from extender.kube.objects import Node, Pod
 from extender.queueing.pods.batches import asked_of
 from extender.queueing.pods.objects import decode_node, decode_pod
@@ -77,6 +78,8 @@ class Needs(msgspec.Struct):
     """ResourceClaims that its pods name, by `namespace/name`; "" for the name of one that is made from a template."""
     waiting: bool = False
     """Whether the pods that wait are asked about."""
+    rules: bool = True
+    """Whether rules about other pods matter to those that are asked about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +118,16 @@ def needs_of(question: Question) -> Needs:
     asked = question.asked
     adds = bool(question.add_nodes) or asked.find_nodes
     claims = dict.fromkeys((*names_of(asked.pods), *claims_of(question.given.pods)))
-    return Needs(list(dict.fromkeys(asked.drain)), adds, list(claims), question.waiting)
+    rules = bool(question.waiting or asked.drain) or any(map(_has_rules, (*pods_of(asked.pods), *question.given.pods)))
+    return Needs(list(dict.fromkeys(asked.drain)), adds, list(claims), question.waiting, rules)
+
+
+def _has_rules(pod: Pod) -> bool:
+    affinity = pod.spec.affinity
+    return bool(
+        pod.spec.topology_spread_constraints
+        or (affinity is not None and (affinity.pod_affinity is not None or affinity.pod_anti_affinity is not None))
+    )
 
 
 def read_question(body: bytes) -> Question:
@@ -183,6 +195,9 @@ def asked_pods(asked: WhatIf) -> list[Pod]:
         try:
             pod = decode_pod(manifest)
             asked_of(pod)
+            where, why = refusal_of(pod.spec)
+            if why:
+                raise RequestError(f"spec.{where}: {why}")
         except (msgspec.ValidationError, RequestError) as error:
             raise WhatIfError(f"pods[{number}]: {error}") from None
         metadata = pod.metadata

@@ -68,7 +68,8 @@ def cheapest(trial: Trial, position: int, allowed: Mask, prices: Prices) -> Evic
 
 def cheapest_at(trial: Trial, position: int, row: int, prices: Prices) -> tuple[int, ...] | None:
     """The units that leave one node for a pod at the least price; () where it fits, None where nothing helps."""
-    key = (*trial.pods[position].alike, row, trial.marks[row])
+    state = trial.state
+    key = (*state.view.alike(trial.pods[position]), row, trial.marks[row], state.neighbours_version)
     if key in prices.known:
         return prices.known[key]
     found = prices.known[key] = _search(trial, position, row, prices)
@@ -98,8 +99,7 @@ def least_prices(trial: Trial, position: int, prices: Prices) -> Floats:
     parts = present[units.part_unit]
     row, price = units.part_row[parts], prices.of_unit[units.part_unit[parts]]
     view = trial.state.view
-    may = view.allowed[pod.kind] & (view.cpu_allocatable_milli >= pod.cpu_milli)
-    may &= view.memory_allocatable_mib >= pod.memory_mib
+    may = view.could_run(pod)
     fits = trial.state.fits(position)
     # Somebody has to leave at least.
     cheapest_one = np.full(view.num_nodes, np.inf)

@@ -40,7 +40,7 @@ def _of_rows(trial: Trial) -> float:
     if not alone:
         return 0.0
     smallest = np.full(len(trial.closed), np.inf)
-    for position in {trial.pods[position].alike: position for position in alone}.values():
+    for position in {trial.state.view.alike(trial.pods[position]): position for position in alone}.values():
         smallest = np.minimum(smallest, _of_pod(trial, position, prices))
     return float(np.sort(smallest)[: len(alone)].sum())
 

@@ -80,7 +80,7 @@ def _not_together(trial: Trial) -> str:
 
 def _pods_without_room(trial: Trial) -> list[str]:
     pods, state = trial.problem.target.pods, trial.state
-    first = {pod.alike: position for position, pod in reversed(list(enumerate(pods)))}
+    first = {state.view.alike(pod): position for position, pod in reversed(list(enumerate(pods)))}
     said = []
     for position in sorted(first.values())[:_MOST_NAMED]:
         if not (state.fits(position) & ~trial.closed).any():

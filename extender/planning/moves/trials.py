@@ -102,7 +102,7 @@ class Trial:
                 self.take(self.position(member))
         for member in self.units.members[unit]:
             row, booked = self.home[member]
-            if self.closed[row]:
+            if self.closed[row] or not self.state.admits(self.position(member), row):
                 self.rollback(begun)
                 return False
             self.state.put_back(self.position(member), row, booked)

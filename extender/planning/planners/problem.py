@@ -49,7 +49,7 @@ def problem_of(view: View, pods: Sequence[PlanPod]) -> Problem:
     first: list[int] = []
     class_of = np.zeros(len(pods), np.intp)
     for position, pod in enumerate(pods):
-        key = (*pod.alike, pod.priority)
+        key = (*view.alike(pod), pod.priority)
         if key not in classes:
             classes[key] = len(first)
             first.append(position)

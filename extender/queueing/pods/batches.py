@@ -17,6 +17,7 @@ from extender.dra.pod_claims import NO_CLAIMS, PodClaims
 from extender.kube.objects import Node, Pod
 from extender.planning.plans import PlanPod
 from extender.plugins.nodes import read_capacity
+from extender.plugins.pod_demands import read_demands
 from extender.plugins.pod_resources import requested
 from extender.plugins.pods import read_pod_request, read_policy
 from extender.queueing.pods.bounds import check_bounds
@@ -93,6 +94,8 @@ def plan_pod(pod: Pod, kinds: Kinds, claims: PodClaims = NO_CLAIMS) -> PlanPod:
         kind=kinds.kind_of(pod.spec, claims.places),
         image=containers[0].image if containers else "",
         claims=tuple(claim.metadata.uid for claim in claims.unallocated),
+        demands=read_demands(pod),
+        labels=pod.metadata.labels or {},
     )
 
 

@@ -1,10 +1,9 @@
 """On which nodes a pod may run by its own words: node selector, required node affinity, tolerations, cordons.
 
 kube-scheduler has the last word on all of these: here they keep a plan from nominating nodes that it would refuse.
-Pod (anti-)affinity and spread constraints are left to it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Final
 
@@ -14,10 +13,12 @@ import numpy as np
 from extender.core.clusters import Cluster, Ints, Longs, Mask
 from extender.kube.background import give_way
 from extender.kube.objects import Expression, Node, NodeSelector, PodSpec, Taint, Term, Toleration
+from extender.planning.wait_reasons import Code, WaitReason
 
 _REPELS: Final = ("NoSchedule", "NoExecute")
 _UNSCHEDULABLE: Final = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 _PORTION: Final = 4
+_MOST_NAMED: Final = 3
 _MAX_INT64: Final = 2**63
 _encode = msgspec.json.Encoder(order="sorted").encode
 
@@ -90,19 +91,49 @@ class Terrain:
                 taints.append(_UNSCHEDULABLE)
             key = tuple((taint.key, taint.value, taint.effect) for taint in taints)
             self._tainted.setdefault(key, []).append(row)
+        self._known = np.zeros(self._num_rows, np.bool_)
+        self._known[[row for row, _ in found]] = True
 
     def allowed(self, spec: PodSpec, selectors: Sequence[NodeSelector] = ()) -> Mask:
         """(N,) where a pod may run, as kube-scheduler's plugins for cordons, taints and node affinity see it, and where
         each of these selectors wants it besides."""
+        return self.tolerated(spec) & self.chosen(spec, selectors)
+
+    def tolerated(self, spec: PodSpec) -> Mask:
+        """(N,) nodes of whose taints and cordons a pod tolerates all."""
         mask = np.zeros(self._num_rows, np.bool_)
+        for taints, rows in self._untolerated(spec):
+            mask[rows] = not taints
+        return mask
+
+    def refusal(self, spec: PodSpec, selectors: Sequence[NodeSelector] = ()) -> WaitReason:
+        """Why a pod may run nowhere: which taints are on the nodes that its selector chooses, if it chooses any."""
+        chosen = self.chosen(spec, selectors) & self._known
+        if not chosen.any():
+            return Code.FORBIDDEN.reason()
+        keys = {taint.key: None for taints, rows in self._untolerated(spec) if chosen[rows].any() for taint in taints}
+        named = ", ".join(sorted(keys)[:_MOST_NAMED]) + (", ..." if len(keys) > _MOST_NAMED else "")
+        return Code.UNTOLERATED.reason(taints=named, nodes=int(chosen.sum()))
+
+    def _untolerated(self, spec: PodSpec) -> Iterator[tuple[list[Taint], list[int]]]:
+        """Which taints a pod does not tolerate, with the rows of the nodes that have them."""
         tolerations: dict[str, list[Toleration]] = {}
         for one in {(one.key, one.operator, one.value, one.effect): one for one in spec.tolerations or ()}.values():
             tolerations.setdefault(one.key, []).append(one)
-        for taints, rows in self._tainted.items():
-            mask[rows] = all(
-                _tolerated(taint, [*tolerations.get(taint.key, ()), *tolerations.get("", ())])
-                for taint in (Taint(*parts) for parts in taints)
+        for parts, rows in self._tainted.items():
+            taints = [Taint(*part) for part in parts]
+            yield (
+                [
+                    taint
+                    for taint in taints
+                    if not _tolerated(taint, [*tolerations.get(taint.key, ()), *tolerations.get("", ())])
+                ],
+                rows,
             )
+
+    def chosen(self, spec: PodSpec, selectors: Sequence[NodeSelector] = ()) -> Mask:
+        """(N,) nodes that a pod's node selector and affinity choose, and each of these selectors."""
+        mask = np.ones(self._num_rows, np.bool_)
         for key, value in (spec.node_selector or {}).items():
             mask &= self._values_of(key).among((value,))
         affinity = spec.affinity.node_affinity if spec.affinity else None
@@ -145,6 +176,7 @@ class Kinds:
         self._specs: list[tuple[PodSpec, Sequence[NodeSelector]]] = []
         self._terrain: Terrain | None = None
         self._masks: list[Mask] = []
+        self._refusals: dict[int, WaitReason] = {}
         self.kind_of(PodSpec())
 
     @property
@@ -167,6 +199,16 @@ class Kinds:
         self._take(terrain, len(self._specs))
         return np.stack(self._masks)
 
+    def refusals(self) -> dict[int, WaitReason]:
+        """Why pods of a kind may run nowhere on the terrain of `masks`, by the kind."""
+        return dict(self._refusals)
+
+    def eligible(self, terrain: Terrain, number: int, *, by_affinity: bool, by_taints: bool) -> Mask:
+        """(N,) the nodes that count when pods of a kind are spread."""
+        spec, selectors = self._specs[number]
+        mask = terrain.chosen(spec, selectors) if by_affinity else np.ones(terrain.cluster.num_nodes, np.bool_)
+        return mask & terrain.tolerated(spec) if by_taints else mask
+
     async def work_out(self, terrain: Terrain) -> None:
         """Work out `masks` in portions, so that others of the event loop go on: each kind takes as long as its author
         wants, and they may write thousands."""
@@ -178,9 +220,12 @@ class Kinds:
     def _take(self, terrain: Terrain, most: int) -> None:
         """Work out so many more."""
         if terrain is not self._terrain:
-            self._terrain, self._masks = terrain, []
+            self._terrain, self._masks, self._refusals = terrain, [], {}
         first = len(self._masks)
-        self._masks += [terrain.allowed(*kind) for kind in self._specs[first : first + most]]
+        for number, kind in enumerate(self._specs[first : first + most], first):
+            self._masks.append(terrain.allowed(*kind))
+            if not self._masks[-1].any():
+                self._refusals[number] = terrain.refusal(*kind)
 
 
 def domain_of(node: Node | None, topology: str) -> dict[str, str]:

@@ -18,7 +18,7 @@ from extender.planning.moves.models import keeping_its_model
 from extender.planning.moves.problems import Running
 from extender.planning.plans import PlanPod
 from extender.plugins.holdings import NOTHING, Holding
-from extender.plugins.pod_resources import read_compute
+from extender.plugins.pod_resources import read_compute, while_resized
 from extender.plugins.pods import owner_of
 from extender.queueing.pods.batches import by_gang, gang_of, plan_pod
 from extender.queueing.pods.restrictions import Kinds
@@ -79,7 +79,7 @@ class Neighbourhood:
         if not why and holding and cluster.unit[row] in OF_CLAIMS:
             why = "its node gives its GPUs out by ResourceClaims"
         return Running(
-            *(pod.key, uid, row, booking_of(cluster, row, holding, *read_compute(pod.spec))),
+            *(pod.key, uid, row, booking_of(cluster, row, holding, *read_compute(while_resized(pod)))),
             replace(planned, policy=planned.policy or self.facts.policy),
             cost_gpu_s=cost_of(pod, holding, costs, self.facts.now),
             priority=priority_at_least(pod),

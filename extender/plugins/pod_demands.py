@@ -1,0 +1,203 @@
+"""What a pod says that it wants of its node beside CPU, memory and GPUs."""
+
+from collections.abc import Collection, Iterable
+from functools import lru_cache
+from math import ceil
+from typing import Final
+
+from extender.core.resources.nodes import MIG_RESOURCE_PREFIX
+from extender.core.resources.quantities import parse_quantity
+from extender.core.resources.requests import RequestError
+from extender.kube.objects import (
+    Expression,
+    LabelSelector,
+    Metadata,
+    Node,
+    Pod,
+    PodAffinityTerm,
+    PodSpec,
+    SpreadConstraint,
+    requests_of,
+)
+from extender.planning.demands import ANY_ADDRESS, Choice, Condition, Demands, HostPort, Labels, Spread, Term
+from extender.plugins.managed_resources import managed_names
+from extender.plugins.pod_resources import requested
+
+_COMPUTE: Final = frozenset({"cpu", "memory", "pods"})
+_OF_CLASSES: Final = "deviceclass.resource.kubernetes.io/"
+"""Begins resources that kube-scheduler takes for devices of a DeviceClass."""
+_MOST: Final = 2**50
+"""Of a resource: a cell holds what any number of pods add up to."""
+MAX_RULES: Final = 100
+MAX_CONDITIONS: Final = 1_000
+MAX_VALUES: Final = 10_000
+MAX_PORTS: Final = 1_000
+MAX_RESOURCES: Final = 100
+"""How much one pod may say of other pods, ports and resources: no pod that is meant to run comes near."""
+_NO_PODS: Final = Choice(frozenset(), ())
+_TCP: Final = "TCP"
+_BY_NAMESPACES: Final = "pod affinity by labels of namespaces"
+_VOLUMES: Final = "the nodes of its volumes (PersistentVolumeClaims)"
+
+
+@lru_cache(maxsize=4096)
+def is_counted(resource: str) -> bool:
+    """Whether a resource is one that nodes offer so many of and nothing else here counts: no CPU or memory, no GPUs."""
+    managed = resource in managed_names() or resource.startswith((MIG_RESOURCE_PREFIX, _OF_CLASSES))
+    return resource not in _COMPUTE and not managed
+
+
+def read_demands(pod: Pod) -> Demands | None:
+    """What a pod that is to be placed demands; None for no more than CPU, memory and GPUs. Raises RequestError."""
+    spec, metadata = pod.spec, pod.metadata
+    resources, ports = _resources(spec), host_ports(spec)
+    affinity, unchecked = spec.affinity, list[str]()
+    near = affinity.pod_affinity.required if affinity is not None and affinity.pod_affinity is not None else None
+    apart = (
+        affinity.pod_anti_affinity.required if affinity is not None and affinity.pod_anti_affinity is not None else None
+    )
+    terms, others = _terms(near, metadata), _terms(apart, metadata)
+    if len(terms) < len(near or ()) or len(others) < len(apart or ()):
+        unchecked.append(_BY_NAMESPACES)
+    if any(volume.persistent_volume_claim is not None or volume.ephemeral is not None for volume in spec.volumes or ()):
+        unchecked.append(_VOLUMES)
+    spread = tuple(
+        _spread(item, metadata)
+        for item in spec.topology_spread_constraints or ()
+        if item.when_unsatisfiable == "DoNotSchedule"
+    )
+    if not (resources or ports or terms or others or spread or unchecked):
+        return None
+    return Demands(resources, ports, terms, others, spread, tuple(unchecked))
+
+
+def read_presence(pod: Pod) -> Demands | None:
+    """What a pod that runs takes of its node, and whom it keeps away; what can't be read of it, or is more than a pod
+    may say, is left out."""
+    spec, affinity = pod.spec, pod.spec.affinity
+    try:
+        resources = _resources(spec)
+    except RequestError:
+        resources = ()
+    ports = host_ports(spec)[:MAX_PORTS]
+    required = (
+        affinity.pod_anti_affinity.required if affinity is not None and affinity.pod_anti_affinity is not None else None
+    )
+    apart = _terms(required, pod.metadata) if required and not says_too_much(spec) else ()
+    return Demands(resources, ports, apart=apart) if resources or ports or apart else None
+
+
+def says_too_much(spec: PodSpec) -> str:
+    """What a pod says too much of, "" where all is within bounds."""
+    affinity = spec.affinity
+    terms = [
+        term
+        for rules in ((affinity.pod_affinity, affinity.pod_anti_affinity) if affinity is not None else ())
+        for term in (rules.required if rules is not None else None) or ()
+    ]
+    spread = spec.topology_spread_constraints or ()
+    selectors = [item.label_selector for item in (*terms, *spread) if item.label_selector is not None]
+    conditions = [item for selector in selectors for item in selector.match_expressions or ()]
+    by_keys = sum(len(item.match_label_keys or ()) for item in (*terms, *spread))
+    by_keys += sum(len(term.mismatch_label_keys or ()) for term in terms)
+    num_conditions = len(conditions) + sum(len(selector.match_labels or ()) for selector in selectors) + by_keys
+    num_values = sum(len(item.values or ()) for item in conditions) + sum(len(term.namespaces or ()) for term in terms)
+    containers = (*(spec.containers or ()), *(spec.init_containers or ()))
+    num_ports = sum(len(container.ports or ()) for container in containers if container.ports)
+    resources = [container.resources for container in containers if container.resources is not None]
+    for number, most, what in (
+        (len(terms) + len(spread), MAX_RULES, "rules about other pods"),
+        (num_conditions, MAX_CONDITIONS, "conditions on labels of other pods"),
+        (num_values, MAX_VALUES, "values in rules about other pods"),
+        (num_ports, MAX_PORTS, "ports"),
+        (max((len(requests_of(item)) for item in resources), default=0), MAX_RESOURCES, "resources of a container"),
+    ):
+        if number > most:
+            return f"{number:,} {what} are too many to be read: write {most:,} at most"
+    return ""
+
+
+def host_ports(spec: PodSpec) -> tuple[HostPort, ...]:
+    """Ports of the node that a pod takes: `GetHostPorts` of kube-scheduler's `pkg/scheduler/util`. In the network of
+    the node each port of a container is one."""
+    found: dict[HostPort, None] = {}
+    sidecars = (item for item in spec.init_containers or () if item.restart_policy == "Always")
+    for container in (*(spec.containers or ()), *sidecars):
+        for port in container.ports or ():
+            number = port.host_port or (port.container_port if spec.host_network else 0)
+            if number > 0:
+                found[HostPort(port.protocol or _TCP, number, port.host_ip or ANY_ADDRESS)] = None
+    return tuple(found)
+
+
+def offered_of(node: Node, resource: str) -> int:
+    """How much of a resource a node offers; 0 where it offers none or that can't be read."""
+    value = (node.status.allocatable or {}).get(resource)
+    if value is None:
+        return 0
+    try:
+        return max(0, min(int(parse_quantity(str(value))), _MOST))
+    except ValueError:
+        return 0
+
+
+def _resources(spec: PodSpec) -> tuple[tuple[str, int], ...]:
+    names: set[str] = set()
+    for containers in (spec.containers, spec.init_containers):
+        for container in containers or ():
+            if (resources := container.resources) is not None:
+                names.update(resources.requests or (), resources.limits or ())
+    names.update(spec.overhead or ())
+    if spec.resources is not None:
+        names.update(spec.resources.requests or (), spec.resources.limits or ())
+    found = []
+    for name in names:
+        if is_counted(name) and (units := min(ceil(requested(spec, name)), _MOST)) > 0:
+            found.append((name, units))
+    return tuple(sorted(found))
+
+
+def _terms(required: Iterable[PodAffinityTerm] | None, metadata: Metadata) -> tuple[Term, ...]:
+    """Those that need no labels of namespaces."""
+    return tuple(
+        Term(item.topology_key, choice) for item in required or () if (choice := _choice(item, metadata)) is not None
+    )
+
+
+def _choice(item: PodAffinityTerm, metadata: Metadata) -> Choice | None:
+    """Whom a term chooses; None where that is a matter of namespaces' labels."""
+    by_labels = item.namespace_selector
+    if by_labels is not None and (by_labels.match_labels or by_labels.match_expressions):
+        return None
+    namespaces = None if by_labels is not None else frozenset(item.namespaces or (metadata.namespace,))
+    if item.label_selector is None:
+        return _NO_PODS
+    labels = metadata.labels or {}
+    own = [*_of_keys(item.match_label_keys, "In", labels), *_of_keys(item.mismatch_label_keys, "NotIn", labels)]
+    return Choice(namespaces, _selector(item.label_selector, own))
+
+
+def _spread(item: SpreadConstraint, metadata: Metadata) -> Spread:
+    labels = metadata.labels or {}
+    pods = _NO_PODS
+    if item.label_selector is not None:
+        own = _of_keys(item.match_label_keys, "In", labels)
+        pods = Choice(frozenset((metadata.namespace,)), _selector(item.label_selector, own))
+    return Spread(
+        *(item.topology_key, item.max_skew, item.min_domains or 1, pods),
+        by_affinity=item.node_affinity_policy != "Ignore",
+        by_taints=item.node_taints_policy == "Honor",
+    )
+
+
+def _of_keys(keys: Collection[str] | None, operator: str, labels: Labels) -> list[Condition]:
+    return [Condition(key, operator, frozenset((labels[key],))) for key in keys or () if key in labels]
+
+
+def _selector(item: LabelSelector, own: Iterable[Condition]) -> tuple[Condition, ...]:
+    equal = [Condition(key, "In", frozenset((value,))) for key, value in sorted((item.match_labels or {}).items())]
+    return tuple(dict.fromkeys((*equal, *(_condition(one) for one in item.match_expressions or ()), *own)))
+
+
+def _condition(item: Expression) -> Condition:
+    return Condition(item.key, item.operator, frozenset(item.values or ()))

@@ -1,0 +1,76 @@
+"""Who is on which node: sums that come and go with pods, whatever is told of them in which order."""
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extender.ledger.crowd import Crowd
+from extender.planning.demands import HostPort
+from extender.queueing.pods.objects import decode_pod
+
+
+def pod(uid: str, node: str, app: str, units: int, port: int, lonely: bool, leaving: bool) -> Any:
+    term = {"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": app}}}
+    affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}} if lonely else None
+    container = {"resources": {"limits": {"rdma/hca": units}}, "ports": [{"hostPort": port}] if port else []}
+    metadata = {"name": uid, "namespace": app, "uid": uid, "labels": {"app": app}}
+    metadata |= {"deletionTimestamp": "2026-01-01T00:00:00Z"} if leaving else {}
+    return decode_pod(
+        {"metadata": metadata, "spec": {"nodeName": node, "containers": [container], "affinity": affinity}}
+    )
+
+
+told = st.tuples(
+    *(st.sampled_from("abcd"), st.sampled_from("mn"), st.integers(0, 2), st.sampled_from([0, 80, 81])),
+    *(st.booleans(), st.booleans(), st.booleans()),
+)
+
+
+@given(st.lists(told, max_size=30))
+def test_what_is_told_last_counts(events: list[Any]) -> None:
+    crowd, last = Crowd(), dict[str, Any]()
+    for uid, node, units, port, lonely, leaving, gone in events:
+        if gone:
+            crowd.remove(uid)
+            last.pop(uid, None)
+        else:
+            last[uid] = pod(uid, node, "x" if uid in "ab" else "y", units, port, lonely, leaving)
+            crowd.upsert(last[uid])
+    anew = Crowd()
+    for one in last.values():
+        anew.upsert(one)
+    for found in (crowd, Crowd.unpacked(asyncio.run(crowd.packed(labels=True)))):
+        assert (found.num_pods, dict(found.used("rdma/hca"))) == (anew.num_pods, dict(anew.used("rdma/hca")))
+        assert {key: dict(on) for key, on in found.repelling().items()} == dict(anew.repelling())
+        for number in (80, 81):
+            held = {port: dict(on) for port, on in found.holding("TCP", number)}
+            assert held == {port: dict(on) for port, on in anew.holding("TCP", number)}
+        assert Counter((one.uid, one.node, one.leaving) for one in found.of(None)) == Counter(
+            (one.uid, one.node, one.leaving) for one in anew.of(None)
+        )
+        assert len(found) == len(last)
+    for uid in last:
+        crowd.remove(uid)
+    assert not (len(crowd) or crowd.num_pods or crowd.used("rdma/hca") or crowd.repelling())
+    assert list(crowd.holding("TCP", 80)) == []
+
+
+def test_a_port_counts_on_each_address() -> None:
+    crowd = Crowd()
+    crowd.upsert(pod("a", "n", "x", 0, 80, False, False))
+    assert list(crowd.holding("TCP", 80)) == [(HostPort("TCP", 80, "0.0.0.0"), {"n": 1})]  # noqa: S104
+
+
+def test_one_author_keeps_others_away_by_so_many_terms() -> None:
+    crowd = Crowd()
+    for number in range(1_000):
+        one = pod(f"p{number}", "n", "x", 0, 0, True, False)
+        one.spec.affinity.pod_anti_affinity.required[0].topology_key = str(number)
+        crowd.upsert(one)
+    assert len(crowd.repelling()) == 256
+    for number in range(1_000):
+        crowd.remove(f"p{number}")
+    assert not crowd.repelling()
