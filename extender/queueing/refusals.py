@@ -46,7 +46,7 @@ _MAX_RULED_OUT: Final = 50_000
 """Nodes of all kinds of pods together that are remembered."""
 _MAX_NAMESPACES: Final = 10_000
 _STREAK: Final = 3
-"""Refusals in a row after which a namespace's pods are tried one at a time."""
+"""Pods refused in a row after which a namespace's pods are tried one at a time."""
 _FIRST_PAUSE_S: Final = 0.5
 _MOST_PAUSE_S: Final = 10.0
 """From one try of such a namespace to the next."""
@@ -89,7 +89,7 @@ class _Kind:
 
 @dataclass(slots=True)
 class _Streak:
-    """Refusals of pods of a namespace, one after the other."""
+    """Pods of a namespace that were refused, one after the other."""
 
     length: int = 0
     until: float = float("-inf")
@@ -119,7 +119,9 @@ class Refusals:
             (entry, entry.planned)
             for unit in units
             for entry in unit.entries
-            if entry.unjudged and entry.pod.refusal and entry.planned is not None  # else it has not answered yet
+            if entry.unjudged
+            and entry.planned is not None
+            and (entry.pod.refusal or entry.num_refused)  # else kube-scheduler has not answered yet
         ]
         if not lost:
             return
@@ -252,16 +254,20 @@ class Refusals:
         words = entry.refused.partition(": ")[2][:_MAX_WORDS]
         kind.last, kind.doubtful = (node, words), True
         self._kinds.put(entry.namespace, name, kind, now, weight=len(kind.nodes))
-        streak = self._streaks.setdefault(entry.namespace, _Streak())
+        if entry.num_refused == 1:
+            self._lengthen_streak(entry.namespace, now)
+        ruled_out = f"which is ruled out for {known.for_s:g} s"
+        self.tell(entry, printable(f"kube-scheduler refused node {node}, {ruled_out}: {words}"))
+
+    def _lengthen_streak(self, namespace: str, now: float) -> None:
+        """One more pod of a namespace was refused."""
+        streak = self._streaks.setdefault(namespace, _Streak())
         streak.length += 1
         if streak.length >= _STREAK:
             streak.until = now + _growing(_FIRST_PAUSE_S, streak.length - _STREAK + 1, _MOST_PAUSE_S)
-        self._streaks.move_to_end(entry.namespace)
+        self._streaks.move_to_end(namespace)
         if len(self._streaks) > _MAX_NAMESPACES:
             self._streaks.popitem(last=False)
-        self.tell(
-            entry, printable(f"kube-scheduler refused node {node}, which is ruled out for {known.for_s:g} s: {words}")
-        )
 
     def _ruled_out(self, name: str) -> frozenset[str]:
         """The nodes that are ruled out for a kind of pods now."""
