@@ -94,7 +94,7 @@ def told(page: PendingPage, nearest_to: Mapping[_Class, Nearest], fixes: Fixes) 
         row = _pod(waiting, nearest_to[found].words if found is not None else "")
         sentence, remedy = bounded(row["why"] or f"asks for {row['request']}"), None
         if claim is not None:
-            sentence = of_claim(claim)
+            sentence = of_claim(claim, waiting.standing.refused)
         elif found is not None:
             holders, ends_in_s = in_the_way[found]
             lacking = Lacking(row["pod"], found[0], nearest_to[found], holders, ends_in_s=ends_in_s, of_all=True)

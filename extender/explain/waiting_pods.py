@@ -1,7 +1,7 @@
 """Who has no node: every pod that asks for GPUs, whoever keeps it waiting, with its age and why."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import nsmallest
 from typing import Any, NamedTuple
 
@@ -74,7 +74,10 @@ class Waitlist:
         return {pod.uid: (pod, request, first) for pod, request, first in self.waker.waiting()}
 
     def _queued(self) -> dict[str, Entry]:
-        return {entry.uid: entry for entry in self.backlog.waiting()} if self.backlog else {}
+        """Those behind the gate, and those let go that have lost their nodes."""
+        return (
+            {entry.uid: entry for entry in self.backlog.entries.values() if entry.stage.waits} if self.backlog else {}
+        )
 
     def everyone(self) -> Iterator["Awaited"]:
         """All that wait, in no order: read when this is called, and worked out as they are gone through."""
@@ -86,7 +89,8 @@ class Waitlist:
         entry = self.backlog.entries.get(uid) if self.backlog else None
         if entry is not None and entry.stage.waits:
             return Standing(entry.skips.reason or entry.fault, queued=True, ahead=self._ahead(entry))
-        return self._beside_queue(self.unbound.get(uid), refused_by_kerf=refused_by_kerf)
+        beside = self._beside_queue(self.unbound.get(uid), refused_by_kerf=refused_by_kerf)
+        return replace(beside, refused=entry.refused) if entry is not None else beside
 
     @staticmethod
     def _beside_queue(known: UnboundPod | None, *, refused_by_kerf: bool) -> Standing:
@@ -132,14 +136,11 @@ class Waitlist:
         }
         by_kerf = rejected is not None and entry is None
         told_by_queue = Standing(entry.skips.reason or entry.fault, queued=True) if entry is not None else None
-        return Waiting(
-            uid,
-            item,
-            asked,
-            planned.gang if planned else "",
-            by_kerf,
-            told_by_queue or self._beside_queue(known, refused_by_kerf=by_kerf),
-        )
+        standing = told_by_queue or self._beside_queue(known, refused_by_kerf=by_kerf)
+        let_go = self.backlog.entries.get(uid) if self.backlog else None
+        if let_go is not None:
+            standing = replace(standing, refused=let_go.refused)
+        return Waiting(uid, item, asked, planned.gang if planned else "", by_kerf, standing)
 
 
 class Waiting(NamedTuple):

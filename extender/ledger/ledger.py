@@ -52,6 +52,8 @@ class Ledger(Bookings):
         """Pods and nodes, at each change, of which something could not be read or believed: it counts as held."""
         self.num_edits_ignored = 0
         """Edits of bound pods that would have changed what they hold."""
+        self.num_left: Counter[str] = Counter()
+        """Pods that have ended or gone, by the node that they were on."""
 
     # Reading
 
@@ -138,6 +140,7 @@ class Ledger(Bookings):
     def remove_node(self, name: str) -> None:
         """A node is gone. Claims on it stay, in case it comes back."""
         self.rows.remove(name)
+        self.num_left.pop(name, None)
         self._orphans.set_ready(name, ready=True)
 
     def upsert_device(self, item: objects.Named) -> None:
@@ -296,4 +299,5 @@ class Ledger(Bookings):
             facts.pop(uid, None)
         self._orphans.forget(uid)
         self._claims.drop(uid)
-        self.rows.request(uid, "", 0, 0)
+        if node := self.rows.request(uid, "", 0, 0):
+            self.num_left[node] += 1

@@ -193,17 +193,19 @@ class NodeRows:
             self.mistaken.pop(name, None)
             self.given.forget(name)
 
-    def request(self, uid: str, node: str, cpu_milli: int, memory_mib: int) -> None:
-        """A pod requests so much CPU and main memory of a node; nothing when `node` is ""."""
+    def request(self, uid: str, node: str, cpu_milli: int, memory_mib: int) -> str:
+        """A pod requests so much CPU and main memory of a node; nothing when `node` is "". The node of which it has
+        requested something so far, "" for none."""
         before, now = self._requested.pop(uid, None), (node, cpu_milli, memory_mib)
         if node:
             self._requested[uid] = now
         if before == now:
-            return
+            return node
         if before is not None:
             self._add_requested(before[0], -before[1], -before[2])
         if node:
             self._add_requested(*now)
+        return before[0] if before is not None else ""
 
     def write(self, node: str) -> None:
         """Work out a node's occupancy afresh from its claims: nothing is added up that could drift."""

@@ -53,6 +53,25 @@ class Head:
         return frozenset(name for name, row in known if free[row] - num_gpus < self.needs.get(name, Need()).gpus)
 
 
+MOST_HELD: Final = 0.05
+"""Most of the cluster that units on trial hold at once, where one of them does not hold more."""
+
+
+_SOMETHING: Final = 1e-9
+"""What a unit holds at least that asks for nothing."""
+
+
+class Trial(NamedTuple):
+    """Of a unit that kube-scheduler may well refuse."""
+
+    budget: str
+    """Whom it shares with what those hold that are on trial."""
+    part: float
+    """Of the cluster that it would hold, as far as it says."""
+    why: WaitReason
+    """Why it waits while others hold that."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rules:
     """What a round keeps to."""
@@ -75,6 +94,10 @@ class Rules:
     """Most pods to place; a gang that comes first may be larger."""
     most: Mapping[str, int] = field(default_factory=dict)
     """The same of namespaces that would take more than their part of it."""
+    trials: Mapping[str, Trial] = field(default_factory=dict)
+    """Keys of gangs and pods that are on trial."""
+    tried: Mapping[str, float] = field(default_factory=dict)
+    """The part of the cluster that those on trial hold now, by budget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +119,7 @@ def greedy_round(view: View, pods: Sequence[PlanPod], rules: Rules) -> Round:
     used = dict(rules.used)
     full: set[object] = set()
     placed: Counter[str] = Counter()
+    trials = _Trials(view, rules)
     why: dict[int, WaitReason] = {}
     heads = _Heads(state, rules)
     for unit in units_of(pods):
@@ -113,7 +137,7 @@ def greedy_round(view: View, pods: Sequence[PlanPod], rules: Rules) -> Round:
                 full.clear()
             continue
         asked = float(sum(pods[position].num_gpus for position in unit))
-        if excess := rules.quotas.excess(namespace, used.get(namespace, 0.0), asked):
+        if excess := rules.quotas.excess(namespace, used.get(namespace, 0.0), asked) or trials.excess(key):
             why.update(dict.fromkeys(unit, excess))
             heads.pass_by(key)
             continue
@@ -121,7 +145,7 @@ def greedy_round(view: View, pods: Sequence[PlanPod], rules: Rules) -> Round:
         alike = None if first.gang else (*view.alike(first), kept is None)
         if alike not in full and place_unit(state, unit, kept=kept):
             asked = max(asked, float(state.num_gpus(begun)))  # memory in total says no number of GPUs
-            if excess := rules.quotas.excess(namespace, used.get(namespace, 0.0), asked):
+            if excess := rules.quotas.excess(namespace, used.get(namespace, 0.0), asked) or trials.excess(key, asked):
                 state.undo(begun)
                 why.update(dict.fromkeys(unit, excess))
                 heads.pass_by(key)
@@ -130,6 +154,7 @@ def greedy_round(view: View, pods: Sequence[PlanPod], rules: Rules) -> Round:
                 state.undo(begun)
                 why.update(dict.fromkeys(range(unit[0], len(pods)), NOT_REACHED))
                 break
+            trials.hold(key, asked)
             placed[namespace] += len(unit)
             used[namespace] = used.get(namespace, 0.0) + asked
             heads.pass_by(key)
@@ -139,6 +164,31 @@ def greedy_round(view: View, pods: Sequence[PlanPod], rules: Rules) -> Round:
         if heads.propose(key, namespace, unit):
             full.clear()
     return Round(_plan(state, why, heads.head), heads.next)
+
+
+class _Trials:
+    """What units on trial hold in the course of a round."""
+
+    def __init__(self, view: View, rules: Rules) -> None:
+        self._trials = rules.trials
+        self._held = Counter(rules.tried)
+        self._num_gpus = max(int((view.cluster.gpu_model >= 0).sum()), 1) if rules.trials else 1
+
+    def excess(self, key: str, gpus: float = 0.0) -> WaitReason | None:
+        """Why a unit that would hold so many GPUs has to wait for others that are on trial, None where it has not."""
+        trial = self._trials.get(key)
+        if trial is None or not self._held[trial.budget]:
+            return None
+        return trial.why if self._held[trial.budget] + self._part(trial, gpus) > MOST_HELD else None
+
+    def hold(self, key: str, gpus: float) -> None:
+        """A unit is placed."""
+        trial = self._trials.get(key)
+        if trial is not None:
+            self._held[trial.budget] += max(self._part(trial, gpus), _SOMETHING)
+
+    def _part(self, trial: Trial, gpus: float) -> float:
+        return max(trial.part, gpus / self._num_gpus)
 
 
 def _plan(state: PlanState, why: dict[int, WaitReason], head: Head | None) -> Plan:
@@ -197,7 +247,7 @@ def _domains(state: PlanState, unit: Sequence[int], allowed: Mask | None) -> Ite
 def searched_round(view: View, pods: Sequence[PlanPod], rules: Rules, planner: Planner) -> Round:
     """A round by the planner asked for; what it does not take, or what quotas keep back, is greedy's."""
     by_greedy = greedy_round(view, pods, rules)
-    if planner.name == GREEDY or rules.quotas.gpus or rules.most:
+    if planner.name == GREEDY or rules.quotas.gpus or rules.most or rules.trials:
         return by_greedy
     ranked = [replace(pod, policy=pod.policy or rules.policy) for pod in pods]
     try:

@@ -14,6 +14,7 @@ class Cause(StrEnum):
     RESERVATION = "reservation"
     ROOM = "room"
     REQUEST = "request"
+    REFUSED = "refused"
     CLAIM = "claim"
 
 
@@ -38,6 +39,12 @@ class Code(Enum):
     """In the words of `core.fit`."""
     LEFT_OUT = (Cause.ROOM, "left out by the planner")
     KEPT_FOR_HEAD = (Cause.RESERVATION, "room is kept for {head}")
+    REFUSED = (Cause.REFUSED, "kube-scheduler refused {whom} {node}: {words}")
+    """A node that had room by all that plans know."""
+    ON_TRIAL = (
+        Cause.REFUSED,
+        "kube-scheduler refuses pods of namespace {namespace} for what the queue does not know: a few at a time",
+    )
     OVER_QUOTA = (
         Cause.QUOTA,
         "quota of namespace {namespace}: {limit:g} GPUs, {used:g} in use, {asked:g} more requested",

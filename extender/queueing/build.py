@@ -40,6 +40,7 @@ def build_queue(
         standby=base.fence.fault,
         mirror_fault=base.mirror.fault,
         page_size=settings.cluster.page_size,
+        events=base.events,
         takes_more=takes_more,
         why_refused=why_refused,
         crowd=base.mirror.tenants.crowd,

@@ -21,6 +21,7 @@ from extender.core.resources.requests import GpuRequest
 from extender.kube import objects
 from extender.kube.background import Tasks, give_way, until_set
 from extender.kube.client import ClusterError, Transport
+from extender.kube.events import EventRecorder
 from extender.kube.paths import NAMESPACES_PATH
 from extender.kube.watches.feeds import BOUND_PODS, NODES, PENDING_PODS, Feed, WatchHub
 from extender.kube.watches.reflector import Reflector
@@ -41,6 +42,7 @@ from extender.queueing.pods.entries import Entry
 from extender.queueing.pods.nominations import NOMINATION_LOST, PodWriter
 from extender.queueing.pods.notes import Notes
 from extender.queueing.quota_use import QuotaUse
+from extender.queueing.refusals import Refusals
 from extender.queueing.round_planner import RoundPlanner, in_order
 from extender.queueing.running_pods import RunningPods, learn_finished
 from extender.queueing.shares import Shares
@@ -70,6 +72,7 @@ class QueueController(QueueRules):
         standby: Callable[[], str],
         mirror_fault: Callable[[], str],
         page_size: int = 500,
+        events: EventRecorder | None = None,
         takes_more: Callable[[GpuRequest], bool] = lambda request: False,
         why_refused: Callable[[PodIdentity], str] = lambda pod: "",
         dispatcher: Callable[..., Dispatcher] = Dispatcher,
@@ -81,15 +84,16 @@ class QueueController(QueueRules):
         did not. `dispatcher` makes what lets pods go, `keeper` what allocates devices to their ResourceClaims;
         `crowd` is who runs.
         """
-        self._transport, self._ledger, self.options = transport, ledger, options
+        self._transport, self._ledger, self._placer, self.options = transport, ledger, placer, options
+        self._events = events
         self._clock, self._wall_clock, self._standby, self._mirror_fault = clock, wall_clock, standby, mirror_fault
         self._dirty = asyncio.Event()
         self._planned_version, self._planned_at = -1, float("-inf")
         self._takes_more, self._why_refused = takes_more, why_refused
         self.backlog = Backlog(
             *(clock, self._dirty.set),
-            left=lambda entry: self.dispatcher.left(entry),  # noqa: PLW0108 - it is made below
-            found_open=lambda entry: self.dispatcher.found_open(entry),  # noqa: PLW0108
+            left=self._left,
+            found_open=lambda entry: self.dispatcher.found_open(entry),  # noqa: PLW0108 - it is made below
             check=lambda pod: self.dispatcher.check(pod),  # noqa: PLW0108
             claims_of=lambda pod: self._claims.of(pod),  # noqa: PLW0108
         )
@@ -100,18 +104,22 @@ class QueueController(QueueRules):
         self.aside: Callable[[list[Entry]], list[Entry]] = lambda waiting: waiting
         """Leaves out those whose nodes are not a round's to choose."""
         self.running = RunningPods(self.durations, wall_clock)
-        self.use = QuotaUse(options.quotas, ledger, self.backlog, self.running, clock)
+        self.use = QuotaUse(options.quotas, ledger, self.backlog, self.running)
         self._gangs = Gangs(transport, clock, page_size)
         self.gang_eviction = GangEviction(
             transport, self._gangs, self.running.gangs, timeout_s=options.gang_timeout_s, clock=clock, standby=standby
         )
         writer = PodWriter(transport)
+        self.refusals = Refusals(self.backlog, ledger, self.nodes, clock, self._tell_of_refusal)
         self.dispatcher = dispatcher(
             *(writer, ledger, placer, self.backlog, self.nodes, self.counts, clock, self._dirty.set),
             claims=self._claims.keeper,
+            taken=self.refusals.taken,
         )
         self._releases = AutoscalerReleases(options, self.backlog, self.dispatcher, self.counts, clock)
-        self._planner = RoundPlanner(options, ledger, placer, self.backlog, self.nodes, self.use.by_namespace, clock)
+        self._planner = RoundPlanner(
+            *(options, ledger, placer, self.backlog, self.nodes, self.use.by_namespace, clock), refusals=self.refusals
+        )
         self._leavers = Leavers(self.dispatcher, self.backlog, self.counts, standby)
         self._shares = Shares(options.max_open, self.backlog, clock)
         self._notes = Notes(writer, clock)
@@ -174,7 +182,11 @@ class QueueController(QueueRules):
     def over_quota(self, pod: PodIdentity, request: GpuRequest) -> str:
         """Why a pod that the queue has not let go may not have its GPUs, "" when it may."""
         known = all(reflector.synced for reflector in self.reflectors.values())
-        return self._releases.refusal(pod.uid, known=known) or self.use.refusal(pod, request, known=known)
+        return (
+            self._releases.refusal(pod.uid, known=known)
+            or self.refusals.excess(pod, request, self._placer.snapshot)
+            or self.use.refusal(pod, request, known=known)
+        )
 
     def evicts_nobody(self, uid: str) -> str:
         """Why a pod may evict nobody."""
@@ -220,6 +232,7 @@ class QueueController(QueueRules):
         if self.fault():
             return
         self.backlog.forget_kinds()
+        self.refusals.forget_old()
         waiting = [
             entry
             for entry in self.backlog.entries.values()
@@ -268,6 +281,15 @@ class QueueController(QueueRules):
         await give_way()
         self.dispatcher.withdraw(still)
         self.dispatcher.begin(self._notes.write(list(self.backlog.entries.values())))
+
+    def _left(self, entry: Entry) -> None:
+        self.dispatcher.left(entry)
+        self.use.left(entry)
+
+    def _tell_of_refusal(self, entry: Entry, message: str) -> None:
+        if self._events is not None:
+            name = entry.pod.metadata.name
+            self._events.emit(entry.namespace, name, entry.uid, reason="NominationRefused", message=message)
 
     def _leaving(self, now: float) -> dict[str, Leaver]:
         """Pods behind the gate that no longer opt in, and those that have waited too long, by UID."""

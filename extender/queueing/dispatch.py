@@ -14,14 +14,14 @@ import msgspec
 from extender.core.resources.requests import PodRequest
 from extender.kube.background import Work, all_of
 from extender.kube.client import ClusterError
-from extender.ledger.ledger import Ledger
+from extender.ledger.ledger import ClaimState, Ledger
 from extender.planning.plans import Plan, PlanPod
 from extender.queueing.claims.keeper import ClaimKeeper
 from extender.queueing.node_view import NodeBook
 from extender.queueing.options import Counts
 from extender.queueing.pods.backlog import Backlog
 from extender.queueing.pods.entries import Entry, Stage
-from extender.queueing.pods.nominations import PodWriter
+from extender.queueing.pods.nominations import PodWriter, nominated_node
 from extender.scheduling.fence import FencedError
 from extender.scheduling.placer import Placement, Placer, PodIdentity
 
@@ -43,10 +43,14 @@ class Dispatcher:
     clock: Callable[[], float]
     changed: Callable[[], None]
     """Hears of pods that have to be planned again."""
+    taken: Callable[[Entry, str], None] = field(default=lambda entry, node: None, kw_only=True)
+    """Hears of pods for which kube-scheduler has found a node."""
     is_asked: ClassVar[bool] = True
     """Whether kube-scheduler asks Kerf about pods that have no nomination."""
     claims: ClaimKeeper | None = field(default=None, kw_only=True)
     """What allocates devices to their ResourceClaims."""
+    _withdrawn: set[str] = field(default_factory=set, init=False)
+    """Of pods that have lost their nodes, those whose nominations are being taken back."""
     _writes: set[asyncio.Task[None]] = field(default_factory=set, init=False)
     _units: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MAX_CONCURRENT), init=False)
     _pods: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MAX_CONCURRENT), init=False)
@@ -68,8 +72,10 @@ class Dispatcher:
         await asyncio.gather(*self._writes, return_exceptions=True)
 
     def found_a_node(self, entry: Entry) -> bool:
-        """Whether kube-scheduler has found a node for a pod since that lost the one nominated."""
-        return entry.stage is Stage.LOST and self.ledger.claim(entry.uid) is not None
+        """Whether there is nothing to plan for a pod that lost the node nominated: kube-scheduler has found one since,
+        or that nomination still stands."""
+        claimed = self.ledger.claim(entry.uid) is not None
+        return entry.stage is Stage.LOST and (claimed or bool(nominated_node(entry.pod)))
 
     def works(self) -> dict[str, Work]:
         """What has to go on in the background, by its name."""
@@ -79,16 +85,22 @@ class Dispatcher:
         """Find those whose node was lost since the last time, and what else waits again."""
         for entry in (*self.backlog.recall(now), *self.backlog.notice_lost(now)):
             self.placer.release(entry.uid)
+        for entry in self.backlog.lost():
+            if nominated_node(entry.pod) and entry.uid not in self._withdrawn:
+                self._withdrawn.add(entry.uid)
+                self.begin(self._withdraw_lost(entry))
 
     def left(self, entry: Entry) -> None:
         """A pod has its node, or is gone."""
         claim = self.ledger.claim(entry.uid)
-        if entry.stage.behind_gate:
-            self.ledger.release(entry.uid)
-        elif entry.node and not entry.lost and (claim is None or claim.node == entry.node):
-            self.counts.honoured += 1
-        elif entry.node:
-            self.counts.fallbacks += 1
+        if claim is not None and claim.state is not ClaimState.RESERVED:
+            self.taken(entry, claim.node)
+        else:
+            self.placer.release(entry.uid)  # Kerf has not bound it: it is gone, or the watch tells what it has
+        if entry.node and not entry.stage.behind_gate:
+            honoured = not entry.lost and (claim is None or claim.node == entry.node)
+            self.counts.honoured += honoured
+            self.counts.fallbacks += not honoured
 
     def check(self, pod: PlanPod) -> None:
         """Raises RequestError with a sentence for the author of a pod that can't be let go."""
@@ -252,8 +264,19 @@ class Dispatcher:
             finally:
                 if entry.stage is Stage.RENOMINATING:
                     entry.stay_lost()
+                    self.changed()
                     self.release(entry)
                     self._read_claims(entry)
+
+    async def _withdraw_lost(self, entry: Entry) -> None:
+        """Take the nomination of a pod that kube-scheduler has refused off it: others are counted out until then."""
+        try:
+            async with self._pods:
+                await self.writer.nominate(entry.pod, "")
+        except ClusterError as error:
+            self._failed("the nomination of pod %s was not withdrawn: %s", entry, error)
+        finally:
+            self._withdrawn.discard(entry.uid)
 
     def _read_claims(self, entry: Entry) -> None:
         """What a pod's claims are now: while it was being written about that was not looked at."""

@@ -114,6 +114,7 @@ class NodeBook(Store[Node]):
         self._on_change = on_change
         self._nodes: dict[str, Node] = {}
         self._version = 0
+        self._version_of: dict[str, int] = {}
         self._kept: tuple[object, _Ground] | None = None
 
     def changed(self, before: Node | None, after: Node | None) -> None:
@@ -126,6 +127,9 @@ class NodeBook(Store[Node]):
             self._nodes.pop(name, None)
         if _facts(known) != _facts(self._nodes.get(name)):
             self._version += 1
+            self._version_of[name] = self._version
+            if name not in self._nodes:
+                del self._version_of[name]
             self._on_change()
 
     def __contains__(self, name: str) -> bool:
@@ -134,6 +138,10 @@ class NodeBook(Store[Node]):
     def get(self, name: str) -> Node | None:
         """A node as it was last told, None where there is none of that name."""
         return self._nodes.get(name)
+
+    def version_of(self, name: str) -> int:
+        """Another number each time that something has changed of a node which a view is made of."""
+        return self._version_of.get(name, 0)
 
     def labels_of(self, name: str) -> Mapping[str, str]:
         """What a node says of itself."""

@@ -18,6 +18,7 @@ from extender.queueing.node_view import NodeBook
 from extender.queueing.options import Options
 from extender.queueing.pods.backlog import Backlog
 from extender.queueing.pods.entries import Entry
+from extender.queueing.refusals import Refusals
 from extender.queueing.running_pods import owners_of
 from extender.scheduling.placer import Placer
 
@@ -42,6 +43,7 @@ class RoundPlanner:
     used: Callable[[], Mapping[str, float]]
     """GPUs in use by namespace."""
     clock: Callable[[], float]
+    refusals: Refusals
     head: Head | None = field(default=None, init=False)
     _keeps_since: float | None = field(default=None, init=False)
     """Since when pods have been passed over for the head; None while none was."""
@@ -66,28 +68,34 @@ class RoundPlanner:
     ) -> tuple[Plan, Batch, tuple[str, ...]]:
         """Plan units in their order on the cluster of this moment: the plan, its pods, and the names of its rows."""
         now, options = self.clock(), self.options
-        batch = self._batch(units)
-        pods = [pod for _, pod in batch]
+        asked = [pod for unit in units for pod in unit.pods]
         cluster = self.ledger.snapshot(now)
         on_way = self.backlog.on_their_way(now)
         closed = self.ledger.rows.closed
-        view = await self.nodes.view(cluster, self.backlog.kinds, pods, on_way, options.reserve_frac, closed)
+        view = await self.nodes.view(cluster, self.backlog.kinds, asked, on_way, options.reserve_frac, closed)
         policies = self.placer.policies_apart()
         if not options.rank_cpu_pods:
             policies = {name: replace(policy, without_gpus=False) for name, policy in policies.items()}
         view = replace(view, policies=policies)
+        await self.refusals.judge(view, units)
+        units = self.refusals.in_turn(units)
+        batch = self._batch(units)
+        view, pods = self.refusals.restrict(view, batch)
+        trials, tried = self.refusals.trials(units, view)
         self._let_head_rest(now)
         waited = [unit for unit in units if now - min(entry.seen for entry in unit.entries) >= options.reserve_after_s]
         rules = Rules(
             quotas=options.quotas,
             used=self.used(),
             held=self.head,
-            reserves=frozenset(unit.key for unit in waited if unit.key not in self._rests),
+            reserves=frozenset(unit.key for unit in waited if unit.key not in self._rests) - trials.keys(),
             rank={unit.key: _rank(unit) for unit in units},
             exempt=frozenset(unit.key for unit in units if any(self._is_exempt(entry) for entry in unit.entries)),
             policy=options.policy,
             limit=window,
             most=limits,
+            trials=trials,
+            tried=tried,
         )
         asks = {pod.alike for pod in pods[:_PLANNED_INLINE]}
         made: Round
@@ -101,7 +109,8 @@ class RoundPlanner:
         self.head = made.head
         self._full = made.plan.num_placed >= window
         self._note_heads(units, made.plan, batch, now)
-        return made.plan, batch, cluster.node_names
+        self.refusals.tried(made.plan, batch)
+        return self.refusals.explained(made.plan, batch), batch, cluster.node_names
 
     def kept_from(self, entry: Entry | None) -> frozenset[str]:
         """Nodes that a pod let go has to leave to the head: it has lost its own, and is behind it in the order."""

@@ -13,7 +13,9 @@ from extender.explain.sentences.words import bounded, named
 from extender.ledger.ledger import Claim, ClaimState
 from extender.planning.wait_reasons import Cause, Code, WaitReason
 
-_BESIDE_ROOM = frozenset({Cause.GANG, Cause.GATE, Cause.QUOTA, Cause.RESERVATION, Cause.CLAIM, Cause.REQUEST})
+_BESIDE_ROOM = frozenset(
+    {Cause.GANG, Cause.GATE, Cause.QUOTA, Cause.RESERVATION, Cause.CLAIM, Cause.REQUEST, Cause.REFUSED}
+)
 _OF_NODES = frozenset({Code.FORBIDDEN, Code.NODES_TOO_SMALL, Code.NODES_BUSY})
 
 
@@ -33,6 +35,8 @@ class Standing:
     """Whether a scheduling gate holds it, and not the queue's."""
     unseen: bool = False
     """Whether nobody has said anything of it yet."""
+    refused: str = ""
+    """The node that kube-scheduler refused it last although it had room, and why; "" for none."""
     ahead: int | None = None
     """Pods that wait in the queue and come before it, None where it does not wait there."""
 
@@ -63,10 +67,12 @@ def why_pending(lacking: Lacking, standing: Standing) -> tuple[str, list[Remedy]
     return bounded(sentence), found
 
 
-def of_claim(claim: Claim) -> str:
-    """Of a pod that has no node yet, and for which GPUs are held."""
+def of_claim(claim: Claim, refused: str = "") -> str:
+    """Of a pod that has no node yet, and for which GPUs are held; `refused` is what kube-scheduler refused it before,
+    with its words."""
     if claim.state is ClaimState.RESERVED:
-        return f"reserved on {named(claim.node)}, not bound yet"
+        before = f"; kube-scheduler refused it before: {refused}" if refused else ""
+        return bounded(f"reserved on {named(claim.node)}, not bound yet{before}")
     return f"being bound to {named(claim.node)}"
 
 
@@ -81,6 +87,8 @@ def _told(lacking: Lacking, standing: Standing) -> tuple[str, list[Remedy]]:
     if why is not None and (why.code.cause in _BESIDE_ROOM or why.code in _OF_NODES):
         room = f"there is room on {nearest.where}, but " if nearest.fits and why.code in _OF_NODES else ""
         found = remedies.of_queue(why)
+        if why.code is Code.REFUSED:
+            found = remedies.of_scheduler(str(why), lacking.pod)
         if why.code is Code.GANG_TOO_LARGE:
             found += [
                 Remedy(Kind.MOVE, "see which running pods could move", f"kerf defrag --for {lacking.pod}"),

@@ -50,7 +50,8 @@ class DirectDispatcher(Dispatcher):
         self._products = Products(self.placer, self.nodes)
         self.settler = Settler(self._direct, self.backlog, self.ledger, self.fence, self.clock, self.changed)
         self.follower = Follower(
-            *(self._direct, self.ledger, self._assignments, self.fence, self.events, self.counts, self.clock)
+            *(self._direct, self.ledger, self._assignments, self.fence, self.events, self.counts, self.clock),
+            taken=self.taken,
         )
         self.mirror.listeners.append(self.follower)
 
@@ -58,15 +59,10 @@ class DirectDispatcher(Dispatcher):
         """Settling what is in doubt, and following those that have left."""
         return {"queue's settler": self.settler.run, "queue's follower": self.follower.run}
 
-    def found_a_node(self, entry: Entry) -> bool:
-        """Whether there is nothing to plan for a pod that was let go: that, or it rests for having been refused again
-        and again."""
-        return super().found_a_node(entry) or self.clock() < entry.rests_until
-
     def take_stock(self, now: float) -> None:
         """Have what was written on pods that kube-scheduler has refused, or does not look at, taken back: they hold it
         until then."""
-        for entry in (*self.backlog.refused(now, _is_news), *self.backlog.unanswered(now)):
+        for entry in (*self.backlog.refused(now), *self.backlog.unanswered(now)):
             entry.doubt(take_back=True)
         for entry in self.backlog.unseen(now):
             entry.doubt()
@@ -195,9 +191,3 @@ class DirectDispatcher(Dispatcher):
         for entry in entries:
             if entry.stage in (Stage.NOMINATING, Stage.OPENING, Stage.RENOMINATING):
                 entry.doubt()
-
-
-def _is_news(entry: Entry) -> bool:
-    """Whether a refusal is of the assignment that is written: that took back what was said before it."""
-    written = bool(entry.num_gpus) and assigned_node(entry.pod) == entry.node
-    return written and len(entry.pod.status.conditions or ()) == 1

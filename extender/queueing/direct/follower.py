@@ -53,6 +53,7 @@ class Follower:
     events: EventRecorder
     counts: Counts
     clock: Callable[[], float]
+    taken: Callable[[Entry, str], None]
     _departed: dict[str, _Departed] = field(default_factory=dict, init=False)
     _elsewhere: dict[str, Pod] = field(default_factory=dict, init=False)
     _unassigned: set[str] = field(default_factory=set, init=False)
@@ -79,7 +80,8 @@ class Follower:
         elif entry.stage in (Stage.GATED, Stage.NOMINATING):
             self.ledger.release(entry.uid)  # shut gates can't be passed: it was deleted
         elif claim is not None or entry.node:
-            self._departed[entry.uid] = _Departed(entry, self.clock())
+            deleted = entry.pod.metadata.deletion_timestamp
+            self._departed[entry.uid] = _Departed(entry, float("-inf") if deleted else self.clock())
 
     def forget(self) -> None:
         """Pods are listed anew, and those with a node, too."""
@@ -100,6 +102,8 @@ class Follower:
             self._elsewhere.pop(uid, None)
 
     def _arrived(self, entry: Entry, node: str | None) -> None:
+        if node:
+            self.taken(entry, node)
         if not entry.node:
             return
         if node != entry.node:
@@ -132,10 +136,11 @@ class Follower:
             return  # the watch has told meanwhile
         if found is not None and found.spec.node_name and not found.finished:
             self.ledger.hold_as_read(found, self.clock())
-        elif found is None or found.finished:
+        elif found is None or found.finished or found.metadata.deletion_timestamp:
+            # One that is to be deleted and has no node gets none any more, however long a finalizer keeps it.
             del self._departed[entry.uid]
             self.ledger.remove_pod(entry.uid)
-            if found is not None:
+            if found is not None and found.spec.node_name:
                 self._arrived(entry, found.spec.node_name)
             elif entry.node:
                 self.counts.fallbacks += 1

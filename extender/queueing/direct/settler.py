@@ -89,7 +89,7 @@ class Settler:
         if is_gated(found):
             entry.settle_shut(found)
         elif entry.node:
-            entry.settle_lost(found, self.clock())
+            entry.settle_lost(found)
         else:
             entry.settle_open(found, self.clock())
         self.backlog.read_again(entry)

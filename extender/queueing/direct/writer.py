@@ -11,7 +11,7 @@ from extender.kube.decoding import Decoder
 from extender.kube.objects import Pod
 from extender.plugins.kerf import ASSIGNMENT, EXPLANATION
 from extender.plugins.registry import plugins
-from extender.queueing.pods.nominations import PLANNED_BY, PLANNED_NODE
+from extender.queueing.pods.nominations import PLANNED_BY, PLANNED_NODE, unsaid
 from extender.queueing.pods.objects import is_gated, other_gates
 from extender.scheduling.binding.marks import read
 from extender.scheduling.placer import PodIdentity
@@ -42,9 +42,7 @@ class DirectWriter:
         """Nominate a node, and write which GPUs of it the pod gets: one write to its status."""
         told = {PLANNED_NODE: node, SKIPPED: None, SKIPPED_COUNT: None}
         annotations = {**_blank(pod), **told, **notes, **assignment}
-        # kube-scheduler does not write a refusal again that is there in the same words: without, the next one is news.
-        unsaid = {"conditions": None} if pod.refusal and len(pod.status.conditions or ()) == 1 else {}
-        return await self._patch(pod, "/status", annotations, status={"nominatedNodeName": node, **unsaid})
+        return await self._patch(pod, "/status", annotations, status={"nominatedNodeName": node, **unsaid(pod)})
 
     async def open(self, pod: Pod, planner: str, kept_to: Mapping[str, Any]) -> Pod | None:
         """Take Kerf's gate off, and write whose plan it is; `kept_to` is what of its spec keeps it to some nodes."""

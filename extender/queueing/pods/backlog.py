@@ -28,6 +28,7 @@ ON_ITS_WAY_S: Final = 30.0
 _SEEN_OPEN_WITHIN_S: Final = 15.0
 _ANSWERED_WITHIN_S: Final = 15.0
 """More than the longest that kube-scheduler lets a pod wait for its next try."""
+_DOUBTED_WITHIN_S: Final = 5.0
 _TRIED_WITHIN_S: Final = 5.0
 """A pod whose ResourceClaims have their devices may be refused by a kube-scheduler that does not know of these yet."""
 _MAX_FAULT: Final = 500
@@ -85,15 +86,16 @@ class Backlog:
         any other pod."""
         return [entry for entry in self.entries.values() if entry.on_its_way(now, ON_ITS_WAY_S)]
 
-    def refused(self, now: float, is_news: Callable[[Entry], bool] = lambda entry: False) -> list[Entry]:
-        """Entries let go whose node was lost: kube-scheduler has refused them.
+    def out(self) -> list[Entry]:
+        """Entries let go, or about to be, of which that was not taken back."""
+        return [entry for entry in self.entries.values() if entry.is_out]
 
-        `is_news`: whether that can't have been said before the last nomination.
-        """
+    def refused(self, now: float) -> list[Entry]:
+        """Entries let go whose node was lost: kube-scheduler has refused them."""
 
         def tried(entry: Entry) -> bool:
             # After a second nomination its word may still be the one from before, and is not written again.
-            return not entry.num_lost or now - entry.opened >= ON_ITS_WAY_S or is_news(entry)
+            return not entry.num_lost or now - entry.opened >= ON_ITS_WAY_S or _is_news(entry)
 
         opened = [entry for entry in self._in(Stage.OPENED) if entry.node and not is_gated(entry.pod)]
         opened = [entry for entry in opened if not _has_its_devices(entry) or now - entry.opened >= _TRIED_WITHIN_S]
@@ -105,18 +107,20 @@ class Backlog:
         return [entry for entry in opened if now - entry.opened >= _SEEN_OPEN_WITHIN_S]
 
     def unanswered(self, now: float) -> list[Entry]:
-        """Entries nominated anew a while ago, of which kube-scheduler has said nothing since.
+        """Entries nominated anew a while ago, of which kube-scheduler has said nothing since; a shorter while ago where
+        it is likely to refuse them.
 
         A nomination does not make it look again at a pod that it refused for want of room. A node that changes does,
         a pod that goes, or a nomination that is taken back; not a nominated pod that is bound elsewhere.
         """
         anew = [entry for entry in self._in(Stage.OPENED) if NOMINATION_LOST in (entry.pod.metadata.annotations or ())]
         silent = [entry for entry in anew if entry.node and not is_gated(entry.pod) and not entry.pod.refusal]
-        return [entry for entry in silent if now - entry.opened >= _ANSWERED_WITHIN_S]
+        within = {True: _DOUBTED_WITHIN_S, False: _ANSWERED_WITHIN_S}
+        return [entry for entry in silent if now - entry.opened >= within[entry.num_refused > 0]]
 
     def notice_lost(self, now: float) -> list[Entry]:
         """Find those whose node was lost since the last time: they wait for another one."""
-        found = self.refused(now)
+        found = [*self.refused(now), *self.unanswered(now)]
         for entry in found:
             entry.lose(entry.node)
             self.read_again(entry)
@@ -198,6 +202,8 @@ class Backlog:
         uid = item.metadata.uid
         known = self.entries.get(uid)
         if item.metadata.deletion_timestamp:
+            if known is not None:
+                known.pod = item
             self._drop(uid)
         elif known is None:
             let_go = planned_node(item) and (nominated_node(item) or item.refusal or assigned_node(item))
@@ -211,7 +217,14 @@ class Backlog:
         elif is_gated(item):
             if known.stage.behind_gate:  # else it is from before Kerf has opened it
                 self._update(known, item)
+        elif known.stage is Stage.LOST:
+            gone = nominated_node(known.pod) and not nominated_node(item)
+            self._update(known, item)
+            if gone:  # it waited for that
+                self._changed()
         else:
+            if item.refusal and not known.pod.refusal:
+                self._changed()  # what is kept for it is others'
             known.pod = item  # opened by Kerf a moment ago, or by somebody else
             if known.stage is Stage.GATED:
                 self._find_open(known)
@@ -286,6 +299,12 @@ def _has_its_devices(entry: Entry) -> bool:
     """Whether a pod names ResourceClaims, and all of them have devices: kube-scheduler takes these away from one that
     can't be had where they are."""
     return bool(claim_keys(entry.pod)) and entry.planned is not None and not entry.planned.claims
+
+
+def _is_news(entry: Entry) -> bool:
+    """Whether a refusal came after the last nomination: that took back what was said before, and counts losses."""
+    told = (entry.pod.metadata.annotations or {}).get(NOMINATION_LOST, "")
+    return told.startswith(f"{entry.num_lost}. ") and len(entry.pod.status.conditions or ()) == 1
 
 
 def _was_left(pod: Pod) -> bool:

@@ -15,8 +15,6 @@ from extender.queueing.pods.nominations import nominated_node, planned_node
 from extender.queueing.pods.objects import is_gated
 
 _MAX_NODE_NAME: Final = 253
-_FIRST_REST_S: Final = 0.5
-_MAX_REST_S: Final = 60.0
 
 
 class Stage(Enum):
@@ -103,8 +101,20 @@ class Entry:
     """That node and why it was not to be had, until it is nominated anew."""
     num_lost: int = 0
     """How often that has happened."""
-    rests_until: float = float("-inf")
-    """Monotonic time before which it is not planned: kube-scheduler sees something that Kerf does not."""
+    unjudged: str = ""
+    """The node lost last, until a plan tells whether it had room."""
+    num_refused: int = 0
+    """How often kube-scheduler has refused it a node that had room by all that plans know."""
+    refused: str = ""
+    """That node, the last one, and kube-scheduler's words."""
+    refused_as: str = ""
+    """What it asked then, as `Refusals` tells kinds of pods apart."""
+    kind: tuple[PlanPod, str] | None = None
+    """The same of what it asks now, and of which `planned` that was worked out."""
+    suspect: bool = False
+    """Whether that has happened, or may have: it was let go by a Kerf before this one, and then refused."""
+    found: bool = False
+    """Whether its gate was found open, and it was not nominated since."""
     take_back: bool = False
     """Whether its nomination is to be taken back, unsettled as it is, even if it stands."""
     skips: Skips = field(default_factory=Skips)
@@ -159,6 +169,11 @@ class Entry:
         """Whether it was let go for a node longer ago, and has none yet."""
         return self.stage is Stage.OPENED and bool(self.node) and now - self.opened >= within_s
 
+    @property
+    def is_out(self) -> bool:
+        """Whether Kerf has let it go, or is about to, and has not taken that back: it may have a node at any time."""
+        return not self.stage.waits and (bool(self.node) or (self.stage is Stage.OPENED and self.by_kerf))
+
     def reserve(self, node: str) -> None:
         """It is planned, and its GPUs are reserved: the node is to be written."""
         self._enter(Stage.RENOMINATING if self.stage is Stage.LOST else Stage.NOMINATING, Stage.GATED, Stage.LOST)
@@ -168,7 +183,7 @@ class Entry:
     def open(self, now: float, *, by_kerf: bool = True) -> None:
         """Its gate is to be opened."""
         self._enter(Stage.OPENING, Stage.GATED, Stage.NOMINATING)
-        self.opened, self.by_kerf = now, by_kerf
+        self.opened, self.by_kerf, self.found = now, by_kerf, False
 
     def was_opened(self) -> None:
         """That was done."""
@@ -192,7 +207,7 @@ class Entry:
         that the pod waits for a plan as one behind the gate does, and holds nothing meanwhile.
         """
         self._enter(Stage.OPENED, Stage.GATED)
-        self.opened, self.node = now, nominated_node(self.pod)
+        self.opened, self.node, self.found = now, nominated_node(self.pod), True
         self.by_kerf = bool(self.node)
         if not self.node and (planned := planned_node(self.pod)) and self.pod.refusal:
             self.lose(planned[:_MAX_NODE_NAME])
@@ -200,12 +215,28 @@ class Entry:
     def lose(self, node: str) -> None:
         """kube-scheduler has refused it the node it was let go for, and all others."""
         self._enter(Stage.LOST, Stage.OPENED)
-        self.lost, self.num_lost = f"{node}: {self.pod.refusal}", self.num_lost + 1
+        self._lose(node)
+
+    def _lose(self, node: str) -> None:
+        said = self.pod.refusal or self.refused.partition(": ")[2] or "kube-scheduler did not take it"
+        self.lost = f"{node}: {said}"
+        self.num_lost, self.unjudged = self.num_lost + 1, node
+        self.suspect |= self.found
+
+    def judge(self, *, had_room: bool) -> None:
+        """Whether the node that it lost last had room is known."""
+        if had_room:
+            self.num_refused, self.refused, self.suspect = self.num_refused + 1, self.lost, True
+        self.unjudged = ""
+
+    def forgive(self) -> None:
+        """What was refused was another request than it makes now."""
+        self.num_refused, self.refused, self.suspect, self.unjudged = 0, "", False, ""
 
     def renominated(self, now: float) -> None:
         """Its next node is written."""
         self._enter(Stage.OPENED, Stage.RENOMINATING)
-        self.opened, self.by_kerf, self.lost = now, True, ""
+        self.opened, self.by_kerf, self.lost, self.found = now, True, "", False
         self.skips.reason = self.skips.written = None
 
     def stay_lost(self) -> None:
@@ -235,15 +266,12 @@ class Entry:
         self._enter(Stage.GATED, Stage.UNSETTLED)
         self.pod, self.node, self.by_kerf = pod, "", False
 
-    def settle_lost(self, pod: Pod, now: float) -> None:
-        """Its gate is open, and nothing of a node is written on it any more. From the second time on it rests."""
+    def settle_lost(self, pod: Pod) -> None:
+        """Its gate is open, and nothing of a node is written on it any more."""
         self._enter(Stage.LOST, Stage.UNSETTLED)
         self.pod = pod
         if not self.lost:
-            self.lost = f"{self.node}: {pod.refusal or 'kube-scheduler did not take it'}"
-            self.num_lost += 1
-            if self.num_lost > 1:
-                self.rests_until = now + min(_FIRST_REST_S * 2.0 ** min(self.num_lost - 2, 16), _MAX_REST_S)
+            self._lose(self.node)
 
     def give_up(self) -> None:
         """It has lost its node and is kube-scheduler's from now on."""

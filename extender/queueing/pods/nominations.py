@@ -53,6 +53,12 @@ def nominated_node(pod: Pod) -> str:
     return planned if planned == pod.status.nominated_node_name else ""
 
 
+def unsaid(pod: Pod) -> dict[str, Any]:
+    """What takes a refusal off a pod's status, where that says nothing else: kube-scheduler does not write one again
+    that is there in the same words, so without it the next one is news."""
+    return {"conditions": None} if pod.refusal and len(pod.status.conditions or ()) == 1 else {}
+
+
 def written_by_author(annotations: Mapping[str, str] | None) -> dict[str, str]:
     """Annotations without what Kerf writes on a pod while it waits."""
     return {key: value for key, value in (annotations or {}).items() if key not in (SKIPPED, SKIPPED_COUNT)}
@@ -73,12 +79,14 @@ class PodWriter:
         return await self._patch(pod, "/status", _body(pod, status={"nominatedNodeName": node or None}))
 
     async def nominate_anew(self, pod: Pod, node: str, lost: str) -> bool:
-        """Nominate a node for a pod that was let go, and write why; whether the pod is still there.
+        """Nominate a node for a pod that was let go, and write why; whether the pod is still there, and as it is known.
 
         In one write: it is the change of an annotation that makes kube-scheduler ask again.
         """
         notes = {PLANNED_NODE: node, NOMINATION_LOST: lost[:_MAX_TEXT], SKIPPED: None, SKIPPED_COUNT: None}
-        return await self._patch(pod, "/status", _body(pod, notes, status={"nominatedNodeName": node}))
+        body = _body(pod, notes, status={"nominatedNodeName": node, **unsaid(pod)})
+        body["metadata"]["resourceVersion"] = pod.metadata.resource_version or None
+        return await self._patch(pod, "/status", body)
 
     async def open(self, pod: Pod, node: str, planner: str, domain: Mapping[str, str] | None = None) -> bool:
         """Take Kerf's gate off, and write why; whether the pod is still there.

@@ -25,7 +25,7 @@ TRANSITIONS: dict[str, tuple[Callable[[Entry], None], dict[Stage, Stage]]] = {
     ),
     "settle_open": (lambda entry: entry.settle_open(entry.pod, 1.0), {UNSETTLED: OPENED}),
     "settle_shut": (lambda entry: entry.settle_shut(entry.pod), {UNSETTLED: GATED}),
-    "settle_lost": (lambda entry: entry.settle_lost(entry.pod, 1.0), {UNSETTLED: LOST}),
+    "settle_lost": (lambda entry: entry.settle_lost(entry.pod), {UNSETTLED: LOST}),
     "give_up": (lambda entry: entry.give_up(), {LOST: OPENED}),
 }
 

@@ -1,0 +1,349 @@
+"""Nodes that kube-scheduler has refused to pods although they had room by all that plans know.
+
+What for need not be known here: a resource that plans don't count, a volume, a rule of another plugin or extender. Such
+a node is ruled out for pods of the same owner that ask for the same, for a time that doubles with each refusal. It is
+tried before its time once a pod has left it, and forgotten once the node has changed.
+
+Who was refused comes after all others, keeps no node from them, and all of them together hold `MOST_HELD` of the
+cluster at most, or what one pod or gang of them holds where that is more. Pods like them that were not tried yet are
+tried as few at a time, and so are all pods of a namespace of which kube-scheduler refuses one after the other, until it
+takes one of them.
+
+Nothing of this is written down. A Kerf that starts learns it anew, and takes those that were refused before it as
+refused.
+"""
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from extender.core.clusters import Cluster, Mask
+from extender.core.resources.requests import GpuRequest
+from extender.core.texts import printable
+from extender.kube.background import give_way
+from extender.ledger.ledger import ClaimState, Ledger
+from extender.planning.plan_state import PlanState
+from extender.planning.plans import ANYWHERE, Plan, PlanPod, View
+from extender.planning.rounds import MOST_HELD, Trial
+from extender.planning.wait_reasons import FOR_WANT_OF_ROOM, Code, WaitReason
+from extender.queueing.gangs import Unit
+from extender.queueing.last_turns import LastTurns
+from extender.queueing.node_view import NodeBook
+from extender.queueing.pods.backlog import ON_ITS_WAY_S, Backlog
+from extender.queueing.pods.entries import Entry, Stage
+from extender.scheduling.fair_cache import FairCache
+from extender.scheduling.placer import PodIdentity
+
+FIRST_S: Final = 1.0
+"""How long a node is ruled out after its first refusal."""
+MOST_S: Final = 60.0
+"""How long at most: what kept a pod off may have passed, and nobody tells."""
+_MAX_RULED_OUT: Final = 50_000
+"""Nodes of all kinds of pods together that are remembered."""
+_MAX_NAMESPACES: Final = 10_000
+_STREAK: Final = 3
+"""Pods refused in a row after which a namespace's pods are tried one at a time."""
+_FIRST_PAUSE_S: Final = 0.5
+_MOST_PAUSE_S: Final = 10.0
+"""From one try of such a namespace to the next."""
+_OF_REFUSED: Final = ""
+"""Whose budget that of pods that were refused is: no namespace's."""
+_MAX_WORDS: Final = 400
+_PORTION: Final = 8
+
+_encode: Final = msgspec.json.Encoder(order="sorted").encode
+
+
+@dataclass(slots=True)
+class _RuledOut:
+    """A node for pods of one kind."""
+
+    version: int
+    """Of the node, as `NodeBook` counts."""
+    times: int = 0
+    since: float = float("-inf")
+    """Monotonic time of the last refusal."""
+    num_left: int = 0
+    """Pods that had left the node by then."""
+
+    @property
+    def for_s(self) -> float:
+        """How long it is ruled out."""
+        return _growing(FIRST_S, self.times, MOST_S)
+
+
+@dataclass(slots=True)
+class _Kind:
+    """Pods of one owner that ask for the same."""
+
+    nodes: dict[str, _RuledOut] = field(default_factory=dict)
+    last: tuple[str, str] = "", ""
+    """The node refused last, and kube-scheduler's words."""
+    doubtful: bool = True
+    """Whether kube-scheduler has taken none of them since it refused one."""
+
+
+@dataclass(slots=True)
+class _Streak:
+    """Pods of a namespace that were refused, one after the other."""
+
+    length: int = 0
+    until: float = float("-inf")
+    """Monotonic time before which none of them is tried."""
+
+
+@dataclass(eq=False)
+class Refusals:
+    """What kube-scheduler refuses, and what follows from it for the next plan."""
+
+    backlog: Backlog
+    ledger: Ledger
+    nodes: NodeBook
+    clock: Callable[[], float]
+    tell: Callable[[Entry, str], None]
+    """Tells people of a pod in a sentence."""
+    _kinds: FairCache[_Kind] = field(default_factory=lambda: FairCache(_MAX_RULED_OUT), init=False)
+    _streaks: OrderedDict[str, _Streak] = field(default_factory=OrderedDict, init=False)
+    _turns: LastTurns = field(default_factory=lambda: LastTurns(_MAX_NAMESPACES), init=False)
+
+    async def judge(self, view: View, units: Sequence[Unit]) -> None:
+        """Find out which of those that have lost their nodes since the last plan were refused nodes with room.
+
+        In portions: thousands may ask for something else each.
+        """
+        lost = [
+            (entry, entry.planned)
+            for unit in units
+            for entry in unit.entries
+            if entry.unjudged
+            and entry.planned is not None
+            and (entry.pod.refusal or entry.num_refused)  # else kube-scheduler has not answered yet
+        ]
+        if not lost:
+            return
+        state = PlanState(view, [pod for _, pod in lost])
+        for position, (entry, pod) in enumerate(lost):
+            node, row = entry.unjudged, view.cluster.row_of.get(entry.unjudged)
+            searched = pod.gpus is not None and pod.gpus.devices is not None  # which takes as long as its author wants
+            had_room = row is not None and (searched or state.has_room(position, row))
+            entry.judge(had_room=had_room)
+            if had_room:
+                self._remember(entry, node)
+            if position % _PORTION == _PORTION - 1:
+                await give_way()
+
+    def in_turn(self, units: Sequence[Unit]) -> list[Unit]:
+        """The units, those that were refused after all others: namespaces in turn, who was refused least first."""
+        for unit in units:
+            for entry in unit.entries:
+                if entry.num_refused and entry.refused_as != self._kind_of(entry):
+                    entry.forgive()
+        refused = [unit for unit in units if any(entry.num_refused for entry in unit.entries)]
+        if not refused:
+            return list(units)
+        last = set(map(id, refused))
+        refused.sort(
+            key=lambda unit: (self._turns.of(unit.namespace), max(entry.num_refused for entry in unit.entries))
+        )
+        return [unit for unit in units if id(unit) not in last] + refused
+
+    def restrict(self, view: View, batch: Sequence[tuple[Entry, PlanPod]]) -> tuple[View, list[PlanPod]]:
+        """The view and the pods with what is ruled out for them, each kind of pods as a kind of its own."""
+        pods = [pod for _, pod in batch]
+        if not len(self._kinds):
+            return view, pods
+        rows: dict[tuple[int, frozenset[str]], int] = {}
+        masks: list[Mask] = []
+        ruled_out: dict[str, frozenset[str]] = {}
+        for position, (entry, pod) in enumerate(batch):
+            name = self._kind_of(entry)
+            if name not in ruled_out:
+                ruled_out[name] = self._ruled_out(name)
+            if not (nodes := ruled_out[name]):
+                continue
+            key = pod.kind, nodes
+            if key not in rows:
+                rows[key] = len(view.allowed) + len(masks)
+                masks.append(view.allowed[pod.kind].copy())
+                masks[-1][[row for node in nodes if (row := view.cluster.row_of.get(node)) is not None]] = False
+            pods[position] = replace(pod, kind=rows[key])
+        return (replace(view, allowed=np.vstack((view.allowed, *masks))) if masks else view), pods
+
+    def trials(self, units: Sequence[Unit], view: View) -> tuple[dict[str, Trial], dict[str, float]]:
+        """Units that kube-scheduler may well refuse, by their keys, and what part of the cluster those hold by now with
+        whom they share a budget."""
+        now, found = self.clock(), {}
+        for unit in units:
+            budget = self._budget_of(unit)
+            if budget is not None:
+                why = Code.ON_TRIAL.reason(namespace=unit.namespace)
+                found[unit.key] = Trial(budget, _part(view, [(pod, pod.num_gpus) for pod in unit.pods]), why)
+        if not found:
+            return {}, {}
+        held: Counter[str] = Counter()
+        for entry in self.backlog.entries.values():
+            if entry.planned is not None and self._holds(entry, now):
+                held[_OF_REFUSED if entry.suspect else entry.namespace] += _part(
+                    view, [(entry.planned, self._gpus_of(entry))]
+                )
+        paused = {name: float("inf") for name, streak in self._streaks.items() if now < streak.until}
+        return found, dict(held) | paused
+
+    def explained(self, plan: Plan, batch: Sequence[tuple[Entry, PlanPod]]) -> Plan:
+        """A plan that says of pods without a node what kube-scheduler says, where that is what keeps them waiting."""
+        said: dict[int, WaitReason] = {}
+        for position, why in plan.unassigned.items():
+            entry, _ = batch[position]
+            if why.code in FOR_WANT_OF_ROOM or why.code is Code.ON_TRIAL:
+                if entry.num_refused:
+                    node, _, words = entry.refused.partition(": ")
+                    said[position] = _refused("it", node, entry.pod.refusal or words)
+                elif len(self._kinds) and plan.pods[position].kind != batch[position][1].kind:
+                    kind = self._kinds.get(self._kind_of(entry))
+                    if kind is not None:
+                        said[position] = _refused("pods like it", *kind.last)
+        return replace(plan, unassigned={**plan.unassigned, **said}) if said else plan
+
+    def tried(self, plan: Plan, batch: Sequence[tuple[Entry, PlanPod]]) -> None:
+        """A plan lets some go that were refused before: it was their namespaces' turn."""
+        for (entry, _), row in zip(batch, plan.rows, strict=True):
+            if row >= 0 and entry.num_refused:
+                self._turns.take(entry.namespace, self.clock())
+
+    def excess(self, pod: PodIdentity, request: GpuRequest, snapshot: Callable[[], Cluster]) -> str:
+        """Why a pod that was refused before gets no GPUs now that kube-scheduler asks about it again, "" where it may:
+        what others that were refused have reserved is all that such pods may hold."""
+        entry = self.backlog.entries.get(pod.uid)
+        if entry is None or not entry.suspect or entry.stage is not Stage.LOST:
+            return ""
+        held = sum(
+            self._gpus_of(other)
+            for other in self.backlog.entries.values()
+            if other.suspect and other is not entry and self._is_reserved(other.uid)
+        )
+        if not held or held + max(request.count, 1) <= MOST_HELD * _num_gpus(snapshot()):
+            return ""
+        return f"kube-scheduler refused it {entry.refused or entry.lost}; others that it refused are tried first"
+
+    def taken(self, entry: Entry, node: str) -> None:
+        """kube-scheduler has found a pod a node."""
+        self._streaks.pop(entry.namespace, None)
+        if len(self._kinds) and entry.planned is not None:
+            kind = self._kinds.get(self._kind_of(entry))
+            if kind is not None:
+                kind.doubtful = False
+                kind.nodes.pop(node, None)
+
+    def forget_old(self) -> None:
+        """Forget what was long ago, and is ruled out no more."""
+        self._kinds.expire(self.clock() - 10 * MOST_S)
+
+    def _remember(self, entry: Entry, node: str) -> None:
+        now, name = self.clock(), self._kind_of(entry)
+        entry.refused_as = name
+        kind = self._kinds.get(name) or _Kind()
+        version = self.nodes.version_of(node)
+        known = kind.nodes.get(node)
+        if known is None or known.version != version:
+            known = kind.nodes[node] = _RuledOut(version)
+        known.times, known.since, known.num_left = known.times + 1, now, self.ledger.num_left[node]
+        words = entry.refused.partition(": ")[2][:_MAX_WORDS]
+        kind.last, kind.doubtful = (node, words), True
+        self._kinds.put(entry.namespace, name, kind, now, weight=len(kind.nodes))
+        if entry.num_refused == 1:
+            self._lengthen_streak(entry.namespace, now)
+        ruled_out = f"which is ruled out for {known.for_s:g} s"
+        self.tell(entry, printable(f"kube-scheduler refused node {node}, {ruled_out}: {words}"))
+
+    def _lengthen_streak(self, namespace: str, now: float) -> None:
+        """One more pod of a namespace was refused."""
+        streak = self._streaks.setdefault(namespace, _Streak())
+        streak.length += 1
+        if streak.length >= _STREAK:
+            streak.until = now + _growing(_FIRST_PAUSE_S, streak.length - _STREAK + 1, _MOST_PAUSE_S)
+        self._streaks.move_to_end(namespace)
+        if len(self._streaks) > _MAX_NAMESPACES:
+            self._streaks.popitem(last=False)
+
+    def _ruled_out(self, name: str) -> frozenset[str]:
+        """The nodes that are ruled out for a kind of pods now."""
+        kind, now = self._kinds.get(name), self.clock()
+        if kind is None:
+            return frozenset()
+        for node in [node for node, one in kind.nodes.items() if one.version != self.nodes.version_of(node)]:
+            del kind.nodes[node]
+        return frozenset(
+            node
+            for node, one in kind.nodes.items()
+            if now - one.since < (FIRST_S if self.ledger.num_left[node] != one.num_left else one.for_s)
+        )
+
+    def _budget_of(self, unit: Unit) -> str | None:
+        """With whom a unit shares what it may hold, None where that is not bounded here."""
+        if any(entry.suspect for entry in unit.entries):
+            return _OF_REFUSED
+        streak = self._streaks.get(unit.namespace)
+        if streak is not None and streak.length >= _STREAK:
+            return unit.namespace
+        if len(self._kinds):
+            kinds = (self._kinds.get(self._kind_of(entry)) for entry in unit.entries)
+            if any(kind is not None and kind.doubtful for kind in kinds):
+                return unit.namespace
+        return None
+
+    def _holds(self, entry: Entry, now: float) -> bool:
+        """Whether something is kept for a pod that has no node yet."""
+        if not entry.suspect:
+            return entry.on_its_way(now, ON_ITS_WAY_S)
+        return (bool(entry.node) and not entry.stage.waits) or self._is_reserved(entry.uid)
+
+    def _is_reserved(self, uid: str) -> bool:
+        claim = self.ledger.claim(uid)
+        return claim is not None and claim.state is ClaimState.RESERVED
+
+    def _gpus_of(self, entry: Entry) -> int:
+        claim = self.ledger.claim(entry.uid)
+        return max(entry.num_gpus, claim.holding.units if claim is not None else 0)
+
+    def _kind_of(self, entry: Entry) -> str:
+        """Equal for pods of one owner that ask for the same; of those without an owner, in one namespace.
+
+        What Kerf itself writes into a pod as it lets it go, a domain or a product, makes it no other one.
+        """
+        planned, spec = entry.planned, entry.pod.spec
+        if planned is None:
+            return entry.uid
+        if entry.kind is None or entry.kind[0] is not planned:
+            owner = entry.pod.metadata.controller
+            own = None if owner else (spec.node_selector or None, spec.affinity)
+            said = _encode((spec.tolerations or None, own)).decode()
+            asked = replace(planned, kind=ANYWHERE).alike
+            entry.kind = planned, f"{entry.namespace}/{owner.uid if owner else ''} {asked!r} {said}"
+        return entry.kind[1]
+
+
+def _refused(whom: str, node: str, words: str) -> WaitReason:
+    return Code.REFUSED.reason(whom=whom, node=node, words=printable(words[:_MAX_WORDS]))
+
+
+def _part(view: View, pods: Sequence[tuple[PlanPod, int]]) -> float:
+    """What part of the cluster pods take, each given with its number of GPUs: of its GPUs, CPU or memory, whichever
+    they take most of."""
+    taken = (
+        (sum(gpus for _, gpus in pods), _num_gpus(view.cluster)),
+        (sum(pod.cpu_milli for pod, _ in pods), int(view.cpu_allocatable_milli.sum())),
+        (sum(pod.memory_mib for pod, _ in pods), int(view.memory_allocatable_mib.sum())),
+    )
+    return max([amount / total for amount, total in taken if total], default=0.0)
+
+
+def _num_gpus(cluster: Cluster) -> int:
+    return int((cluster.gpu_model >= 0).sum())
+
+
+def _growing(first_s: float, times: int, most_s: float) -> float:
+    return float(min(first_s * 2.0 ** min(times - 1, 16), most_s))
