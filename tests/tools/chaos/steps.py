@@ -25,7 +25,7 @@ _EDIT_WITHIN_S = 4.0
 _WITHOUT_KERF_WITHIN_S = 20.0
 """How long kube-scheduler may take for pods without GPUs while Kerf is gone: machines are busy."""
 _REFUSED_WITHIN_S = 20.0
-"""A pod that kube-scheduler has not seen so long after the storm began is waited for no longer."""
+"""A pod that nobody has refused so long after the storm began is waited for no longer."""
 _STRATEGIC = "application/strategic-merge-patch+json"
 _NUM_FORGED_MARKS = 20
 _NUM_CPU_PODS = 4
@@ -198,9 +198,9 @@ class Steps:
     # Refusals
 
     def _meet_obstacle(self, fault: Fault) -> bool:
-        """Its pods come by themselves: it takes effect when kube-scheduler has refused the first."""
+        """Its pods come by themselves: it takes effect when kube-scheduler has refused the first, or Kerf keeps it."""
         found = self._found(fault.target)
-        refused = found is not None and checker.refused(found)
+        refused = found is not None and (checker.refused(found) or bool(checker.reason_of(found)))
         self.counts[fault.kind] += refused
         return refused or self._now_s() > _REFUSED_WITHIN_S
 
