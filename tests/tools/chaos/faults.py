@@ -197,7 +197,7 @@ class Kind(StrEnum):
     REFUSED_BEHIND = "refused-behind"
     """Pods that an extender behind Kerf refuses on all nodes, always."""
     NODE_REFUSED_BEHIND = "node-refused-behind"
-    """An extender behind Kerf refuses a node and those whose names end as its does, or all, to everybody for a while."""
+    """An extender behind Kerf refuses nodes whose names end alike, or all, to everybody for a while."""
     RESIZE_PENDING = "resize-pending"
     """A pod that runs is made smaller in place, and has its CPUs until its kubelet has done so."""
     LEFT_BY_GPUSHARE = "left-by-gpushare"
