@@ -24,7 +24,7 @@ _EDIT_WITHIN_S = 4.0
 """A pod that has no node so long after its edit was due is left alone."""
 _WITHOUT_KERF_WITHIN_S = 20.0
 """How long kube-scheduler may take for pods without GPUs while Kerf is gone: machines are busy."""
-_REFUSED_WITHIN_S = 20.0
+_REFUSED_WITHIN_S = 60.0
 """A pod that nobody has refused so long after the storm began is waited for no longer."""
 _STRATEGIC = "application/strategic-merge-patch+json"
 _NUM_FORGED_MARKS = 20
