@@ -194,7 +194,7 @@ class Steps:
     # Refusals
 
     def count_obstacles(self) -> None:
-        """Their pods have come by themselves: one took effect where kube-scheduler refused its first, or Kerf kept it."""
+        """Their pods come by themselves: one took effect where the first of them is refused, or kept by Kerf."""
         for fault in self._plan.faults:
             found = self._found(fault.target) if fault.kind in faults.OBSTACLES else None
             if found is not None and not found["spec"].get("nodeName") and checker.reason_of(found):
