@@ -254,13 +254,14 @@ def in_part(pods: Iterable[Manifest]) -> list[Violation]:
 
 
 def reason_of(pod: Manifest) -> str:
-    """Why a pod is pending, "" when nobody has said; behind the gate, in Kerf's words."""
+    """Why a pod is pending, "" when nobody has said; behind the gate, and while one is tried again, in Kerf's words."""
+    annotations = pod["metadata"].get("annotations") or {}
     if gated(pod):
-        return str((pod["metadata"].get("annotations") or {}).get("kerf.dev/skipped", ""))
+        return str(annotations.get("kerf.dev/skipped", ""))
     for condition in pod.get("status", {}).get("conditions", []):
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             return str(condition.get("message", ""))
-    return ""
+    return str(annotations.get("kerf.dev/nomination-lost", ""))
 
 
 def gated(pod: Manifest) -> bool:

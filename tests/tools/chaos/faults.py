@@ -197,7 +197,7 @@ class Kind(StrEnum):
     REFUSED_BEHIND = "refused-behind"
     """Pods that an extender behind Kerf refuses on all nodes, always."""
     NODE_REFUSED_BEHIND = "node-refused-behind"
-    """An extender behind Kerf refuses a node, or all of them, to everybody for a while."""
+    """An extender behind Kerf refuses nodes whose names end alike, or all, to everybody for a while."""
     RESIZE_PENDING = "resize-pending"
     """A pod that runs is made smaller in place, and has its CPUs until its kubelet has done so."""
     LEFT_BY_GPUSHARE = "left-by-gpushare"
@@ -277,7 +277,7 @@ USERS = (
 OBJECTS = (
     *USERS,
     *DEVICES,
-    *(*OBSTACLES, *LEFTOVERS, Kind.RESIZE_PENDING),
+    *(*LEFTOVERS, Kind.RESIZE_PENDING),
     *(Kind.NODE_DELETED, Kind.NODE_SHRUNK, Kind.POD_DELETED, Kind.POD_RECREATED, Kind.POD_TERMINATING),
     *(*EDITS, *HOSTILE, Kind.MIRROR_DELETED, Kind.GANG_CYCLES, Kind.KERF_GONE),
 )
@@ -286,7 +286,7 @@ RESTARTS = {Kind.API_SERVER_RESTART: "kube-apiserver", Kind.ETCD_RESTART: "etcd"
 """Faults of the control plane, with the process that they end."""
 FOR_GOOD = (Kind.POD_DELETED, Kind.POD_TERMINATING)
 """Faults after which a pod does not come again."""
-APART = frozenset((*OBJECTS, *RESTARTS, Kind.LATENCY, Kind.UNREACHABLE, Kind.NODE_REFUSED_BEHIND))
+APART = frozenset((*OBJECTS, *RESTARTS, Kind.LATENCY, Kind.UNREACHABLE, *OBSTACLES, Kind.NODE_REFUSED_BEHIND))
 """Faults that do not wait for something to happen to."""
 
 _LASTING_S = {

@@ -177,6 +177,7 @@ class Run:
         self._sample()
         self._wait_for_none(self._unsettled, _CALM_WITHIN_S)  # gangs that were given up meanwhile are made anew
         self._watch_refused(began)
+        self._steps.count_obstacles()
         wait_until(self._all_is_seen, 30.0, "the witness has seen all")
         nodes, held = self._seen()
         self._violations |= loop.call(lambda: dict(cluster.witness.seen.violations))

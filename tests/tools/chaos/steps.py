@@ -24,8 +24,6 @@ _EDIT_WITHIN_S = 4.0
 """A pod that has no node so long after its edit was due is left alone."""
 _WITHOUT_KERF_WITHIN_S = 20.0
 """How long kube-scheduler may take for pods without GPUs while Kerf is gone: machines are busy."""
-_REFUSED_WITHIN_S = 20.0
-"""A pod that kube-scheduler has not seen so long after the storm began is waited for no longer."""
 _STRATEGIC = "application/strategic-merge-patch+json"
 _NUM_FORGED_MARKS = 20
 _NUM_CPU_PODS = 4
@@ -95,8 +93,6 @@ class Steps:
             return lambda: self._edit(fault)
         if fault.kind in faults.HOSTILE and fault.kind is not Kind.MARKS_FORGED:
             return lambda: self._create_hostile(fault)
-        if fault.kind in faults.OBSTACLES:
-            return lambda: self._meet_obstacle(fault)
         if fault.kind in faults.LEFTOVERS:
             return lambda: self._leave_behind(fault)
         return {
@@ -197,12 +193,12 @@ class Steps:
 
     # Refusals
 
-    def _meet_obstacle(self, fault: Fault) -> bool:
-        """Its pods come by themselves: it takes effect when kube-scheduler has refused the first."""
-        found = self._found(fault.target)
-        refused = found is not None and checker.refused(found)
-        self.counts[fault.kind] += refused
-        return refused or self._now_s() > _REFUSED_WITHIN_S
+    def count_obstacles(self) -> None:
+        """Their pods come by themselves: one took effect where the first of them is refused, or kept by Kerf."""
+        for fault in self._plan.faults:
+            found = self._found(fault.target) if fault.kind in faults.OBSTACLES else None
+            if found is not None and not found["spec"].get("nodeName") and checker.reason_of(found):
+                self.counts[fault.kind] += 1
 
     def _leave_behind(self, fault: Fault) -> bool:
         written, status = of_refusals.leftovers(fault.kind, self._nodes[fault.target])

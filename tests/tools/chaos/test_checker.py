@@ -153,6 +153,7 @@ def test_a_lost_pod_is_found() -> None:
 def test_a_pod_without_node_and_reason_is_found() -> None:
     assert promises(checker.unexplained([pending("a", reason="")])) == ["bound, or pending with a reason"]
     assert checker.unexplained([pending("a"), bound("b", "0")]) == []
+    assert checker.unexplained([pending("a", reason="", nomination_lost="2. n: no room")]) == []  # it is tried again
 
 
 @pytest.mark.parametrize(

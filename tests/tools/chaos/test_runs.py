@@ -170,19 +170,18 @@ def test_leftovers_are_written_on_a_node(kind: Kind, path: str, part: str) -> No
     assert part in json.dumps(body)
 
 
-def test_an_obstacle_takes_effect_when_kube_scheduler_has_refused_its_first_pod() -> None:
-    cluster, now = NotingCluster(), 0.0
-    steps = Steps(cast(Cluster, cluster), PLAN, lambda: now)
-    step = steps.fault(Fault(Kind.UNKNOWN_RESOURCE, 0.0, target="a"))
+def test_an_obstacle_took_effect_where_its_first_pod_waits_and_somebody_says_why() -> None:
+    cluster = NotingCluster()
+    plan = replace(PLAN, faults=(Fault(Kind.UNKNOWN_RESOURCE, 0.0, target="a"),))
     waiting: dict[str, Any] = {"metadata": {"name": "a", "uid": "a"}, "spec": {"containers": []}, "status": {}}
-    cluster.witness.seen.pods["a"] = waiting
-    assert (step(), steps.counts[Kind.UNKNOWN_RESOURCE]) == (False, 0)
-    refused = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-    cluster.witness.seen.pods["a"] = waiting | {"status": {"conditions": [refused]}}
-    assert (step(), steps.counts[Kind.UNKNOWN_RESOURCE]) == (True, 1)
-    cluster.witness.seen.pods.clear()
-    now = 60.0
-    assert (step(), steps.counts[Kind.UNKNOWN_RESOURCE]) == (True, 1)
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no"}
+    refused = waiting | {"status": {"conditions": [condition]}}
+    placed = refused | {"spec": {"containers": [], "nodeName": "n"}}
+    for found, number in ((None, 0), (waiting, 0), (placed, 0), (refused, 1)):
+        cluster.witness.seen.pods = {"a": found} if found else {}
+        steps = Steps(cast(Cluster, cluster), plan, lambda: 0.0)
+        steps.count_obstacles()
+        assert steps.counts[Kind.UNKNOWN_RESOURCE] == number
 
 
 class MirrorCluster(Planted):

@@ -29,13 +29,9 @@ def with_refusals(plan: Plan, without: Collection[Kind] = ()) -> Plan:
     free = [node.name for node in plan.nodes if node.name not in {pod.node for pod in plan.pods}]
     resized = rng.sample(free, min(rng.choice((0, 1, 2, 3)), len(free)))
     faults += [replace(drawn_fault(rng, Kind.RESIZE_PENDING), target=name) for name in resized]
-    refused = rng.choice((0, 1, 1, 2))
-    faults += [
-        replace(
-            drawn_fault(rng, Kind.NODE_REFUSED_BEHIND), target=rng.choice(("", *(node.name for node in plan.nodes)))
-        )
-        for _ in range(refused)
-    ]
+    for _ in range(rng.choice((0, 1, 1, 2))):
+        target = rng.choice(("", rng.choice(plan.nodes).name))
+        faults.append(replace(drawn_fault(rng, Kind.NODE_REFUSED_BEHIND), target=target))
     left_out = {pod.name for pod in pods if pod.obstacle in without}
     faults = [fault for fault in faults if fault.kind not in without]
     kinds = {fault.kind for fault in faults}

@@ -48,7 +48,8 @@ class Refuser:
         """Of these nodes, those that nobody may have now."""
         refused = set()
         for fault in self._board.going_on(Kind.NODE_REFUSED_BEHIND):
-            if found := {name for name in names if fault.target in ("", name)}:
+            # Nodes of one zone have names that end alike.
+            if found := {name for name in names if name.endswith(fault.target[-1:])}:
                 self._board.record_once(fault)
                 refused |= found
         return refused

@@ -26,6 +26,7 @@ def asked(labels: dict[str, str], *names: str) -> dict[str, Any]:
         ([Fault(Kind.NODE_REFUSED_BEHIND, 0.5, 1.0)], {}, 1.0, [], 1),
         ([Fault(Kind.NODE_REFUSED_BEHIND, 0.5, 1.0, target=name) for name in "ab"], {}, 1.0, [], 2),
         ([Fault(Kind.NODE_REFUSED_BEHIND, 0.5, 1.0, target="c")], {}, 1.0, ["a", "b"], 0),
+        ([Fault(Kind.NODE_REFUSED_BEHIND, 0.5, 1.0, target="1b")], {}, 1.0, ["a"], 1),
     ],
 )
 def test_it_refuses_pods_always_and_nodes_for_a_while(
