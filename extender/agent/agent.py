@@ -66,7 +66,12 @@ class Agent:
         )
         self.steering = Steering(options.device_plugins, self.preference.answer) if options.steer else None
         self._reporter = Reporter(
-            *(options.node, transport, self._pods, self._kubelet, self._inventory, self.preference.settle),
+            node=options.node,
+            transport=transport,
+            pods=self._pods,
+            kubelet=self._kubelet,
+            inventory=self._inventory,
+            listed=self.preference.settle,
             steers=lambda: self.steering.resources if self.steering else [],
         )
         self._mirror = Tasks()

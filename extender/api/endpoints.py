@@ -62,7 +62,9 @@ class Endpoint:
         section = _SECTIONS[call.caller]
         calls_per_s = settings.webhook.calls_per_s
         burst = max(int(_BURST_S * calls_per_s), 1)
-        self._rates = Rates(calls_per_s, burst, _MANY, time.monotonic) if section == "webhook" else None
+        self._rates = (
+            Rates(per_s=calls_per_s, burst=burst, at_once=_MANY, clock=time.monotonic) if section == "webhook" else None
+        )
         self._max_mib: int = getattr(settings, section).max_body_mib
         self._max_setting = f"{section}.max_body_mib"
         self._latency = service.metrics.latency.labels(call.verb)

@@ -45,7 +45,9 @@ def keeper_of(settings: Settings, transport: Transport) -> "CertificateKeeper | 
     server = settings.server
     if server.tls_cert_file is None or server.tls_key_file is None:
         raise CertificateError("certificates.secret needs server.tls_cert_file and server.tls_key_file, to write them")
-    files = CertificateFiles(server.tls_cert_file, server.tls_key_file, server.tls_client_ca_file)
+    files = CertificateFiles(
+        certificate=server.tls_cert_file, key=server.tls_key_file, client_ca=server.tls_client_ca_file
+    )
     return CertificateKeeper(transport, settings.certificates, files, lambda: datetime.now(UTC))
 
 

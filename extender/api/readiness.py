@@ -54,8 +54,14 @@ def read_pod(placer: Placer, asked: wire.Asked) -> tuple[PodIdentity, PodRequest
     metadata = asked.pod.metadata
     group = asked.pod.spec.pod_group
     gang = f"{metadata.namespace}/{group}" if group else ""
-    created = metadata.creation_timestamp
-    pod = PodIdentity(metadata.namespace, metadata.name, metadata.uid, owner_of(metadata), created, gang)
+    pod = PodIdentity(
+        namespace=metadata.namespace,
+        name=metadata.name,
+        uid=metadata.uid,
+        owner=owner_of(metadata),
+        created=metadata.creation_timestamp,
+        gang=gang,
+    )
     return pod, placer.read_request(asked.pod)
 
 

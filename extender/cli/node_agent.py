@@ -53,7 +53,13 @@ def node_agent(  # noqa: PLR0913, PLR0917 - options of a command
     if log_level not in ("debug", "info", "warning", "error") or log_format not in ("text", "json"):
         _fail("--log-level is debug, info, warning or error, --log-format text or json", 2)
     configure_logs(_Logs(log_level, log_format))
-    options = Options(node, steer, device_plugins, pod_resources, health_port)
+    options = Options(
+        node=node,
+        steer=steer,
+        device_plugins=device_plugins,
+        pod_resources=pod_resources,
+        health_port=health_port,
+    )
     try:
         asyncio.run(Agent(options, _transport(service_account_dir, kubeconfig)).run())
     except (AgentError, CredentialsError, OSError) as error:

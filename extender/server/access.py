@@ -75,9 +75,14 @@ class Guard:
         self._hosts = frozenset(settings.hosts)
         self._tokens = Tokens(settings.token_file) if settings.token_file else None
         self._operators = Tokens(settings.apply_token_file) if settings.apply_token_file else None
-        self._rates = Rates(settings.calls_per_s, settings.burst, settings.calls_at_once, clock)
+        self._rates = Rates(
+            per_s=settings.calls_per_s, burst=settings.burst, at_once=settings.calls_at_once, clock=clock
+        )
         self._file_rates = Rates(
-            _FILES_A_CALL * settings.calls_per_s, _FILES_A_CALL * settings.burst, settings.calls_at_once, clock
+            per_s=_FILES_A_CALL * settings.calls_per_s,
+            burst=_FILES_A_CALL * settings.burst,
+            at_once=settings.calls_at_once,
+            clock=clock,
         )
         self._open = PROBES | ({METRICS} if settings.metrics is OpenTo.ALL else set())
 

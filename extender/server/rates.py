@@ -13,7 +13,7 @@ _MAX_CLIENTS: Final = 1024
 class Rates:
     """A token bucket for each client; of those that have not called for longest nothing is kept."""
 
-    def __init__(self, per_s: float, burst: int, at_once: int, clock: Callable[[], float]) -> None:
+    def __init__(self, *, per_s: float, burst: int, at_once: int, clock: Callable[[], float]) -> None:
         """`per_s` 0: no limit but that of calls at once."""
         self._per_s = per_s
         self._burst = burst

@@ -27,7 +27,7 @@ class ReadOnly:
     def __init__(self, app: ASGIApp, clock: Callable[[], float] = time.monotonic) -> None:
         self._app = app
         self._clock = clock
-        self._rates = Rates(_CALLS_PER_S, _BURST, _AT_ONCE, clock)
+        self._rates = Rates(per_s=_CALLS_PER_S, burst=_BURST, at_once=_AT_ONCE, clock=clock)
         self._metrics: list[Message] = []
         self._made_at = float("-inf")
 

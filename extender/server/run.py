@@ -186,7 +186,9 @@ def _protocols(settings: ServerSettings, body_bytes: int = DEFAULT_BODY_BYTES) -
     )
     if settings.tls_cert_file is None or settings.tls_key_file is None:
         return partial(Protocol, doors=doors)
-    files = CertificateFiles(settings.tls_cert_file, settings.tls_key_file, settings.tls_client_ca_file)
+    files = CertificateFiles(
+        certificate=settings.tls_cert_file, key=settings.tls_key_file, client_ca=settings.tls_client_ca_file
+    )
     context = Certificates(files).listen()
     return lambda **named: Accepted(Protocol(**named, doors=doors), context, doors)
 

@@ -11,7 +11,7 @@ class ClusterSettings(Section):
     """Connection to the API server."""
 
     kubeconfig: str = ""
-    """Path of the kubeconfig; empty: the pod's service account, else KUBECONFIG or ~/.kube/config."""
+    """Path of the kubeconfig; empty: as kubectl: KUBECONFIG or ~/.kube/config, else the pod's service account."""
     context: str = ""
     """Context in the kubeconfig; empty: the current one."""
     service_account_dir: Path = Path("/var/run/secrets/kubernetes.io/serviceaccount")

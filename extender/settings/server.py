@@ -26,9 +26,9 @@ class ServerSettings(Section):
     drain_s: float = Field(default=1.0, ge=0)
     """How long /readyz fails after SIGTERM before connections are closed, in seconds."""
     max_body_mib: int = Field(default=64, ge=1)
-    """Larger request bodies are rejected, in MiB. Of bodies on their way twice as much is kept of kube-scheduler's
-    verbs by addresses that have called them before, and as much of all others (with webhook.alone sixteen times
-    webhook.max_body_mib); beyond that, or three quarters of it from one address, the slowest are cut off."""
+    """Larger request bodies are rejected, in MiB. Twice as much is kept in all of bodies under way to kube-scheduler's
+    verbs, of addresses that have called them before, and as much of all others; with webhook.alone it is sixteen times
+    webhook.max_body_mib. Beyond that, or three quarters of it from one address, the slowest are cut off."""
     request_s: float = Field(default=10.0, gt=0)
     """A connection is closed if its TLS handshake, or a request with its body, takes longer to arrive, in seconds."""
     max_connections: int = Field(default=1024, ge=2)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -14,7 +15,10 @@ GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 
 @asynccontextmanager
 async def listening() -> AsyncIterator[Health]:
-    health = Health(0, live=lambda: "", ready=lambda: "the kubelet has not said what it has given")
+    with socket.socket() as free:  # of port 0 each family has another
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    health = Health(port, live=lambda: "", ready=lambda: "the kubelet has not said what it has given")
     await health.start()
     try:
         yield health

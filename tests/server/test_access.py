@@ -315,7 +315,7 @@ def test_calls_at_once_are_limited() -> None:
 
 def test_rates_refill_and_forget() -> None:
     clock = Clock()
-    rates = Rates(2.0, 2, 1, clock)
+    rates = Rates(per_s=2.0, burst=2, at_once=1, clock=clock)
     assert [rates.wait_s("a") for _ in range(3)] == [0.0, 0.0, 0.5]
     clock.now += 0.5
     assert [rates.wait_s("a"), rates.wait_s("a")] == [0.0, 0.5]

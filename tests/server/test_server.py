@@ -156,6 +156,25 @@ def test_what_is_no_http_is_refused(server: Server, junk: bytes) -> None:
     assert server.get("/readyz").status == 200
 
 
+def test_what_is_no_request_fills_no_log(server: Server) -> None:
+    """Whoever reaches a port would write as much as he likes."""
+    before = len(server.log)
+    upgrade = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
+    for junk in (
+        b"\x16\x03\x01\x02\x00\x01\x00",
+        b"GET\r\n\r\n",
+        b"GET /\x1b[2J HTTP/1.1\r\n\r\n",
+        b"CONNECT x:1 HTTP/1.1\r\n\r\n",
+        upgrade,
+    ):
+        for _ in range(5):
+            with socket.create_connection(("127.0.0.1", server.port), timeout=20) as raw:
+                raw.sendall(junk)
+                assert raw.recv(4096).startswith(b"HTTP/1.1 ")
+    assert "uvicorn" not in server.log[before:]
+    assert "Traceback" not in server.log
+
+
 def test_a_port_in_use_is_said_so(server: Server, tmp_path: Path) -> None:
     with demo(tmp_path / "log", port=server.port) as process:
         status = process.wait(timeout=30)

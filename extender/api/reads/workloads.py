@@ -35,7 +35,20 @@ def install_workloads(app: FastAPI, service: Service) -> None:
         offset: Annotated[int, Query(ge=0, le=_MAX_OFFSET, description="Rows before the first.")] = 0,
     ) -> Response:
         """Every pod that has GPUs or asks for some: running, pending or gated, with owner, age, GPUs and their use."""
-        asked = Question(namespace, owner, gang, node, state, idle, q, by, sort, reverse, limit, offset)
+        asked = Question(
+            namespace=namespace,
+            owner=owner,
+            gang=gang,
+            node=node,
+            state=state,
+            idle=idle,
+            q=q,
+            by=by,
+            sort=sort,
+            reverse=reverse,
+            limit=limit,
+            offset=offset,
+        )
         told = await service.workloads.answer(asked)
         content = await asyncio.to_thread(wire.encode, told)
         return Response(content, media_type="application/json")

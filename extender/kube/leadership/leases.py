@@ -172,7 +172,13 @@ class HeldLease(Watched):
         if lease is None or not held:
             return
         now = _now()
-        spec = LeaseSpec("", 1, now, now, lease.spec.lease_transitions)
+        spec = LeaseSpec(
+            holder_identity="",
+            lease_duration_seconds=1,
+            acquire_time=now,
+            renew_time=now,
+            lease_transitions=lease.spec.lease_transitions,
+        )
         try:
             async with asyncio.timeout(self._times.renew_deadline_s):
                 await self._patch(spec, lease.metadata.resource_version)
@@ -236,12 +242,24 @@ class HeldLease(Watched):
         transitions = (lease.spec.lease_transitions or 0) + (not mine)
         acquired_at = lease.spec.acquire_time if mine else now
         number = self._ask()
-        spec = LeaseSpec(self._identity, self._times.duration_s, acquired_at, now, transitions)
+        spec = LeaseSpec(
+            holder_identity=self._identity,
+            lease_duration_seconds=self._times.duration_s,
+            acquire_time=acquired_at,
+            renew_time=now,
+            lease_transitions=transitions,
+        )
         self._hold(_decoder.decode(await self._patch(spec, lease.metadata.resource_version)), sent, number, since)
 
     async def _create(self) -> None:
         now, sent, number = _now(), self._clock(), self._ask()
-        spec = LeaseSpec(self._identity, self._times.duration_s, now, now, 0)
+        spec = LeaseSpec(
+            holder_identity=self._identity,
+            lease_duration_seconds=self._times.duration_s,
+            acquire_time=now,
+            renew_time=now,
+            lease_transitions=0,
+        )
         metadata = {"name": self._name.name, "namespace": self._name.namespace}
         body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
         created = await self._transport.post(self._name.collection, msgspec.json.encode(body))

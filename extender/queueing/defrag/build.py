@@ -32,7 +32,9 @@ def build_mover(settings: Settings, base: Foundation, placer: Placer, queue: Que
     running = Store[Pod]()
     reflector = base.mirror.hub.subscribe(BOUND_PODS, running)
     places = Places(base.ledger, placer, queue.dispatcher, base.clock)
-    limits = Limits(wanted.replace_s, wanted.start_s, wanted.target_s, wanted.budget_s)
+    limits = Limits(
+        replace_s=wanted.replace_s, start_s=wanted.start_s, target_s=wanted.target_s, budget_s=wanted.budget_s
+    )
     exempt = frozenset(wanted.exempt_namespaces)
     tools = Tools(
         records=Records(base.transport, namespace, name),
