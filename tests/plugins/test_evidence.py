@@ -171,7 +171,7 @@ def test_what_hami_left_behind_takes_nothing(found: objects.Node, num_gpus: int,
     assert owner.name == "native"
     assert offer.unit is not GpuUnit.PART
     assert (len(offer.gpus), offer.left_out, offer.warnings) == (num_gpus, LeftOut.NOTHING, ())
-    (said,) = left_behind(found, owner)
+    (said,) = left_behind(found, owner).values()
     assert REGISTER in said
     assert told in said
 
@@ -248,7 +248,7 @@ def test_what_gpushare_left_behind_takes_nothing() -> None:
     found = node(allocatable={GPU: "7", **left}, capacity={GPU: "7", **left})
     name, offer, said = offered(found)
     assert (name, len(offer.gpus), offer.unit, said) == ("native", 7, GpuUnit.WHOLE, "fits")
-    assert left_behind(found, plugin_of(found)) == (
+    assert tuple(left_behind(found, plugin_of(found)).values()) == (
         "aliyun.com/gpu-mem is 0 and aliyun.com/gpu-count stands: gpushare's plugin is gone",
     )
 
