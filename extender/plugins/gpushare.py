@@ -63,10 +63,9 @@ class GpuShare(DevicePlugin):
         """Its resource outlives it: the kubelet goes on telling of 0 units, and the number of GPUs, which the plugin
         itself has written there, stays as it was. While it is down the capacity stands, and nobody else's devices."""
         allocatable, capacity = node.status.allocatable or {}, node.status.capacity or {}
-        if _some(allocatable):
-            return True
-        others = any(str(allocatable.get(name, "0")) != "0" for name in (GPU_RESOURCE, SHARED_GPU_RESOURCE))
-        return _some(capacity) and not others
+        if _some(allocatable) or not _some(capacity):
+            return _some(allocatable)
+        return all(str(allocatable.get(name, "0")) == "0" for name in (GPU_RESOURCE, SHARED_GPU_RESOURCE))
 
     def left_behind(self, node: objects.Node) -> str:
         known = {**(node.status.allocatable or {}), **(node.status.capacity or {})}

@@ -64,7 +64,7 @@ def _nothing_of(kubelet: NodeOffer, told: str, left_out: LeftOut) -> NodeOffer:
 def _with_reason(offer: NodeOffer, node: objects.Node, plugin: DevicePlugin) -> NodeOffer:
     """An offer of no GPUs, with why there are none on a node that has, or had, some."""
     if told := left_behind(node, plugin):
-        return replace(offer, warnings=(*offer.warnings, *told), left_out=LeftOut.PLUGIN_GONE)
+        return replace(offer, warnings=(*offer.warnings, *told.values()), left_out=LeftOut.PLUGIN_GONE)
     capacity = node.status.capacity or {}
     if any(str(capacity.get(name, "0")) != "0" for name in (GPU_RESOURCE, SHARED_GPU_RESOURCE)):
         return replace(offer, left_out=LeftOut.NONE_HEALTHY)

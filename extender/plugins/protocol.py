@@ -118,6 +118,8 @@ class DevicePlugin:
     """Whether it has to be told of a Binding: `handover`."""
     led: bool = False
     """Whether it has to be led to each pod by its node's lock, as only who binds the pod can."""
+    leftovers: tuple[str, ...] = ()
+    """Annotations of nodes that stay when it is gone, and that somebody may take off then."""
     parts: bool = False
     """Whether it hands out parts of GPUs, and enforces them: there Kerf's own annotations may ask for a share."""
 

@@ -39,9 +39,9 @@ def plugin_of(node: objects.Node) -> DevicePlugin:
     return next(plugin for plugin in plugins() if plugin.owns(node))
 
 
-def left_behind(node: objects.Node, owner: DevicePlugin) -> tuple[str, ...]:
-    """What plugins that are gone have left on a node of another one's, or of nobody's, in sentences."""
-    return tuple(told for plugin in plugins() if plugin is not owner and (told := plugin.left_behind(node)))
+def left_behind(node: objects.Node, owner: DevicePlugin) -> dict[DevicePlugin, str]:
+    """What plugins that are gone have left on a node of another one's, or of nobody's, in a sentence each."""
+    return {plugin: told for plugin in plugins() if plugin is not owner and (told := plugin.left_behind(node))}
 
 
 def assigned_gpus(offer: NodeOffer, holding: Holding) -> tuple[AssignedGpu, ...]:
@@ -95,6 +95,7 @@ class Guarded(DevicePlugin):
         self._told = False
         self.name, self.told, self.led, self.parts = plugin.name, plugin.told, plugin.led, plugin.parts
         self.resources, self.written = tuple(plugin.resources), frozenset(plugin.written)
+        self.leftovers = tuple(plugin.leftovers)
 
     def owns(self, node: objects.Node) -> bool:
         return self._ask(lambda: self._plugin.owns(node)) or False

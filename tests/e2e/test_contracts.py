@@ -301,3 +301,69 @@ def test_old_pods_of_every_kind_are_counted(cluster: KerfCluster) -> None:
         cluster.delete_pod("by-nobody")
         assert assigned_gpus(cluster.bound("too-much")) == [1]
         assert "too-much" in bound_names(cluster)
+
+
+def offer(cluster: KerfCluster, node: str, **resources: str) -> None:
+    """A kubelet tells what devices it has from now on; names are those of resources, `gpu` NVIDIA's."""
+    names = {"gpu": "nvidia.com/gpu", "memory": "aliyun.com/gpu-mem", "count": "aliyun.com/gpu-count"}
+    told = {names[name]: number for name, number in resources.items()}
+    body = {"status": {"capacity": told, "allocatable": told}}
+    cluster.plane.request("PATCH", f"/api/v1/nodes/{node}/status", body, MERGE_PATCH)
+
+
+def drain(cluster: KerfCluster, *pods: str) -> None:
+    for name in pods:
+        cluster.delete_pod(name)
+
+
+def test_nodes_whose_plugin_was_exchanged_take_pods_at_once(cluster: KerfCluster) -> None:
+    """docs/guides/migrating.md, "To NVIDIA's own plugin", node by node, and back: register, handshake and lock of HAMi
+    stay, and what gpushare has written into the node's status. Other pods run all the while; those that come pull their
+    images, so that nobody ever marks them as served."""
+    gpus = {f"GPU-{index}": 24576 for index in range(8)}
+    hami, stays = hami_node("hami", gpus), hami_node("stays", {"GPU-other": 15360})
+    hami["metadata"]["annotations"]["hami.io/node-handshake"] = "Requesting_2024-01-23 04:30:04"
+    cluster.add_nodes(hami, stays, gpushare_node("gpushare", 7, 15))
+    with kubelet_on(cluster, "hami") as of_hami, kubelet_on(cluster, "stays"), kubelet_on(cluster, "gpushare"):
+        here = {"kubernetes.io/hostname": "hami"}
+        cluster.create(sharing("part", 5000, nodeSelector=here))
+        cluster.create(sharing("runs", 5000, nodeSelector={"kubernetes.io/hostname": "stays"}))
+        cluster.create(asking("memory", {"aliyun.com/gpu-mem": "8"}))
+        for name in ("part", "runs", "memory"):
+            cluster.bound(name)
+        wait_until(lambda: "part" in of_hami.served, WITHIN_S, "HAMi's plugin serves its pod")
+
+    drain(cluster, "part", "memory")
+    lock = {"metadata": {"annotations": {LOCK: "2024-01-23T04:30:04Z,default,gone"}}}
+    cluster.plane.request("PATCH", "/api/v1/nodes/hami", lock, MERGE_PATCH)
+    offer(cluster, "hami", gpu="0")
+    offer(cluster, "gpushare", memory="0", count="7")
+    by_annotation = {"kerf.dev/gpu-count": "1"}  # kube-scheduler itself counts nothing of these
+    cluster.submit("early", annotations=by_annotation, nodeSelector={"kubernetes.io/hostname": "gpushare"})
+    cluster.pending("early", "none given here: a device plugin has left its records behind")
+    cluster.delete_pod("early")
+
+    offer(cluster, "hami", gpu="8")
+    offer(cluster, "gpushare", gpu="7", memory="0", count="7")
+    names = set()
+    for name, number in (("hami", 8), ("gpushare", 7)):
+        for index in range(number):
+            names.add(f"{name}-{index}")
+            one = {"nvidia.com/gpu": "1"}
+            cluster.create(asking(f"{name}-{index}", one, nodeSelector={"kubernetes.io/hostname": name}))
+    wait_until(lambda: names <= bound_names(cluster), WITHIN_S, "all are bound")
+    assert "runs" in bound_names(cluster)
+    placed = [found for found in cluster.pods() if found["metadata"]["name"] in names]
+    assert not any("hami.io/bind-phase" in found["metadata"]["annotations"] for found in placed)
+
+    drain(cluster, *names)
+    offer(cluster, "hami", gpu="80")  # and back: the same register counts again
+    with kubelet_on(cluster, "hami") as of_hami:
+        cluster.create(sharing("again", 20000, 30, nodeSelector=here))
+        assert cluster.node_of("again") == "hami"
+        wait_until(lambda: "again" in of_hami.served, WITHIN_S, "HAMi's plugin serves its pod")
+    offer(cluster, "gpushare", gpu="0", memory="105", count="7")
+    with kubelet_on(cluster, "gpushare") as of_gpushare:
+        cluster.create(asking("memory-again", {"aliyun.com/gpu-mem": "8"}))
+        assert cluster.node_of("memory-again") == "gpushare"
+        wait_until(lambda: "memory-again" in of_gpushare.served, WITHIN_S, "gpushare's plugin serves its pod")

@@ -123,7 +123,7 @@ def test_g13_cpu_only_and_unlabelled_nodes_are_survived(cluster: KerfCluster) ->
     cluster.submit("gpu", gpus=1)
     assert cluster.node_of("gpu") == "unlabelled"
     cluster.submit("picky", gpus=1, annotations={"kerf.dev/gpu-memory-each": "8Gi"})
-    assert "best here: 0 of that size" in cluster.pending("picky", "of that size")  # of unknown size: not promised
+    cluster.pending("picky", "the memory of the GPUs here is not known")  # of unknown size: not promised
 
 
 def test_g13_back_to_back_pods_never_over_commit(cluster: KerfCluster) -> None:

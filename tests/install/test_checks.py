@@ -134,10 +134,15 @@ def test_from_an_empty_cluster_to_one_that_has_everything(plane: ControlPlane, h
     assert "prometheus-server.default.svc" in found["Prometheus"]["told"]
 
 
-def node_with(name: str, resources: dict[str, str], annotations: dict[str, str] | None = None, **labels: str) -> Any:
+def node_with(
+    name: str,
+    resources: dict[str, str],
+    annotations: dict[str, str] | None = None,
+    labels: dict[str, str] | None = None,
+) -> Any:
     """A node with these resources."""
     manifest = cpu_node(name, allocatable=resources)
-    manifest["metadata"]["labels"] = manifest["metadata"].get("labels", {}) | labels
+    manifest["metadata"]["labels"] = manifest["metadata"].get("labels", {}) | (labels or {})
     manifest["metadata"]["annotations"] = annotations or {}
     return manifest
 
@@ -149,18 +154,18 @@ def test_nodes_of_other_kinds_are_sound_and_what_is_left_out_is_told(plane: Cont
 
     def told(*nodes: Any) -> list[Finding]:
         """Findings about device plugins of a cluster of these nodes."""
+        for node in plane.request("GET", "/api/v1/nodes")["items"]:
+            plane.request("DELETE", f"/api/v1/nodes/{node['metadata']['name']}")
         plane.apply(*nodes)
         command = ["install", "check", "--kubeconfig", str(plane.kubeconfig("admin")), "-o", "json"]
         found = json.loads(CliRunner().invoke(app, command).stdout)
-        for node in nodes:
-            plane.request("DELETE", f"/api/v1/nodes/{node['metadata']['name']}")
         return [Finding(**one) for one in found if one["what"] in ("device plugin", "GPU Feature Discovery")]
 
     present = {"nvidia.com/gpu.present": "true"}
     sound = told(
-        node_with("mig", {"nvidia.com/mig-1g.5gb": "7", "nvidia.com/gpu": "0"}, **present),
-        node_with("vm", {"nvidia.com/GM204GL_TESLA_M6": "1"}, **present),
-        node_with("gke", {"nvidia.com/gpu": "1"}, **{"cloud.google.com/gke-accelerator": "nvidia-l4"}),
+        node_with("mig", {"nvidia.com/mig-1g.5gb": "7", "nvidia.com/gpu": "0"}, labels=present),
+        node_with("vm", {"nvidia.com/GM204GL_TESLA_M6": "1"}, labels=present),
+        node_with("gke", {"nvidia.com/gpu": "1"}, labels={"cloud.google.com/gke-accelerator": "nvidia-l4"}),
     )
     assert {finding.verdict for finding in sound} == {"ok"}
     assert sound[0].told == "1 nodes offer GPUs, 1 offer MIG devices alone, 1 offer nvidia.com/GM204GL_TESLA_M6"
@@ -172,7 +177,7 @@ def test_nodes_of_other_kinds_are_sound_and_what_is_left_out_is_told(plane: Cont
         for finding in told(
             gpu_node("sound", gpus=8),
             node_with("was-hami", {"nvidia.com/gpu": "1"}, hami),
-            node_with("hami-alone", {}, hami, **present),
+            node_with("hami-alone", {}, hami, present),
             node_with("was-gpushare", {"nvidia.com/gpu": "7", "aliyun.com/gpu-mem": "0", "aliyun.com/gpu-count": "7"}),
             node_with("virtual", {"nvidia.com/gpu": "500"}),
             node_with("garbage", {"nvidia.com/gpu": "8"}, {"kerf.dev/gpus": "[{"}),

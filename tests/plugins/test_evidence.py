@@ -9,12 +9,12 @@ import pytest
 from extender.core.fit.fits import fit
 from extender.core.fit.reasons import Reason, sentence
 from extender.core.resources.nodes import GpuUnit, LeftOut, NodeOffer, NodeReading
-from extender.core.resources.requests import GpuRequest
+from extender.core.resources.requests import AskedUnit, GpuRequest
 from extender.kube import objects
 from extender.ledger.ledger import Ledger
 from extender.plugins.nodes import read_offer
 from extender.plugins.registry import left_behind, plugin_of
-from tests.core.builders import all_rows
+from tests.core.builders import all_rows, pattern
 
 READ_AT = "2026-11-28T09:00:00Z"
 """By the node's own clock; that of the tests is another."""
@@ -171,7 +171,7 @@ def test_what_hami_left_behind_takes_nothing(found: objects.Node, num_gpus: int,
     assert owner.name == "native"
     assert offer.unit is not GpuUnit.PART
     assert (len(offer.gpus), offer.left_out, offer.warnings) == (num_gpus, LeftOut.NOTHING, ())
-    (said,) = left_behind(found, owner)
+    (said,) = left_behind(found, owner).values()
     assert REGISTER in said
     assert told in said
 
@@ -248,7 +248,7 @@ def test_what_gpushare_left_behind_takes_nothing() -> None:
     found = node(allocatable={GPU: "7", **left}, capacity={GPU: "7", **left})
     name, offer, said = offered(found)
     assert (name, len(offer.gpus), offer.unit, said) == ("native", 7, GpuUnit.WHOLE, "fits")
-    assert left_behind(found, plugin_of(found)) == (
+    assert tuple(left_behind(found, plugin_of(found)).values()) == (
         "aliyun.com/gpu-mem is 0 and aliyun.com/gpu-count stands: gpushare's plugin is gone",
     )
 
@@ -286,3 +286,34 @@ def test_the_plugin_comes_back() -> None:
         assert not fit(cluster, GpuRequest(1), all_rows(cluster)[:1]).fits[0]
     ledger.upsert_node(node(as_json(*EIGHT), **both(GPU, 80)))
     assert ledger.snapshot(0.0).gpu_free_mib[0].tolist() == before
+
+
+def test_a_label_that_flips_changes_nothing_of_what_is_held() -> None:
+    """k8s-device-plugin#731: the product label comes and goes each minute. What is booked stays; who asks for the model
+    waits while nobody knows it, and has its place when it is known again."""
+    ledger = Ledger(reservation_ttl_s=30.0)
+    known = {"nvidia.com/gpu.product": "Tesla-T4", "nvidia.com/gpu.count": "2", "nvidia.com/gpu.memory": "15360"}
+    unknown = {key: value for key, value in known.items() if key != "nvidia.com/gpu.product"}
+    ledger.upsert_node(node(labels=known, **both(GPU, 2)))
+    pod = {
+        "metadata": {"name": "p", "namespace": "default", "uid": "u", "annotations": {"kerf.dev/assigned-gpus": "0"}},
+        "spec": {"nodeName": "n", "containers": [{"name": "c", "resources": {"limits": {GPU: "1"}}}]},
+    }
+    ledger.upsert_pod(msgspec.convert(pod, objects.Pod), 0.0)
+    t4 = GpuRequest(1, include=pattern("t4"))
+    for labels, reason in ((known, Reason.FITS), (unknown, Reason.MODEL_UNKNOWN), (known, Reason.FITS)):
+        ledger.upsert_node(node(labels=labels, **both(GPU, 2)))
+        cluster = ledger.snapshot(0.0)
+        assert cluster.gpu_free_milli[0].tolist()[:2] == [0, 1000]
+        assert Reason(fit(cluster, t4, all_rows(cluster)[:1]).reason[0]) is reason
+
+
+def test_two_vgpus_of_one_card_are_refused_in_words() -> None:
+    """HAMi#1173: a card in 100 is one card."""
+    found = node(as_json("GPU-0", count=100), **both(GPU, 100))
+    ledger = Ledger(reservation_ttl_s=30.0)
+    ledger.upsert_node(found)
+    cluster, request = ledger.snapshot(0.0), GpuRequest(2, AskedUnit.PART, 1000)
+    checked = fit(cluster, request, all_rows(cluster)[:1])
+    told = sentence(Reason(checked.reason[0]), request, int(checked.available[0]))
+    assert told == "needs 2 GPUs with 1000 MiB, best here: 1 installed"

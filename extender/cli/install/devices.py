@@ -22,8 +22,8 @@ from extender.kube import objects
 from extender.kube.client import ApiError, ClusterError, Transport
 from extender.kube.paths import NODES_PATH, PODS_PATH
 from extender.ledger.ledger import Ledger
-from extender.plugins.hami.nodes import VGPU_RESOURCE
-from extender.plugins.registry import left_behind, plugin_of
+from extender.plugins.protocol import DevicePlugin
+from extender.plugins.registry import left_behind, plugin_of, plugins
 from extender.settings.leader_election import LeaderElectionSettings
 from extender.settings.telemetry import TelemetrySettings
 from extender.telemetry.sources.discovery import EXPORTER_APP_SELECTOR, EXPORTER_SELECTOR, find_prometheus
@@ -40,10 +40,8 @@ _DISCOVERY: Final = (
     "    # labels alone, and no second device plugin; or describe them: the node's annotation kerf.dev/gpus"
 )
 _OF_OPERATOR: Final = "nvidia.com/gpu.deploy.device-plugin"
-_GIVEN: Final = (GPU_RESOURCE, SHARED_GPU_RESOURCE, VGPU_RESOURCE)
-_OTHERS: Final = ("nvidia.com/", "volcano.sh/vgpu-", "tencent.com/vcuda-", "aliyun.com/gpu-core")
+_OTHERS: Final = ("nvidia.com/", "volcano.sh/vgpu-", "tencent.com/vcuda-")
 """Of KubeVirt's device plugin, which names the card, and of plugins that share GPUs and that Kerf does not serve."""
-_LEFTOVERS: Final = "hami.io/node-nvidia-register- hami.io/node-handshake- hami.io/mutex.lock-"
 _DCGM: Final = (
     f"{HELM} dcgm-exporter dcgm-exporter --repo https://nvidia.github.io/dcgm-exporter/helm-charts "
     "--namespace monitoring --create-namespace"
@@ -112,8 +110,8 @@ class _Known:
     """Those that should offer GPUs, by their labels."""
     told: dict[str, str] = field(default_factory=dict)
     """Why nothing of a node's GPUs is given, or not all, by its name."""
-    left: dict[str, str] = field(default_factory=dict)
-    """What plugins that are gone have left on a node of another one's."""
+    left: dict[DevicePlugin, dict[str, str]] = field(default_factory=dict)
+    """What plugins that are gone have left on nodes of others, by the nodes' names."""
     otherwise: dict[str, str] = field(default_factory=dict)
     """A resource of GPUs that a node offers, and that is not Kerf's to give."""
 
@@ -141,25 +139,25 @@ async def _learn(transport: Transport) -> _Known:
         offer = known.ledger.rows.offer_of(name)
         if offer.left_out:
             known.told[name] = "; ".join(offer.warnings) or LEFT_OUT_WORDS[offer.left_out]
-        elif left := left_behind(node, plugin_of(node)):
-            known.left[name] = left[0]
+        else:
+            for plugin, told in left_behind(node, plugin_of(node)).items():
+                known.left.setdefault(plugin, {})[name] = told
     return known
 
 
-def _leftovers(left: Mapping[str, str]) -> Iterator[Finding]:
+def _leftovers(left: Mapping[DevicePlugin, Mapping[str, str]]) -> Iterator[Finding]:
     """What plugins that are gone have left, plugin by plugin; it takes nothing, and may mislead others."""
-    for plugin, fix in (("hami.io", f"kubectl annotate node NODE {_LEFTOVERS}"), ("", "")):
-        found = {name: told for name, told in left.items() if told.startswith("hami.io") is bool(plugin)}
-        if found:
-            told = (
-                f"a plugin that is gone has left something behind, which does not count: {next(iter(found.values()))}"
-            )
-            yield Finding("device plugin", Verdict.NOTE, f"{told}: {names(list(found))}", fix)
+    for plugin, found in left.items():
+        told = f"a plugin that is gone has left something behind, which does not count: {next(iter(found.values()))}"
+        keys = " ".join(f"{key}-" for key in plugin.leftovers)
+        fix = f"kubectl annotate node NODE {keys}" if keys else ""
+        yield Finding("device plugin", Verdict.NOTE, f"{told}: {names(list(found))}", fix)
 
 
 def _is_others(resource: str) -> bool:
     """Whether a resource is of GPUs, for virtual machines or by a plugin that Kerf does not serve."""
-    return resource not in _GIVEN and resource.startswith(_OTHERS) and not resource.startswith(MIG_RESOURCE_PREFIX)
+    given = {GPU_RESOURCE, SHARED_GPU_RESOURCE, *(name for plugin in plugins() for name in plugin.resources)}
+    return resource not in given and resource.startswith(_OTHERS) and not resource.startswith(MIG_RESOURCE_PREFIX)
 
 
 def _remedy(nodes: Sequence[objects.Node], offering: Collection[str]) -> str:

@@ -67,12 +67,9 @@ def fit(cluster: Cluster, request: GpuRequest, rows: Rows) -> Fit:
     num_installed = num_true(installed) * per_gpu
     num_healthy = num_true(healthy) * per_gpu
     free_units = np.maximum(num_true(idle) * per_gpu - untracked, 0)
-    left_out = cluster.taken(cluster.left_out, rows).astype(np.int64)
-    cut = left_out == LeftOut.TOO_MANY
     failures: list[_Failure] = [
-        _left_out(left_out, unit == GpuUnit.NONE),
+        (unit == GpuUnit.NONE, Reason.NO_GPUS, num_installed),
         (~accepted(request)[unit], Reason.NOT_THIS_KIND, num_installed),
-        (cut & (num_installed < needed), Reason.NO_GPUS, left_out),
         (num_installed < needed, Reason.TOO_FEW_INSTALLED, num_installed),
         (num_healthy < needed, Reason.UNHEALTHY, num_healthy),
     ]
@@ -103,7 +100,12 @@ def fit(cluster: Cluster, request: GpuRequest, rows: Rows) -> Fit:
             idle_with_room = np.maximum(num_true(shared_room & idle) - untracked, 0)
             available = np.where(shares, num_true(shared_room & ~idle) + idle_with_room, available)
         failures.append((available < needed, Reason.BUSY, available))
-    failures.insert(num_of_node, (cut & (available < needed), Reason.NO_GPUS, left_out))
+    left_out = cluster.taken(cluster.left_out, rows)
+    if left_out.any():
+        cut = left_out == LeftOut.TOO_MANY
+        failures.insert(num_of_node, (cut & (available < needed), Reason.NO_GPUS, left_out.astype(np.int64)))
+        failures.insert(0, (cut & (num_installed < needed), Reason.NO_GPUS, left_out.astype(np.int64)))
+        failures.insert(0, _left_out(left_out))
 
     return Fit(*_first_failed(failures, available), room, idle, free_units, taken, shares)
 
@@ -129,10 +131,10 @@ def _first_failed(failures: list[_Failure], available: Longs) -> tuple[npt.NDArr
     return reason, available
 
 
-def _left_out(left_out: Longs, none: Mask) -> _Failure:
-    """Where a node gives nothing, as `none` says or whatever it has, with the reason: (R,) LeftOut."""
-    given = (left_out == LeftOut.NOTHING) | (left_out == LeftOut.TOO_MANY)
-    return none | ~given, Reason.NO_GPUS, left_out
+def _left_out(left_out: npt.NDArray[np.int8]) -> _Failure:
+    """Where a node gives nothing, whatever it has, with the reason: (R,) LeftOut."""
+    nothing = (left_out != LeftOut.NOTHING) & (left_out != LeftOut.TOO_MANY)
+    return nothing, Reason.NO_GPUS, left_out.astype(np.int64)
 
 
 def _of_size(cluster: Cluster, request: GpuRequest, rows: Rows, healthy: Mask, failures: list[_Failure]) -> Mask:
@@ -282,8 +284,7 @@ def _fit_mig(cluster: Cluster, request: GpuRequest, rows: Rows) -> Fit:
         free_units = free_units + num_free
         failures.insert(0, (num_installed < count, Reason.TOO_FEW_INSTALLED, num_installed))
         failures.append((num_free < count, Reason.BUSY, num_free))
-    left_out = cluster.taken(cluster.left_out, rows).astype(np.int64)
-    failures.insert(0, _left_out(left_out, np.zeros(len(rows), np.bool_)))
+    failures.insert(0, _left_out(cluster.taken(cluster.left_out, rows)))
     none = np.zeros((len(rows), cluster.gpu_model.shape[1]), np.bool_)
     taken = np.full(len(rows), request.count, dtype=np.int64)
     no_shares = np.zeros(len(rows), np.bool_)

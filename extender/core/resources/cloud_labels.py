@@ -78,7 +78,7 @@ class CloudGpus(NamedTuple):
     product: str = ""
     memory_mib: int = 0
     """Of each GPU, or MIG device."""
-    count: int = 0
+    num_gpus: int = 0
     """GPUs, or MIG devices where the GPUs are cut and their number is known."""
     clients: int = 0
     """Among how many each is shared in turns."""

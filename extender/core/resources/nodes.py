@@ -202,7 +202,7 @@ def read_node(
     as_gpus = labels.get(MIG_STRATEGY_LABEL) == "single" and "-mig-" in product.lower()
     cut = as_gpus or bool(cloud.partition)
     replicas = max(whole_number(labels, REPLICAS_LABEL, MAX_UNITS_PER_GPU), cloud.clients, 1)
-    count = whole_number(labels, COUNT_LABEL) or cloud.count
+    count = whole_number(labels, COUNT_LABEL) or cloud.num_gpus
     installed = whole_number(capacity or {}, SHARED_GPU_RESOURCE if shared_units else GPU_RESOURCE)
     if replicas == 1 and not cut:
         replicas = _slices_each(max(installed, units), count, named=bool(shared_units))

@@ -11,7 +11,7 @@ from extender.kube import objects
 from extender.kube.client import Transport
 from extender.plugins.formats import asks_any, containers_of, with_conditions
 from extender.plugins.hami import nodes, pods
-from extender.plugins.hami.locks import NodeLocks
+from extender.plugins.hami.locks import NODE_LOCK, NodeLocks
 from extender.plugins.holdings import Holding
 from extender.plugins.protocol import AssignedGpu, DevicePlugin, Handover, Locks, PluginGoneError
 
@@ -30,6 +30,7 @@ class Hami(DevicePlugin):
     name = "hami"
     resources = pods.OWN_RESOURCES
     written = pods.WRITTEN
+    leftovers = (nodes.REGISTER, nodes.HANDSHAKE, NODE_LOCK)
     told = led = parts = True
 
     def owns(self, node: objects.Node) -> bool:
