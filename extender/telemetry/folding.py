@@ -183,8 +183,9 @@ class Folder:
             plane[told | disputed] = np.nan
             values = reading.values.get(gauge)
             if values is not None:
-                flat = plane.reshape(-1)
-                flat[target] = values[which]
+                flat, told_now = plane.reshape(-1), values[which]
+                is_told = ~np.isnan(told_now)  # another exporter of the node may tell what this one does not
+                flat[target[is_told]] = told_now[is_told]
             await asyncio.sleep(0)
         return raw, sampled_at
 

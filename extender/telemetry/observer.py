@@ -240,7 +240,10 @@ class Observer:
         """What makes a refresh that succeeded doubtful, "" for nothing."""
         report = reading.report
         if not reading.values:
-            return f"{report.source} has no GPU metrics"
+            matchers = self.wanted.access.matchers
+            return f"{report.source} has no GPU metrics" + (
+                f" that match {matchers} (telemetry.matchers)" if matchers else ""
+            )
         if abs(report.skew_s) > MAX_SKEW_S + report.skew_uncertainty_s:
             return f"the clock of {report.source} is {report.skew_s:+.0f} s from Kerf's; ages are measured by its own"
         ages = reading.age_s[~np.isnan(reading.age_s)]

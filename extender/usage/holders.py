@@ -14,7 +14,7 @@ import numpy as np
 
 from extender.core.clusters import Mask
 from extender.core.dra.devices import DeviceId
-from extender.core.resources.nodes import OF_CLAIMS
+from extender.core.resources.nodes import COUNT_LABEL, MIG_RESOURCE_PREFIX, MIG_STRATEGY_LABEL, OF_CLAIMS, PRODUCT_LABEL
 from extender.core.texts import printable
 from extender.dra.published.gpus import DRIVER
 from extender.dra.uses import DeviceUse
@@ -37,7 +37,7 @@ _OF_SEVERAL: Final = {
 }
 """Labels by which those that make several controllers name themselves on pods."""
 _MAX_CHARS: Final = 128
-_OF_GPUS: Final = ("nvidia.com/gpu.product", "nvidia.com/gpu.count", "nvidia.com/mig")
+_OF_GPUS: Final = (PRODUCT_LABEL, COUNT_LABEL, MIG_STRATEGY_LABEL, MIG_RESOURCE_PREFIX)
 _OWN_TAINTS: Final = "node.kubernetes.io/"
 """Begins Kubernetes' own: nodes that are not ready, unreachable or out of something."""
 _REPELLING: Final = ("NoSchedule", "NoExecute")

@@ -128,10 +128,15 @@ def test_from_an_empty_cluster_to_one_that_has_everything(plane: ControlPlane, h
     plane.apply(gpu_node("node", gpus=2), exporter)
     service = {"metadata": {"name": "prometheus-server", "namespace": "default"}, "spec": {"ports": [{"port": 80}]}}
     plane.apply({"apiVersion": "v1", "kind": "Service", **service})
+    _, found = check(plane)  # any author may have made it there
+    assert found["Prometheus"]["verdict"] == "note"
+    assert "telemetry.namespaces does not name: http://prometheus-server.default.svc:80" in found["Prometheus"]["told"]
+    service["metadata"] = {"name": "prometheus-server", "namespace": "kube-system"}
+    plane.apply({"apiVersion": "v1", "kind": "Service", **service})
     status, found = check(plane)
     assert set(verdicts(found).values()) == {"ok"}, found
     assert status == 0
-    assert "prometheus-server.default.svc" in found["Prometheus"]["told"]
+    assert "prometheus-server.kube-system.svc" in found["Prometheus"]["told"]
 
 
 def node_with(

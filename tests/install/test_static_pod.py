@@ -55,7 +55,7 @@ def test_g12_prometheus_is_found_where_the_clusters_dns_is_not_asked(tmp_path: P
         found = running.enter_context(prometheus(tmp_path, scraped, host=PROMETHEUS_IP))
         users, flags = {"kerf": "system:kube-scheduler"}, (f"--service-cluster-ip-range={SERVICES}",)
         plane = running.enter_context(ControlPlane(tmp_path / "plane", users=users, flags=flags))
-        metadata = {"name": "prometheus-operated", "namespace": "default"}
+        metadata = {"name": "prometheus-operated", "namespace": "kube-system"}
         port = {"name": "http-web", "port": int(found.url.rpartition(":")[2])}
         headless: dict[str, Any] = {"apiVersion": "v1", "kind": "Service", "metadata": metadata}
         headless |= {"spec": {"clusterIP": "None", "ports": [port]}}
@@ -75,7 +75,7 @@ def test_g12_prometheus_is_found_where_the_clusters_dns_is_not_asked(tmp_path: P
         wait_until(told, WITHIN_S, "samples are read")
         telemetry = kerf.get("/telemetry")
         assert telemetry["candidates"] == [
-            f"http://prometheus-operated.default.svc:{port['port']}",
+            f"http://prometheus-operated.kube-system.svc:{port['port']}",
             f"http://{PROMETHEUS_IP}:{port['port']}",
         ]
         assert telemetry["source"] == f"http://{PROMETHEUS_IP}:{port['port']}"

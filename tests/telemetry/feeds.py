@@ -21,6 +21,7 @@ class FakeFeed:
     gauges: dict[str, Mapping[Gauge, Sequence[float]]] = field(default_factory=dict)
     ages: dict[str, float] = field(default_factory=dict)
     pods: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
+    pod_devices: dict[tuple[str, str], list[int]] = field(default_factory=dict)
     fault: TelemetryError | None = None
     report: Report = field(default_factory=lambda: Report(source="a test"))
     asked: list[Command] = field(default_factory=list)
@@ -53,6 +54,7 @@ class FakeFeed:
             dict(self.pods),
             self.report,
             self.clock.now,
+            self.pod_devices,
         )
 
     async def close(self) -> None:

@@ -1,6 +1,7 @@
 """The observer: samples land in the right GPU's place, age there, and never look fresher than they are."""
 
 import asyncio
+import json
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -12,12 +13,13 @@ from extender.kube import objects
 from extender.ledger.ledger import Ledger
 from extender.ledger.observed import SampleTimes
 from extender.telemetry.errors import SourceError
-from extender.telemetry.matching import Directory
+from extender.telemetry.matching import Directory, match_first_parts
 from extender.telemetry.observer import Finders, Observer, Wanted
 from extender.telemetry.series import Host
 from extender.telemetry.sources.discovery import Found
-from extender.telemetry.sources.source import EXPORTERS, PROMETHEUS, Access
+from extender.telemetry.sources.source import EXPORTERS, PROMETHEUS, Access, Bounds, PodUsage
 from extender.telemetry.status import State
+from extender.telemetry.tables import Most
 from tests.api.services import Clock
 from tests.ledger.builders import until
 from tests.telemetry.feeds import FakeFeed
@@ -36,19 +38,19 @@ class World:
         self.passed_over: list[str] = []
         self.exporters: dict[str, str] = {}
 
-        async def find_prometheus() -> Found:
-            return Found(self.prometheus[0], self.passed_over, self.prometheus[1])
-
-        async def find_exporters() -> dict[str, str]:
-            return self.exporters
-
-        finders = Finders(find_prometheus, find_exporters)
+        finders = Finders(self.find, self.find_exporters)
         wanted = wanted or Wanted(addresses=("http://prometheus",), times=TIMES)
         self.led_by = ""
         self.observer = Observer(*(wanted, self.feed, finders, self.ledger, self.clock), standby=lambda: self.led_by)
         self.ledger.arrays.observe(wanted.times)
         for name, num_gpus in nodes.items():
             self.add(name, num_gpus)
+
+    async def find(self) -> Found:
+        return Found(self.prometheus[0], self.passed_over, self.prometheus[1])
+
+    async def find_exporters(self) -> dict[str, str]:
+        return self.exporters
 
     def add(self, name: str, num_gpus: int, address: str = "") -> None:
         node = objects.Node(
@@ -314,3 +316,146 @@ def test_a_standby_reads_nothing_and_has_no_process_for_it() -> None:
             await world.observer.stop()
 
     asyncio.run(scenario())
+
+
+def known_gpus(*uuids: str) -> objects.Node:
+    """A node whose GPUs are described with these UUIDs, "" where one is not known."""
+    listed = [{"index": index} | ({"uuid": uuid} if uuid else {}) for index, uuid in enumerate(uuids)]
+    metadata = objects.Metadata(name="a", annotations={"kerf.dev/gpus": json.dumps(listed)})
+    return objects.Node(metadata, objects.NodeStatus({"nvidia.com/gpu": str(len(uuids))}))
+
+
+@pytest.mark.parametrize(
+    ("known", "told", "loads"),
+    [
+        pytest.param(("A", "B"), ("A", "B"), [0.25, 0.5], id="as known"),
+        pytest.param(("B", "A"), ("A", "B"), [0.5, 0.25], id="by UUID, whatever the index"),
+        pytest.param(("A", "B"), ("A", "X"), [0.25, None], id="another UUID"),
+        pytest.param(("A", "B"), ("X", "Y"), [None, None], id="another cluster's node"),
+        pytest.param(("A", ""), ("A", "X"), [0.25, 0.5], id="one that is not known"),
+        pytest.param(("A", ""), ("X", "Y"), [None, 0.5], id="another in the place of one that is"),
+        pytest.param(("A", "B"), ("", ""), [0.25, 0.5], id="an exporter that tells none"),
+        pytest.param(("", ""), ("X", "Y"), [0.25, 0.5], id="nobody knows any"),
+    ],
+)
+def test_a_node_takes_no_sample_of_a_gpu_that_it_does_not_have(
+    known: tuple[str, ...], told: tuple[str, ...], loads: list[float | None]
+) -> None:
+    world = World({})
+    world.ledger.upsert_node(known_gpus(*known))
+    world.feed.uuids = {("a", index): uuid for index, uuid in enumerate(told)}
+    world.round(a=[0.25, 0.5])
+    assert [None if np.isnan(load) else load for load in world.loads("a")] == loads
+    num_foreign = loads.count(None)
+    assert len(world.observer.status.doubts) == num_foreign
+    assert all("for it has no such GPU" in text for text in world.observer.status.doubts)
+
+
+def test_a_gpu_of_another_node_of_ours_is_not_taken_by_its_index() -> None:
+    world = World({"b": 1})
+    world.ledger.upsert_node(known_gpus("A"))
+    world.feed.uuids = {("b", 0): "A", ("a", 0): "A"}
+    world.round(a=[0.25], b=[0.75])
+    assert world.loads("a") == [0.25]
+    assert np.isnan(world.loads("b")).all()
+
+
+def two_told(world: World, first: str, second: str, loads: tuple[float, float]) -> None:
+    """Two exporters tell of GPU 0 of one node, each with its UUID."""
+    world.add("a", 1, address="10.0.0.1")
+    world.feed.instances = {"x": "10.0.0.1:9400", "y": "10.0.0.1:9401"}
+    world.feed.uuids = {("x", 0): first, ("y", 0): second}
+    world.round(x=[loads[0]], y=[loads[1]])
+
+
+def test_two_uuids_of_one_index_are_told_once_and_neither_is_used(caplog: pytest.LogCaptureFixture) -> None:
+    world = World({})
+    world.feed.pods = {("team", "p"): (0.9, 100.0)}
+    two_told(world, "A", "B", (0.1, 0.9))
+    assert np.isnan(world.loads("a")).all()
+    (doubt,) = world.observer.status.doubts
+    assert "node a: GPU 0 has samples under several UUIDs" in doubt
+    assert "telemetry.matchers" in doubt
+    world.clock.now += 15
+    world.round()
+    assert sum(doubt in record.getMessage() for record in caplog.records) == 1
+    # One that is gone leaves no doubt.
+    world.clock.now += 15
+    world.round(x=[0.1], y=[float("nan")])
+    assert world.loads("a") == pytest.approx([0.1])
+    assert world.observer.status.doubts == ()
+
+
+def test_what_was_believed_is_gone_once_it_is_in_doubt() -> None:
+    world = World({})
+    two_told(world, "A", "A", (0.1, 0.9))
+    assert len(world.loads("a")) == 1
+    assert not np.isnan(world.loads("a")).any()
+    world.feed.uuids = {("x", 0): "A", ("y", 0): "B"}
+    world.clock.now += 15
+    world.round(x=[0.1], y=[0.9])
+    assert np.isnan(world.loads("a")).all()
+
+
+def test_a_pod_with_samples_of_foreign_gpus_is_left_out() -> None:
+    world = World({"a": 1})
+    told: list[PodUsage] = []
+    observer = Observer(
+        *(world.observer.wanted, world.feed, Finders(world.find, world.find_exporters), world.ledger, world.clock),
+        on_pods=told.append,
+    )
+    world.feed.gauges = {"a": {Gauge.LOAD: [0.5]}, "elsewhere": {Gauge.LOAD: [0.9]}}
+    usage = 0.9, 100.0
+    world.feed.pods = {("team", "ours"): usage, ("team", "theirs"): usage, ("team", "both"): usage}
+    world.feed.pod_devices = {("team", "ours"): [0], ("team", "theirs"): [1], ("team", "both"): [0, 1]}
+    asyncio.run(observer.round())
+    assert told == [{("team", "ours"): usage}]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "hosts", "expected"),
+    [
+        pytest.param(["n1"], ["n1.example.com"], ["n1"], id="the host's is longer"),
+        pytest.param(["n1.ec2.internal"], ["n1"], ["n1.ec2.internal"], id="the node's is longer"),
+        pytest.param(["n1.dc1.example.com"], ["n1.dc1"], ["n1.dc1.example.com"], id="in part"),
+        pytest.param(["n1"], ["N1.Example.com"], ["n1"], id="in capitals"),
+        pytest.param(["n1.dc1"], ["n1.dc2"], [""], id="another domain is another host"),
+        pytest.param(["n1.dc1", "n1.dc2"], ["n1"], [""], id="two nodes"),
+        pytest.param(["n1"], ["n1.dc1", "n1.dc2"], ["", ""], id="two hosts"),
+        pytest.param(["n1"], ["n1", "n1.dc2"], ["n1", ""], id="a name that is its own goes first"),
+        pytest.param(["10"], ["10.0.0.1"], [""], id="an address has no parts"),
+        pytest.param(["n10"], ["n1.example.com"], [""], id="a beginning is no part"),
+    ],
+)
+def test_host_names_that_differ_in_their_domain_alone(nodes: list[str], hosts: list[str], expected: list[str]) -> None:
+    rows = {name: row for row, name in enumerate(nodes)}
+    told = [Host((name,), "") for name in hosts]
+    found = [rows.get(Directory().node_of(host, rows), -1) for host in told]
+    match_first_parts(told, found, rows)
+    assert [nodes[row] if row >= 0 else "" for row in found] == expected
+
+
+def test_what_is_taken_from_a_found_prometheus_is_bounded_by_the_cluster() -> None:
+    world = World({"a": 8}, Wanted(times=TIMES))
+    world.prometheus = ["http://prometheus.monitoring.svc:9090"], ""
+    world.round(a=[0.5])
+    bounds = world.feed.asked[0].bounds
+    # 4 * 1 + 2000 nodes and 4 * 8 + 2000 GPUs, up to the next power of two.
+    assert (bounds.most, bounds.answer_bytes) == (Most(2048, 2048), 8 * 2**20)
+    configured = World({"a": 8})
+    configured.round(a=[0.5])
+    assert configured.feed.asked[0].bounds == Bounds()
+
+
+def test_what_was_passed_over_is_told_once_with_the_setting_that_takes_it(caplog: pytest.LogCaptureFixture) -> None:
+    world = World({"a": 1}, Wanted(times=TIMES))
+    world.passed_over = ["http://prometheus.team-a.svc:9090"]
+    for _ in range(3):
+        world.round()
+        world.clock.now += 61
+    assert world.observer.status.state is State.ABSENT
+    assert not world.feed.asked
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert "http://prometheus.team-a.svc:9090 looks like a Prometheus and is not read" in told
+    assert "telemetry.url" in told
+    assert "telemetry.namespaces" in told

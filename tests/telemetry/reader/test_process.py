@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from extender.telemetry.errors import ReaderError, SourceError
 from extender.telemetry.reader.process import ReaderProcess
 from extender.telemetry.sources.source import EXPORTERS, PROMETHEUS, Access, Command
 from tests.telemetry.exporters import V4_8, Gpu, Node, dcgm_page
-from tests.telemetry.servers import serving
+from tests.telemetry.servers import Answer, Page, serving
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -112,6 +113,45 @@ def test_a_process_that_is_killed_is_started_anew() -> None:
                 reading = await reader.read(command)
             assert reader.pid != pid
             assert len(reading.inventory.hosts) == 1
+        await reader.close()
+
+    asyncio.run(read())
+
+
+@pytest.mark.slow
+def test_more_series_than_fit_into_the_readers_memory_are_a_fault_and_the_next_is_asked() -> None:
+    """One that an author could make: millions of series, in answers that each are small enough."""
+    series = b",".join(
+        b'{"metric":{"gpu":"%d","UUID":"GPU-%d","Hostname":"n%d"},"value":[1,"1"]}' % (at, at, at)
+        for at in range(600_000)
+    )
+    counted = b'{"data":{"result":[{"metric":{"__name__":"DCGM_FI_DEV_GPU_UTIL"},"value":[1,"1"]}]}}'
+
+    def answer(of: bytes) -> Answer:
+        def told(path: str, query: Mapping[str, str], _: Mapping[str, str]) -> Page:
+            asked = query.get("query", "")
+            if path == "/api/v1/labels":
+                return 200, b'{"data":["gpu","UUID","Hostname"]}'
+            if asked.startswith("count"):
+                return 200, counted
+            return 200, of if "DCGM" in asked else b'{"data":{"result":[{"metric":{},"value":[1,"1"]}]}}'
+
+        return told
+
+    async def read() -> None:
+        reader = ReaderProcess(300)
+        huge, small = (
+            answer(b'{"data":{"result":[' + of + b"]}}")
+            for of in (series, b'{"metric":{"gpu":"0","Hostname":"n"},"value":[1,"50"]}')
+        )
+        with serving(huge) as first, serving(small) as second:
+            reading = await reader.read(Command(PROMETHEUS, [first.url, second.url], Access(timeout_s=60)))
+            assert reading.report.source == second.url
+            assert "take more memory than telemetry may have" in reading.report.given_up[first.url]
+            assert reading.values[Gauge.LOAD].tolist() == [0.5]
+            assert reading.report.rss_mib < 700  # it may have 512 more than it begins with
+            with pytest.raises(SourceError, match="take more memory than telemetry may have"):
+                await reader.read(Command(PROMETHEUS, [first.url], Access(timeout_s=60)))
         await reader.close()
 
     asyncio.run(read())

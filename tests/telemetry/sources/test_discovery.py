@@ -119,3 +119,23 @@ def test_what_is_no_address_is_not_asked() -> None:
     for odd in ("", "None", "10.0.0.7/", "evil.example.com", "10.0.0.7@evil"):
         server = Server({"": [service("prometheus-server", ("http", 80), address=odd)]})
         assert found(server) == (["http://prometheus-server.monitoring.svc:80"], "")
+
+
+def test_what_others_may_have_made_is_passed_over_and_named() -> None:
+    """Anybody may make a Service that looks like Prometheus in a namespace of his own."""
+    own, theirs = (service("prometheus-operated", ("http-web", 9090)) for _ in range(2))
+    theirs["metadata"]["namespace"] = "team-a"
+    address = "http://prometheus-operated.team-a.svc:9090"
+    for listed, addresses in (([theirs, own], ["http://prometheus-operated.monitoring.svc:9090"]), ([theirs], [])):
+        server: Any = Server({"operated-prometheus=true": listed})
+        told = asyncio.run(find_prometheus(server, {"monitoring"}))
+        assert (list(told.addresses), list(told.passed_over)) == (addresses, [address])
+        told = asyncio.run(find_prometheus(server, {"monitoring", "team-a"}))
+        assert address in told.addresses
+
+
+def test_neither_are_too_many_asked_nor_too_many_told() -> None:
+    many = [service(f"p{number}", ("http-web", 9090)) for number in range(100)]
+    server: Any = Server({"operated-prometheus=true": many})
+    assert len(asyncio.run(find_prometheus(server, {"monitoring"})).addresses) == 8
+    assert len(asyncio.run(find_prometheus(server, {"elsewhere"})).passed_over) == 5

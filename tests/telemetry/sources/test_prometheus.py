@@ -6,13 +6,18 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
 from urllib3.exceptions import InsecureRequestWarning
 
+from extender.core.observations import Gauge
+from extender.telemetry.aliases import ALIAS_OF
 from extender.telemetry.errors import SourceError
-from extender.telemetry.sources.prometheus import PrometheusSource, choose_source
+from extender.telemetry.series import labels_of
+from extender.telemetry.sources.prometheus import Candidates, PrometheusSource, choose_source
 from extender.telemetry.sources.prometheus_client import Prometheus
-from extender.telemetry.sources.source import Access
+from extender.telemetry.sources.source import Access, Bounds, PodTable
+from extender.telemetry.tables import DeviceTable, Most
 from tests.api.certificates import Authority
 from tests.telemetry.servers import Page, serving
 
@@ -149,3 +154,177 @@ def test_a_clock_that_is_ahead_is_measured() -> None:
     with serving(lambda *_: vector(({}, "0"), at=time.time() + ahead)) as server:
         skew_s, uncertainty_s = Prometheus(server.url, Access()).skew()
     assert skew_s == pytest.approx(ahead, abs=uncertainty_s + 1)
+
+
+GPU_0 = {"gpu": "0", "UUID": "GPU-a", "Hostname": "n1"}
+
+
+class Fake:
+    """Speaks Prometheus' API, with one odd answer."""
+
+    def __init__(
+        self, *, count: str = "1", at: float | None = None, value: str = "50", odd: Page | None = None
+    ) -> None:
+        self.count, self.at, self.value, self.odd = count, at, value, odd
+
+    def __call__(self, path: str, query: Mapping[str, str], _: Mapping[str, str]) -> Page:
+        asked = query.get("query", "")
+        if path == "/api/v1/labels":
+            return 200, b'{"status":"success","data":["gpu","UUID","Hostname"]}'
+        if asked.startswith("count"):
+            return vector(({"__name__": "DCGM_FI_DEV_GPU_UTIL"}, self.count))
+        if asked.startswith("vector"):
+            return vector(({}, "0"), at=time.time() if self.at is None else self.at)
+        if self.odd and "DCGM" in asked:
+            return self.odd
+        return vector((GPU_0, self.value), at=time.time())
+
+
+ODD = [
+    pytest.param(Fake(count="+Inf"), id="an infinite count"),
+    pytest.param(Fake(count="NaN"), id="a count that is none"),
+    pytest.param(Fake(count="-1"), id="a negative count"),
+    pytest.param(Fake(count="1e300"), id="a huge count"),
+    pytest.param(Fake(count="many"), id="a count in words"),
+    pytest.param(Fake(at=1e300), id="a time that is none"),
+    pytest.param(Fake(odd=(200, b'{"data":{"result":[{"metric":{},"value":[1e999,"1"]}]}}')), id="an infinite time"),
+    pytest.param(Fake(odd=(200, b"[" * 100_000)), id="deep JSON"),
+    pytest.param(Fake(odd=(200, b'{"data":{"result":[{"metric":{},"value":["1","1"]}]}}')), id="a time as text"),
+    pytest.param(Fake(odd=(200, b'{"data":{"result":null}}')), id="no result"),
+    pytest.param(Fake(odd=(200, b'{"data":{"result":[{"metric":{},"value":[1]}]}}')), id="half a value"),
+]
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_whatever_one_answers_the_next_is_asked(odd: Fake) -> None:
+    with serving(odd) as first, serving(Fake()) as second:
+        source = Candidates([first.url, second.url + "/"], Access())
+        for _ in range(2):
+            samples = source.read()
+            assert samples.report.source == second.url
+            assert samples.values[Gauge.LOAD].tolist() == [0.5]
+        alone = Candidates([first.url], Access())
+        with pytest.raises(SourceError, match=first.url):
+            alone.read()
+        given_up = Candidates([first.url, second.url], Access()).read().report.given_up
+        assert list(given_up) == [first.url]
+        assert given_up[first.url].startswith(first.url)
+
+
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf", "1e308", "9" * 400, "", "fifty", "0x10", "-1"])
+def test_odd_values_are_none(value: str) -> None:
+    with serving(Fake(value=value)) as server:
+        samples = Candidates([server.url], Access()).read()
+    assert np.isnan(samples.values[Gauge.LOAD]).all()
+    assert samples.report.refused == {"DCGM_FI_DEV_GPU_UTIL": 1}
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "access", "told"),
+    [
+        pytest.param(
+            *(401, b"no org id\n", Access()),
+            "HTTP status 401: no org id; set telemetry.headers, as in {X-Scope-OrgID: the tenant's name}",
+            id="Mimir",
+        ),
+        pytest.param(
+            *(401, b'{"status":"error","error":"who are you?"}', Access()),
+            "HTTP status 401: who are you?; set telemetry.bearer_token_file, or telemetry.username",
+            id="nobody said who asks",
+        ),
+        pytest.param(
+            *(403, b"<html>Sign in</html>", Access(username="kerf")),
+            "HTTP status 403; telemetry.username and telemetry.password_file are not accepted",
+            id="a page for people, and a password",
+        ),
+        pytest.param(
+            *(401, b"no org id", Access(bounds=Bounds(is_found=True))),
+            "set telemetry.url and telemetry.headers",
+            id="found, and asked without any",
+        ),
+        pytest.param(
+            *(429, b"too many\x1b[2J calls", Access()), "429: too many\\x1b[2J calls", id="control characters"
+        ),
+        pytest.param(*(400, b'{"error":"bad query"}', Access()), "HTTP status 400: bad query", id="a query"),
+    ],
+)
+def test_a_refusal_has_the_servers_words_and_the_setting(status: int, body: bytes, access: Access, told: str) -> None:
+    with serving(lambda *_: (status, body)) as server:
+        for ask in (Prometheus(server.url, access).build_info, lambda: Prometheus(server.url, access).series("X")):
+            if status == 400 and ask.__name__ == "build_info":
+                continue  # an old server has no such page
+            with pytest.raises(SourceError) as caught:
+                ask()
+            assert f"{server.url}: " in str(caught.value)
+            assert told in str(caught.value)
+
+
+def test_a_server_that_matches_names_exactly_alone_is_read_by_name() -> None:
+    """As Google's Managed Service for Prometheus does: "Only exact matching on metric names is supported"."""
+
+    def exact(path: str, query: Mapping[str, str], _: Mapping[str, str]) -> Page:
+        asked = query.get("query", query.get("match[]", ""))
+        if "__name__" in asked:
+            return (
+                400,
+                b'{"status":"error","errorType":"bad_data","error":"unsupported regular expression on __name__"}',
+            )
+        if path == "/api/v1/labels":
+            return 404, b""
+        if asked == 'count(DCGM_FI_DEV_GPU_UTIL{cluster="a"})':
+            return vector(({}, "1"))
+        if asked.startswith("count("):
+            return 200, EMPTY
+        if asked.startswith("vector"):
+            return vector(({}, "0"), at=time.time())
+        return vector((GPU_0 | {"exported_pod": "p", "exported_namespace": "team"}, "50"), at=time.time())
+
+    with serving(exact) as server:
+        samples = Candidates([server.url], Access(matchers='cluster="a"')).read()
+        assert samples.values[Gauge.LOAD].tolist() == [0.5]
+        assert samples.pods["team", "p"][0] == 0.5
+        assert all('cluster="a"' in query["query"] for _, query, _ in server.asked if "DCGM" in query.get("query", ""))
+
+
+def test_a_server_that_takes_no_query_at_all_says_why() -> None:
+    def never(path: str, *_: object) -> Page:
+        return (400, b'{"error":"quota of the project"}') if path == "/api/v1/query" else (404, b"")
+
+    with serving(never) as server, pytest.raises(SourceError, match="HTTP status 400: quota of the project"):
+        Candidates([server.url], Access()).read()
+
+
+def test_an_answer_larger_than_its_bound_is_a_fault_of_its_source() -> None:
+    small = Access(bounds=Bounds(answer_bytes=2**20))
+    with serving(Fake(odd=(200, b" " * (2**20 + 1)))) as first, serving(Fake()) as second:
+        samples = Candidates([first.url, second.url], small).read()
+    assert samples.report.given_up == {first.url: f"{first.url}: the answer is larger than 1 MiB"}
+
+
+@pytest.mark.parametrize(("most", "of"), [(Most(hosts=2), "hosts"), (Most(devices=2), "GPUs")])
+def test_more_hosts_or_gpus_than_the_cluster_can_have_are_a_fault_of_their_source(most: Most, of: str) -> None:
+    many = vector(*((GPU_0 | {"Hostname": f"n{at}", "UUID": f"GPU-{at}"}, "1") for at in range(3)), at=time.time())
+    with serving(Fake(odd=many)) as first, serving(Fake()) as second:
+        samples = Candidates([first.url, second.url], Access(bounds=Bounds(most=most))).read()
+    assert f"series of more than 2 {of}" in samples.report.given_up[first.url]
+    assert "telemetry.matchers" in samples.report.given_up[first.url]
+
+
+def test_a_pods_gpus_count_once_whatever_exporters_tell_of_them() -> None:
+    """Two GPUs, each told of by two exporters, of which one does not honour labels: by UUID they are two."""
+    used = ALIAS_OF["DCGM_FI_DEV_FB_USED"]
+    pods = PodTable()
+    for at, exporter in ((0, "a"), (1, "a"), (0, "b"), (1, "b")):
+        of_pod = {"exported_namespace": "team", "exported_pod": "p"} if exporter == "b" else {}
+        labels = {"namespace": "team", "pod": "p" if exporter == "a" else "dcgm-exporter-x", **of_pod}
+        pods.add(used, labels_of(GPU_0 | {"UUID": f"GPU-{at}", "instance": exporter} | labels), at, 15_000.0)
+    assert pods.usage()["team", "p"][1] == 30_000
+    assert pods.devices() == {("team", "p"): [0, 1]}
+
+
+def test_mig_instances_that_several_pods_share_count_once() -> None:
+    """As an exporter's own page has them: a series for each pod."""
+    used = ALIAS_OF["DCGM_FI_DEV_FB_USED"]
+    labels = [labels_of(GPU_0 | {"GPU_I_ID": str(at), "GPU_I_PROFILE": "1g.10gb"}) for at in (1, 1, 1, 2)]
+    folded, _ = DeviceTable().fold(used, labels, np.array([1000.0, 1000.0, 1000.0, 500.0]))
+    assert folded.tolist() == [1500]
