@@ -35,6 +35,7 @@ class Reason(IntEnum):
     OCCUPIED = 14
     KEPT_APART = 15
     SET_ASIDE = 16
+    KEPT_FOR_MOVE = 17
 
 
 RESOLVABLE: Final = frozenset(
@@ -53,6 +54,10 @@ _HERE: Final = {
 }
 
 
+_NOT_FOR_ANYBODY: Final = {
+    Reason.OCCUPIED: "free by bookings but in use by unknown processes, or faulty",
+    Reason.KEPT_FOR_MOVE: "what is free here is kept for a move that makes room",
+}
 _WHOEVER_ASKS: Final = {
     Reason.FITS: "fits",
     Reason.UNKNOWN_NODE: "node not known to Kerf yet",
@@ -100,8 +105,8 @@ def sentence(reason: Reason, request: GpuRequest, available: int) -> str:
             return f"needs {request}, best here: {available} milli of one GPU free"
         case Reason.MEMORY_BUSY:
             return f"needs {request}, best here: {format_mib(available)} of one GPU free"
-        case Reason.OCCUPIED:
-            return f"needs {request}, free by bookings but in use by unknown processes, or faulty"
+        case Reason.OCCUPIED | Reason.KEPT_FOR_MOVE:
+            return f"needs {request}, {_NOT_FOR_ANYBODY[reason]}"
         case Reason.TOTAL_TOO_SMALL:
             return f"needs {request}, best here: {format_mib(available)} installed"
         case Reason.TOTAL_BUSY:

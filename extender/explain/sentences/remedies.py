@@ -146,6 +146,8 @@ def _of_nodes(request: GpuRequest, nearest: Nearest) -> list[Remedy]:
             return [Remedy(Kind.NODES, f"repair the unhealthy GPUs of {node}", look)]
         case Reason.OCCUPIED:
             return [Remedy(Kind.NODES, f"find what uses GPUs of {node} without a booking, or is faulty there", look)]
+        case Reason.KEPT_FOR_MOVE:
+            return [Remedy(Kind.WAIT, f"wait: room on {node} is kept for pods that move")]
         case Reason.SET_ASIDE:
             return [Remedy(Kind.NODES, f"find out why pods fail on {node}", look)]
         case reason if reason in _NEVER:

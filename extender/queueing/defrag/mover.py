@@ -210,6 +210,7 @@ class Mover(Background):
         """Keep the places of the whole plan: reserved where there is room now, else by closing the node."""
         running = self._tools.facts().running
         for move in run.record.plan.moves:
+            run.asks[move.uid] = self._places.asked(running[move.uid])
             if not self._places.hold(running[move.uid], move.to_node):
                 run.unheld.add(move.uid)
         self._keep(run)
