@@ -103,7 +103,7 @@ def emptied(cluster: Cluster) -> Cluster:
         gpu_free_milli=np.where(healthy, WHOLE_MILLI, 0).astype(np.int32),
         gpu_free_mib=np.where(healthy, cluster.gpu_memory_mib, 0).astype(np.int32),
         gpu_slices=np.zeros_like(cluster.gpu_slices),
-        untracked_units=nobody.copy(),
+        untracked_units=cluster.withheld_units.copy(),
         num_served=nobody.copy(),
         num_unserved=nobody.copy(),
         mig_free=cluster.mig_installed.copy(),

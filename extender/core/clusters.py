@@ -68,6 +68,10 @@ class Cluster:
     """(N,) pods that failed on a node soon after their start, where it takes no more for that; 0 where it does."""
     left_out: npt.NDArray[np.int8]
     """(N,) LeftOut: why nothing of a node is given, or not all of it; 0 where all of it is."""
+    closed: Mask
+    """(N,) nodes of which nothing is given away: a plan that makes room keeps it for those it moves."""
+    withheld_units: Ints
+    """(N,) those of `untracked_units` that nobody holds: the kubelet does not offer them."""
     gpu_slices: Ints
     """(N, G) time slices of each GPU that somebody is known to hold; they count among `untracked_units`."""
     gpu_free_milli: Ints

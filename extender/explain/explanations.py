@@ -150,7 +150,7 @@ def _candidates(
     unknown = {"reason": Reason.UNKNOWN_NODE.name, "text": _unknown(placement), "available": 0}
     if decision.request.devices is not None:
         for node, row in islice(zip(found, rows.tolist(), strict=True), _MAX_DEVICE_TEXTS):
-            possible = node["reason"] in (Reason.FITS.name, Reason.SET_ASIDE.name)
+            possible = node["reason"] in (Reason.FITS.name, Reason.SET_ASIDE.name, Reason.KEPT_FOR_MOVE.name)
             node["lacks"] = "" if possible else why_not_on(devices_at(cluster, row), decision.request.devices)
     return found + [{"node": name, **unknown} for name in placement.unknown]
 

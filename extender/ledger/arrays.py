@@ -96,6 +96,10 @@ class ClusterArrays:
                 observed.given_back(row, tuple(freer))
         self._write(row, free)
 
+    def set_closed(self, row: int, *, closed: bool) -> None:
+        """Write whether nothing of a node is given away."""
+        self._write(row, {"closed": closed})
+
     def set_devices(self, row: int, devices: NodeDevices | None) -> None:
         """Write which devices a node has that Kerf allocates, and what is taken of them."""
         if self._arrays["devices"][row] is not devices:
@@ -227,7 +231,9 @@ class ClusterArrays:
         self._arrays["set_aside"][row] = offer.set_aside
         self._arrays["left_out"][row] = offer.left_out
         self._arrays["num_served"][row] = self._arrays["num_unserved"][row] = 0
-        self._arrays["untracked_units"][row] = min(offer.withheld_units, _MAX_UNTRACKED)
+        self._arrays["closed"][row] = False
+        self._arrays["withheld_units"][row] = min(offer.withheld_units, _MAX_UNTRACKED)
+        self._arrays["untracked_units"][row] = self._arrays["withheld_units"][row]
         self._fill(row, "gpu_model", [self._model_idx.setdefault(gpu.model, len(self._model_idx)) for gpu in gpus])
         self._fill(row, "gpu_memory_mib", [gpu.memory_mib for gpu in gpus])
         self._fill(row, "gpu_healthy", [gpu.healthy for gpu in gpus])

@@ -3,8 +3,10 @@
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
+
+import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Cluster
 from extender.core.resources.nodes import (
@@ -145,7 +147,9 @@ class NodeRows:
         if row is None:
             return None
         occupancy = self._occupancy(row, node, uids)
-        return self.arrays.alone(row, occupancy.left if if_open else self._left(node, occupancy))
+        if not if_open:
+            return self.arrays.alone(row, self._left(node, occupancy))
+        return replace(self.arrays.alone(row, occupancy.left), closed=np.zeros(1, np.bool_))
 
     def extended(self, added: Iterable[objects.Node]) -> Cluster:
         """The cluster with more nodes, nobody on them; these rows stay as they are."""
@@ -216,6 +220,7 @@ class NodeRows:
         occupancy = self._occupancy(row, node)
         (self._crowded.add if occupancy.crowded else self._crowded.discard)(node)
         self.arrays.set_held(row, self._left(node, occupancy))
+        self.arrays.set_closed(row, closed=node in self.closed)
         if self.owned is not None:
             self.arrays.set_devices(row, self.owned.devices_on(node))
         if mistaken := [claim for claim in self.claims.on(node) if claim.mistaken]:

@@ -99,9 +99,10 @@ class AutoscalerReleases:
 
     async def _open(self, entry: Entry) -> None:
         async with self._writes:
-            if entry.stage is Stage.GATED:
-                await self.dispatcher.open_without_node(entry, FOR_AUTOSCALERS, by_kerf=False)
-                self.counts.released += entry.stage is Stage.OPENED
+            if not _gated_among([entry]):
+                return
+            await self.dispatcher.open_without_node(entry, FOR_AUTOSCALERS, by_kerf=False)
+            self.counts.released += entry.stage is Stage.OPENED
 
     def _by_turns(
         self, units: Sequence[Unit], num_out: Counter[str], begun: dict[str, float]
@@ -139,7 +140,11 @@ def is_out(entry: Entry) -> bool:
 
 
 def _gated(unit: Unit) -> list[Entry]:
-    return [entry for entry in unit.entries if entry.stage is Stage.GATED]
+    return _gated_among(unit.entries)
+
+
+def _gated_among(entries: Iterable[Entry]) -> list[Entry]:
+    return [entry for entry in entries if entry.stage is Stage.GATED]
 
 
 def _gang_of(entry: Entry) -> str:

@@ -106,6 +106,7 @@ def cluster_of(nodes: Nodes, models: Sequence[GpuModel], memory_mib: Longs) -> C
         units_per_gpu=np.ones(N, np.int32), gpu_model=gpu_model, gpu_memory_mib=memory, gpu_healthy=installed,
         gpu_numa=nowhere, gpu_link=nowhere, plugin_picks=np.zeros(N, np.bool_), slices_led=np.zeros(N, np.bool_),
         set_aside=np.zeros(N, np.int32), left_out=np.zeros(N, np.int8),
+        closed=np.zeros(N, np.bool_), withheld_units=np.zeros(N, np.int32),
         num_served=np.zeros(N, np.int32), num_unserved=np.zeros(N, np.int32), gpu_slices=np.zeros((N, G), np.int32),
         gpu_free_milli=nodes.gpu_free_milli,
         gpu_free_mib=np.where(nodes.gpu_free_milli > 0, memory, 0).astype(np.int32),

@@ -40,7 +40,9 @@ logger = logging.getLogger(__name__)
 
 EPOCH: Final = "kerf.dev/epoch"
 
-_NUM_WRITERS: Final = 16  # the renewal of the lease has to get through between them
+_NUM_WRITERS: Final = 64
+"""At once. Nothing may be decided before the last one of thousands is marked, and the author of all may be one; the
+renewal of the lease has to get through between them, and finds a connection."""
 _RETRY_S: Final = 0.2
 
 

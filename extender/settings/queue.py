@@ -40,14 +40,16 @@ class QueueSettings(Section):
     reserve_after_s: float = Field(default=10.0, ge=0)
     """Once the first pod in the queue has waited this many seconds without room, nodes are kept for it."""
     skip_s: float = Field(default=3600.0, ge=0)
-    """A pod kept from such a node for this many seconds, although it had room there, may use it."""
+    """A pod kept from such a node for this many seconds, although it had room there, may use it; and once others have
+    been kept from it for so long, it is the next one's turn to have nodes kept, for as long."""
     patience_s: float = Field(default=0.0, ge=0)
     """A share that spoils a GPU, by the learned rank's prices, yields to pods of the same priority that arrive up to
     this many seconds after it; 0: never."""
     batch_pods: int = Field(default=500, ge=1)
     """Most pods in a batch for `genetic`, `q-learning` and `exact`; greedy takes all."""
     max_open: int = Field(default=256, ge=1)
-    """Most pods that are released, or being released, and have no node yet."""
+    """Most pods that are released, or being released, and have no node yet; shared among namespaces, which take turns
+    where there are more of them."""
     fail_open_s: float = Field(default=0.0, ge=0)
     """The gate of a pod that has waited this many seconds is opened regardless; 0: never."""
     gang_timeout_s: float = Field(default=0.0, ge=0)

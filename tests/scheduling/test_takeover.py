@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from extender.kube.client import ApiError, Query, UnreachableError
+from extender.kube.connections import MAX_CONNECTIONS
 from extender.kube.leadership.elections import Election, Spectator, Unelected
 from extender.kube.leadership.leases import HeldLease, LeaseName, LeaseTimes
 from extender.kube.leadership.terms import Terms
@@ -249,6 +250,26 @@ def test_what_is_marked_is_not_marked_again_because_others_failed() -> None:
     replica = Replica(server)
     run(replica, replica.leads)
     assert len(server.marks) == len(set(server.marks)) == 100
+
+
+def test_thousands_of_pods_are_marked_many_at_once_and_leave_connections_for_the_lease() -> None:
+    """Each answer takes a while, as of an API server that is far away."""
+    server = Server(*(pod_manifest(f"p{number}", 1) for number in range(1000)))
+    real, at_once, most = server.patch, 0, 0
+
+    async def patch(path: str, body: bytes) -> bytes:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        await asyncio.sleep(0.001)
+        at_once -= 1
+        return await real(path, body)
+
+    server.patch = patch  # type: ignore[method-assign]
+    replica = Replica(server)
+    run(replica, replica.leads)
+    assert len(server.marks) == 1000
+    assert MAX_CONNECTIONS / 2 < most < 0.75 * MAX_CONNECTIONS
 
 
 def test_a_new_leader_lists_what_its_watch_has_not_told_yet() -> None:

@@ -88,6 +88,8 @@ def fit_devices(cluster: Cluster, asked: DevicesAsked, rows: Rows) -> Fit:
     set_aside = cluster.taken(cluster.set_aside, rows)
     kept_off = (set_aside > 0) & np.isin(reason, (Reason.FITS, Reason.BUSY))
     reason[kept_off], available[kept_off] = Reason.SET_ASIDE, set_aside[kept_off]
+    closed = cluster.taken(cluster.closed, rows) & np.isin(reason, (Reason.FITS, Reason.BUSY))
+    reason[closed], available[closed] = Reason.KEPT_FOR_MOVE, 0
     free_units = np.maximum(num_true(idle) - cluster.taken(cluster.untracked_units, rows), 0)
     return Fit(reason, available, room, idle, free_units, taken, np.zeros(len(rows), np.bool_))
 

@@ -76,6 +76,7 @@ def fit(cluster: Cluster, request: GpuRequest, rows: Rows) -> Fit:
     of_size = _of_size(cluster, request, rows, healthy, failures)
     set_aside = cluster.taken(cluster.set_aside, rows).astype(np.int64)
     failures.append((set_aside > 0, Reason.SET_ASIDE, set_aside))
+    failures.append((cluster.taken(cluster.closed, rows), Reason.KEPT_FOR_MOVE, num_healthy))
     failures.append((_kept_apart(cluster, request, rows), Reason.KEPT_APART, num_installed))
 
     num_of_node = len(failures)
@@ -279,6 +280,7 @@ def _fit_mig(cluster: Cluster, request: GpuRequest, rows: Rows) -> Fit:
     set_aside = cluster.taken(cluster.set_aside, rows).astype(np.int64)
     failures: list[_Failure] = [(set_aside > 0, Reason.SET_ASIDE, set_aside)]
     free_units = np.zeros(len(rows), np.int64)
+    failures.append((cluster.taken(cluster.closed, rows), Reason.KEPT_FOR_MOVE, free_units))
     for profile, count in request.mig:
         num_installed, num_free = mig_devices(cluster, profile, rows)
         free_units = free_units + num_free

@@ -38,6 +38,7 @@ class Reason(IntEnum):
     SET_ASIDE = 16
     MODEL_UNKNOWN = 17
     MEMORY_UNKNOWN = 18
+    KEPT_FOR_MOVE = 19
 
 
 RESOLVABLE: Final = frozenset(
@@ -56,6 +57,10 @@ _HERE: Final = {
 }
 
 
+_NOT_FOR_ANYBODY: Final = {
+    Reason.OCCUPIED: "free by bookings but in use by unknown processes, or faulty",
+    Reason.KEPT_FOR_MOVE: "what is free here is kept for a move that makes room",
+}
 _WHOEVER_ASKS: Final = {
     Reason.FITS: "fits",
     Reason.UNKNOWN_NODE: "node not known to Kerf yet",
@@ -114,8 +119,8 @@ def _of_number(reason: Reason, request: GpuRequest, available: int) -> str:
             return f"best here: {available} milli of one GPU free"
         case Reason.MEMORY_BUSY:
             return f"best here: {format_mib(available)} of one GPU free"
-        case Reason.OCCUPIED:
-            return "free by bookings but in use by unknown processes, or faulty"
+        case Reason.OCCUPIED | Reason.KEPT_FOR_MOVE:
+            return _NOT_FOR_ANYBODY[reason]
         case Reason.TOTAL_TOO_SMALL:
             return f"best here: {format_mib(available)} installed"
         case Reason.TOTAL_BUSY:

@@ -9,7 +9,7 @@ RowState = tuple[int | bytes, ...]
 
 _NUMBERS: Final = (
     *("unit", "units_per_gpu", "untracked_units", "plugin_picks", "num_served", "num_unserved", "slices_led"),
-    *("set_aside", "left_out"),
+    *("set_aside", "left_out", "closed"),
     *("cpu_milli", "memory_mib", "cpu_free_milli", "memory_free_mib"),
 )
 _BY_SLOT: Final = (

@@ -151,6 +151,8 @@ def _of_nodes(request: GpuRequest, nearest: Nearest) -> list[Remedy]:
             return [Remedy(Kind.NODES, f"have the GPUs of {node} described: {said}", "kerf install check")]
         case Reason.NO_GPUS if nearest.left_out:
             return [Remedy(Kind.NODES, "see why nodes give none of their GPUs", "kerf install check")]
+        case Reason.KEPT_FOR_MOVE:
+            return [Remedy(Kind.WAIT, f"wait: room on {node} is kept for pods that move")]
         case Reason.SET_ASIDE:
             return [Remedy(Kind.NODES, f"find out why pods fail on {node}", look)]
         case reason if reason in _NEVER:

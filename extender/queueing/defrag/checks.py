@@ -108,6 +108,12 @@ def siblings(move: PlannedMove, waiting: Mapping[str, Entry]) -> list[str]:
     return found
 
 
+def siblings_running(move: PlannedMove, running: Mapping[str, Pod]) -> frozenset[str]:
+    """UIDs of the pods of a move's controller that have a node."""
+    namespace = move.pod.partition("/")[0]
+    return frozenset(uid for uid, pod in running.items() if is_of(pod, move.controller, namespace))
+
+
 def crowded(waiting: Mapping[str, Entry]) -> frozenset[tuple[str, str]]:
     """Namespaces and UIDs of the controllers of which too many pods wait: see `siblings`."""
     owners = ((entry.namespace, entry.pod.metadata.controller) for entry in waiting.values())

@@ -4,18 +4,19 @@ Nobody is evicted whose next place is not kept. Each step is written down before
 finishes what is under way by that, and evicts nobody. What is under way keeps its place until it has it, or for a time.
 """
 
+import asyncio
 import logging
 import secrets
 from typing import Final
 
 import msgspec
 
-from extender.kube.background import Background, repeat
+from extender.kube.background import Background, all_of, repeat
 from extender.kube.client import ApiError, ClusterError
 from extender.kube.objects import Pod
 from extender.queueing.defrag.checks import RoomError
 from extender.queueing.defrag.endings import NOT_TO_BE_HAD, Ending
-from extender.queueing.defrag.plan import RoomPlan
+from extender.queueing.defrag.plan import PlannedMove, RoomPlan
 from extender.queueing.defrag.record import Phase, Progress, Record, RecordError, Stage
 from extender.queueing.defrag.starts import Starter
 from extender.queueing.defrag.state import RoomState, state_of
@@ -27,6 +28,8 @@ from extender.scheduling.fence import FencedError
 logger = logging.getLogger(__name__)
 
 _INTERVAL_S: Final = 0.25
+_MAX_CONCURRENT: Final = 16
+"""Pods of a gang that are sealed at once: no decision is made before the last one is."""
 _HOUR_S: Final = 3600.0
 _TERM_ENDED: Final = "the term of the leader that began it has ended"
 
@@ -115,8 +118,14 @@ class Mover(Background):
         if record is None or not record.phase.active:
             return
         run = self._new_run(record)
-        for move, progress in run.under_way():
-            if not await tools.evictor.seal(move):
+        under_way, writes = run.under_way(), asyncio.Semaphore(_MAX_CONCURRENT)
+
+        async def sealed(move: PlannedMove) -> bool:
+            async with writes:
+                return await tools.evictor.seal(move)
+
+        for (_, progress), going in zip(under_way, await all_of(sealed(move) for move, _ in under_way), strict=True):
+            if not going:
                 run.enter(progress, Stage.LEFT, "was not evicted any more")
         if record.phase is Phase.MOVING:
             run.give_up("Kerf was restarted, or another one leads now")
@@ -210,6 +219,7 @@ class Mover(Background):
         """Keep the places of the whole plan: reserved where there is room now, else by closing the node."""
         running = self._tools.facts().running
         for move in run.record.plan.moves:
+            run.asks[move.uid] = self._places.asked(running[move.uid])
             if not self._places.hold(running[move.uid], move.to_node):
                 run.unheld.add(move.uid)
         self._keep(run)

@@ -55,6 +55,14 @@ class Places:
         self._held.add(pod.metadata.uid)
         return True
 
+    def asked(self, pod: Pod) -> object:
+        """What a pod asks for, equal for pods that ask the same; None where that can't be read."""
+        try:
+            request = self.placer.read_request(pod)
+        except RequestError:
+            return None
+        return request.gpus, request.cpu_milli, request.memory_mib
+
     def give_back(self, uids: Collection[str]) -> None:
         """Reserve nothing for these pods any more."""
         for uid in self._held.intersection(uids):
@@ -97,6 +105,13 @@ class Places:
             if placement.node is not None:
                 self.placer.reserve(placement)
         return placement.node is not None
+
+    def hand_to(self, pod: Pod, node: str, instead_of: str) -> bool:
+        """Reserve for a pod that came past the queue the place that is kept for who replaces another one; whether it
+        has it."""
+        with self.opened({node}):
+            self.give_back([instead_of])
+            return self.hold_for(pod, node)
 
     @contextmanager
     def opened(self, nodes: Collection[str]) -> Iterator[None]:

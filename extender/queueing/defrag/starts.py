@@ -8,7 +8,7 @@ import msgspec
 
 from extender.kube.client import ClusterError
 from extender.queueing.defrag import proof
-from extender.queueing.defrag.checks import RoomError, TargetError, check, siblings, targets_of
+from extender.queueing.defrag.checks import RoomError, TargetError, check, siblings, siblings_running, targets_of
 from extender.queueing.defrag.evictions import BudgetError, EvictionError, identity_of
 from extender.queueing.defrag.plan import PlannedMove, RoomPlan
 from extender.queueing.defrag.proof import Arrival
@@ -54,6 +54,7 @@ class Starter:
                 return False  # others have left meanwhile
             for move, progress in members:
                 progress.known = siblings(move, self.tools.facts().waiting)
+                run.siblings[move.uid] = siblings_running(move, self.tools.facts().running)
         except RoomError as error:
             self._refused(run, error)
         if record.why:

@@ -62,6 +62,10 @@ class Run:
     clock: Callable[[], float]
     epoch: str = ""
     """The term in which it goes on, "" where it is of an earlier one."""
+    siblings: dict[str, frozenset[str]] = field(default_factory=dict)
+    """By the UID of a pod that moves: UIDs of the pods with a node that its controller had as its step began."""
+    asks: dict[str, object] = field(default_factory=dict)
+    """What those asked for that move, by UID."""
     unheld: set[str] = field(default_factory=set)
     """Pods whose next places become free only by the plan, by UID."""
     seen: dict[str, PodIdentity] = field(default_factory=dict)
@@ -162,13 +166,21 @@ class Follower:
                 skipped = taken.union(progress.known)
                 waiting = [entry.pod for entry in entries.values() if entry.stage.waits and entry.uid not in skipped]
                 found = next((pod for pod in waiting if is_of(pod, move.controller, namespace)), None)
+            if found is None and (before := run.siblings.get(move.uid)) is not None:  # it came without the gate
+                skipped = taken.union(progress.known, before)
+                others = (pod for uid, pod in self.running.items() if uid not in skipped)
+                found = next((pod for pod in others if is_of(pod, move.controller, namespace)), None)
             if found is not None:
                 progress.replacement = found.metadata.uid
                 run.seen[progress.replacement] = PodIdentity.of(found)
                 taken.add(progress.replacement)
 
     def node_of(self, run: Run, pod: Pod) -> str:
-        """The node kept for a pod that was let go, "" for none: the queue may not know of it (any more)."""
+        """The node kept for a pod that was let go, "" for none: the queue may not know of it (any more).
+
+        A replacement that came without the gate, as where no webhook answers, has the place of what it replaces at
+        once: nobody lets it go for that.
+        """
         self.match(run)
         moves = (
             move
@@ -180,7 +192,25 @@ class Follower:
                 and _was_let_go(run, move, pod)
             )
         )
-        return next((move.to_node for move in moves), "")
+        return next((move.to_node for move in moves), "") or self._take_in(run, pod)
+
+    def _take_in(self, run: Run, pod: Pod) -> str:
+        """The node kept for a pod that came past the gate and is the replacement of one that moves, "" for none."""
+        uid, namespace = pod.metadata.uid, pod.metadata.namespace
+        if is_gated(pod) or uid in self.queue.backlog.entries or uid in self.running:
+            return ""
+        for move, progress in run.under_way():
+            expected = not progress.replacement and uid not in progress.known and move.uid != uid
+            if not (expected and move.pod.partition("/")[0] == namespace and is_of(pod, move.controller, namespace)):
+                continue
+            if run.asks.get(move.uid) not in (None, self.places.asked(pod)):
+                continue
+            if self.places.hand_to(pod, move.to_node, move.uid):
+                progress.replacement = uid
+                run.seen[uid] = PodIdentity.of(pod)
+                run.enter(progress, Stage.STARTING)
+                return move.to_node
+        return ""
 
     def _let_go_before(self, run: Run, move: PlannedMove) -> list[Pod]:
         """Pods that a leader before this one has let go for the node of a move."""
@@ -234,6 +264,8 @@ class Follower:
                 run.enter(progress, Stage.DONE)
             elif late:
                 run.lose(move, progress, f"has a replacement that is not ready after {self.limits.start_s:g} s")
+        elif late:
+            run.lose(move, progress, f"has a replacement without a node after {self.limits.start_s:g} s")
         elif run.age_s(uid) > _UNSEEN_S:
             await self._ask(run, move, progress)
 
@@ -252,6 +284,8 @@ class Follower:
             progress.replacement = ""
             run.enter(progress, Stage.COMING, "its replacement went, too")
             run.give_up(f"the replacement of pod {move.pod} is gone")
+        elif not found.spec.node_name:
+            self.places.hold_for(found, move.to_node)
         run.begin_anew(progress.replacement)
 
     def _hand_over(self, run: Run) -> None:
