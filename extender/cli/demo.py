@@ -5,13 +5,26 @@ from typing import Annotated
 import typer
 
 from extender import __version__
+from extender.cli.client.kerf import FAILED, fail
 from extender.cli.printing import echo
 from extender.cli.serve import run
 from extender.cli.settings import ConfigOption, SetOption, load
 
+_PORT = 8888
+
+
+def port_of(text: str) -> int:
+    """A port; that of a Service called kerf, which Kubernetes leaves in KERF_PORT of every pod beside it, is none."""
+    text = str(text)  # a default is a number
+    if text.startswith(("tcp://", "udp://", "sctp://")):
+        return _PORT
+    if not text.isdecimal() or int(text) > 65535:
+        raise typer.BadParameter(f"{text!r} is no port: name one with --port or KERF_PORT")
+    return int(text)
+
 
 def demo(
-    port: Annotated[int, typer.Option(envvar="KERF_PORT", help="Port to listen on.")] = 8888,
+    port: Annotated[int, typer.Option(envvar="KERF_PORT", parser=port_of, help="Port to listen on.")] = _PORT,
     config: ConfigOption = None,
     settings: SetOption = None,
 ) -> None:
@@ -20,7 +33,13 @@ def demo(
     from extender.demo.cluster import sample_cluster
     from extender.demo.metrics import SampleFeed
     from extender.kube.memory import MemoryCluster
+    from extender.server.listeners import ListenError, listen
 
+    try:
+        for free in listen(loaded.server.host, loaded.server.port):
+            free.close()
+    except ListenError as error:
+        fail(f"{error}; on another one: KERF_PORT=9000 make demo, or kerf demo --port 9000", FAILED)
     address = f"http://localhost:{port}"
     echo(
         f"Kerf {__version__} on a sample cluster at {address} - stop with Ctrl-C. In another terminal:\n"
@@ -28,7 +47,7 @@ def demo(
         f"  curl -s {address}/readyz\n"
         f"  curl -s {address}/docs            # the API, in a browser\n"
         f"  curl -s {address}/telemetry       # sample metrics, moving\n"
-        f"  kerf explain default/train-0{'' if port == 8888 else f' --server {address}'}      # why is it pending",
+        f"  kerf explain default/train-0{'' if port == _PORT else f' --server {address}'}      # why is it pending",
         err=True,
     )
     cluster = MemoryCluster(sample_cluster())

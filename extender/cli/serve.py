@@ -45,11 +45,14 @@ def run(settings: "Settings", transport: Any, feed: Any = None) -> None:
     from extender.kube.client import CredentialsError
     from extender.metrics.traces import TraceError
     from extender.server.certificates import CertificateError
+    from extender.server.listeners import ListenError
     from extender.server.run import run as run_server
     from extender.server.tokens import TokenError
 
     configure_logs(settings.log)
     try:
         run_server(create_app(settings, transport, feed=feed), settings)
+    except ListenError as error:
+        fail(f"{error}; name another with --port, --host, or server.metrics_port", FAILED)
     except (CredentialsError, CertificateError, TokenError, TraceError) as error:
         fail(str(error), FAILED)

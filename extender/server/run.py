@@ -15,13 +15,13 @@ from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
-from uvicorn.config import STARTUP_FAILURE
 
 from extender.core.resources.quantities import MIB
 from extender.server.certificates import CertificateFiles, Certificates
 from extender.server.connection_limits import DEFAULT_BODY_BYTES, Doors, Limits
 from extender.server.handshakes import Accepted
 from extender.server.http import Protocol
+from extender.server.listeners import listen
 from extender.server.read_only import ReadOnly
 from extender.server.tokens import Tokens
 from extender.settings.access import OpenTo
@@ -83,10 +83,10 @@ class DrainingServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         keep_what_is_there()
-        await super().startup(sockets)
+        await super().startup(sockets or listen(self._settings.host, self._settings.port))
+        self._log_addresses("")
         if self._settings.metrics_port is not None:
             await self._open_read_only(self._settings.metrics_host, self._settings.metrics_port)
-        self._log_addresses()
 
     async def _open_read_only(self, host: str, port: int) -> None:
         """Once the other port is open: who is told that all is well may call that one."""
@@ -99,14 +99,13 @@ class DrainingServer(uvicorn.Server):
             body_bytes=_READ_ONLY_BODY_BYTES,
         )
         made = partial(Protocol, config=config, server_state=self.server_state, app_state={}, doors=Doors(limits))
-        try:
-            self.servers.append(await asyncio.get_running_loop().create_server(made, host, port))
-        except OSError as error:
-            logger.error("%s", error)
-            sys.exit(STARTUP_FAILURE)
+        num_others = len(self.servers)
+        for listener in listen(host, port):
+            self.servers.append(await asyncio.get_running_loop().create_server(made, sock=listener))
+        self._log_addresses(" for probes and metrics", num_others)
 
-    def _log_addresses(self) -> None:
-        for server, what in zip(self.servers, ("", " for probes and metrics"), strict=False):
+    def _log_addresses(self, what: str, first: int = 0) -> None:
+        for server in self.servers[first:]:
             for listener in server.sockets:
                 host, port = listener.getsockname()[:2]
                 logger.info("listening on %s port %d%s", host, port, what)
@@ -135,7 +134,7 @@ class DrainingServer(uvicorn.Server):
 def run(app: FastAPI, settings: Settings) -> None:
     """Serve until told to stop.
 
-    Raises CertificateError, TokenError, and what the app's lifespan raises, as CredentialsError.
+    Raises CertificateError, TokenError, ListenError, and what the app's lifespan raises, as CredentialsError.
     """
     _return_memory()
     for tokens in (settings.access.token_file, settings.access.apply_token_file):

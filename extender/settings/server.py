@@ -12,7 +12,8 @@ class ServerSettings(Section):
     """Where Kerf listens."""
 
     host: str = "127.0.0.1"
-    """Address to listen on. Loopback by default, because anyone who reaches /bind can bind pods."""
+    """Address to listen on; 0.0.0.0 and :: are all addresses, IPv4 and IPv6. Loopback by default, because anyone who
+    reaches /bind can bind pods."""
     port: int = Field(default=8888, ge=0, le=65535)
     """Port; 0 picks a free one."""
     metrics_port: int | None = Field(default=None, ge=0, le=65535)

@@ -2,21 +2,35 @@
 
 import os
 import re
+import socket
 import subprocess
 import sys
 import sysconfig
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner, Result
 
 import extender
+from extender.cli.demo import port_of
 from extender.cli.main import app
 from extender.settings.load import load_settings
 from tests.controlplane.processes import clean_environment
 
 COLOUR = re.compile(r"\x1b\[(?:[0-9;]*;)?(?:3[0-7]|4[0-7]|9[0-7]|38|48)(?:;[0-9;]*)?m")
 """A colour on a terminal; bold and dim are none."""
+
+
+NOBODY = """\
+apiVersion: v1
+kind: Config
+current-context: nobody
+clusters: [{name: nobody, cluster: {server: "http://127.0.0.1:9"}}]
+users: [{name: nobody, user: {token: none}}]
+contexts: [{name: nobody, context: {cluster: nobody, user: nobody}}]
+"""
+"""A kubeconfig of an API server at which nobody answers."""
 
 
 def kerf(*arguments: str, **environment: str) -> Result:
@@ -155,3 +169,24 @@ def test_no_colour_where_none_is_wanted() -> None:
     assert "\x1b[" in kerf("--help", **terminal).output
     for arguments in (["--help"], fault, ["install", "check", "--kubeconfig", "/none"]):
         assert not COLOUR.search(kerf(*arguments, NO_COLOR="1", **terminal).output)
+
+
+@pytest.mark.parametrize("command", ["demo", "serve"])
+def test_a_port_that_is_taken_is_one_sentence_that_says_what_to_type(command: str, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        config = tmp_path / "config"
+        config.write_text(NOBODY)
+        options = ("--kubeconfig", str(config)) if command == "serve" else ()
+        result = kerf_process(command, "--port", port, *options, cwd=tmp_path, environment={})
+    assert result.returncode == 1
+    (line,) = (line for line in result.stderr.splitlines() if "is taken" in line)
+    assert f"port {port} of 127.0.0.1 is taken" in line and "--port" in line
+
+
+def test_the_demo_does_not_take_a_services_address_for_its_port() -> None:
+    assert port_of("tcp://10.0.12.7:8888") == 8888
+    assert port_of("9000") == 9000
+    for wrong in ("http", "70000", "-1", ""):
+        with pytest.raises(typer.BadParameter, match="is no port"):
+            port_of(wrong)

@@ -1,6 +1,7 @@
 """What stands between the parts: the Service of several replicas, and a network that holds a write back."""
 
 import http.client
+import json
 import ssl
 import threading
 from collections.abc import Callable
@@ -98,6 +99,46 @@ def _answer(call: BaseHTTPRequestHandler, response: http.client.HTTPResponse, wa
             wait()
         call.wfile.write(chunk)
         call.wfile.flush()
+
+
+class VendorProxy(_Proxy):
+    """The API server of a vendor's cluster: what it says of its version is not what images of Kubernetes are called."""
+
+    def __init__(self, plane: ControlPlane, version: str) -> None:
+        super().__init__()
+        self._version = version
+        self._address = plane.url.removeprefix("https://")
+        self._tls = ssl.create_default_context(cafile=str(plane.certificate))
+        self._config = yaml.safe_load(plane.kubeconfig("admin").read_text())
+
+    def kubeconfig(self, folder: Path) -> Path:
+        """The administrator's, by way of this proxy."""
+        path = folder / "vendor.kubeconfig"
+        cluster = {"cluster": {"server": self.url}, "name": self._config["clusters"][0]["name"]}
+        path.write_text(yaml.safe_dump(self._config | {"clusters": [cluster]}))
+        return path
+
+    def answer(self, call: BaseHTTPRequestHandler, body: bytes | None) -> None:
+        # Clients that Kubernetes' own is made of send no token over HTTP.
+        del call.headers["Authorization"]
+        call.headers["Authorization"] = f"Bearer {self._config['users'][0]['user']['token']}"
+        connection = http.client.HTTPSConnection(self._address, timeout=60, context=self._tls)
+        try:
+            if call.path.partition("?")[0] != "/version":
+                _forward(call, body, connection)
+                return
+            connection.request("GET", call.path)
+            said = json.loads(connection.getresponse().read()) | {"gitVersion": self._version}
+            answer = json.dumps(said).encode()
+            call.send_response(200)
+            call.send_header("Content-Type", "application/json")
+            call.send_header("Content-Length", str(len(answer)))
+            call.end_headers()
+            call.wfile.write(answer)
+        except (OSError, http.client.HTTPException):
+            call.close_connection = True
+        finally:
+            connection.close()
 
 
 class LeaderProxy(_Proxy):

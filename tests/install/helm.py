@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,10 +61,15 @@ class Helm:
         image = () if named or arguments[0] == "lint" else ("--set", "image.repository=kerf")
         return run([self._path, *arguments, *image], **self._environment)
 
-    def render(self, *values: str, release: str = "kerf", namespace: str = "kube-system") -> list[dict[str, Any]]:
-        """The objects that the chart makes of some values, each `key=value`. Raises HelmError."""
+    def render(
+        self, *values: str, release: str = "kerf", namespace: str = "kube-system", options: Sequence[str] = ()
+    ) -> list[dict[str, Any]]:
+        """The objects that the chart makes of some values, each `key=value`; further options of helm may be added.
+        Raises HelmError."""
         settings = [part for value in values for part in ("--set", value)]
-        text = self("template", release, str(CHART), "--namespace", namespace, "--kube-version", "v1.36.1", *settings)
+        text = self(
+            "template", release, str(CHART), "--namespace", namespace, "--kube-version", "v1.36.1", *settings, *options
+        )
         return [document for document in yaml.safe_load_all(text) if document]
 
 

@@ -437,6 +437,60 @@ def test_certificates_of_cert_manager_are_for_the_service_and_for_kube_scheduler
     assert "Secret" not in {item["kind"] for item in objects}
 
 
+@pytest.mark.parametrize(
+    ("options", "user"),
+    [
+        ((), 65532),
+        (("--set", "podSecurityContext.runAsUser=1000680000"), 1000680000),
+        (("--set", "podSecurityContext.runAsUser=null"), None),
+        (("--api-versions", "security.openshift.io/v1"), None),
+        (("--api-versions", "security.openshift.io/v1", "--set", "podSecurityContext.runAsUser=7"), 7),
+    ],
+    ids=["as shipped", "a user of one's own", "whom the image names", "OpenShift", "OpenShift, a user of one's own"],
+)
+def test_as_whom_pods_run(helm: Helm, options: tuple[str, ...], user: int | None) -> None:
+    values = next(values for values in MATRIX if "learning.enabled=true" in values)
+    objects = helm.render(*values, "queue.enabled=true", options=options)
+    pods = [only(objects, "Deployment", name)["spec"]["template"]["spec"] for name in ("kerf", "kerf-webhook")]
+    pods.append(only(objects, "CronJob", "kerf-fit")["spec"]["jobTemplate"]["spec"]["template"]["spec"])
+    for spec in pods:
+        assert spec["securityContext"].get("runAsUser") == user
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assigned = "security.openshift.io/v1" in options
+        assert ("runAsGroup" in spec["securityContext"]) != assigned
+
+
+@pytest.mark.parametrize(
+    ("version", "tag"),
+    [
+        ("v1.36.1", "v1.36.1"),
+        ("v1.36.2-eks-1a2b3c4", "v1.36.2"),
+        ("v1.36.1+k3s1", "v1.36.1"),
+        ("v1.35.3-gke.1234000", "v1.35.3"),
+        ("1.34.0+rke2r1", "v1.34.0"),
+    ],
+)
+def test_the_scheduler_beside_kerf_is_of_the_clusters_version(helm: Helm, version: str, tag: str) -> None:
+    deployment = only(helm.render(options=("--kube-version", version)), "Deployment", "kerf")
+    assert containers(deployment)["kube-scheduler"]["image"] == f"registry.k8s.io/kube-scheduler:{tag}"
+    named = only(helm.render("scheduler.tag=v1.33.9"), "Deployment", "kerf")
+    assert containers(named)["kube-scheduler"]["image"] == "registry.k8s.io/kube-scheduler:v1.33.9"
+
+
+def test_services_have_all_families_of_addresses_that_the_cluster_has(helm: Helm) -> None:
+    objects = helm.render("mode=service", "queue.enabled=true")
+    for name in ("kerf", "kerf-webhook"):
+        assert only(objects, "Service", name)["spec"]["ipFamilyPolicy"] == "PreferDualStack"
+
+
+def test_a_quota_lets_critical_pods_in_where_a_cluster_asks_for_one(helm: Helm) -> None:
+    assert "ResourceQuota" not in {item["kind"] for item in helm.render()}  # there they may be
+    quota = only(helm.render(namespace="kerf-system"), "ResourceQuota")
+    (classes,) = quota["spec"]["scopeSelector"]["matchExpressions"]
+    assert classes["values"] == ["system-cluster-critical", "system-node-critical"]
+    assert "ResourceQuota" not in {item["kind"] for item in helm.render("priorityClassName=", namespace="kerf-system")}
+
+
 @pytest.mark.parametrize("name", ["kerf", "kerf-webhook"])
 def test_pods_are_restricted(helm: Helm, name: str) -> None:
     """The profile `restricted` of the pod security standards."""

@@ -18,6 +18,7 @@ from tests.controlplane.objects import gpu_node, pod
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import wait_until
 from tests.e2e.clusters import WITHIN_S, KerfCluster, KerfProcess, assigned_gpus
+from tests.e2e.proxies import VendorProxy
 from tests.install.helm import CHART, Helm
 from tests.install.operators import install_definitions
 from tests.install.running import HOOKS, Release, lead_to, serve_webhook, start_installed
@@ -95,6 +96,22 @@ def test_install_upgrade_rollback_uninstall(plane: ControlPlane, helm: Helm, ins
     helm("uninstall", "kerf", "--namespace", NAMESPACE)
     assert deployment(plane) is None
     assert read(plane, "/apis/rbac.authorization.k8s.io/v1/clusterroles/kerf") is None
+
+
+@pytest.mark.parametrize("suffix", ["-eks-1a2b3c4", "+k3s1", "-gke.1234000"])
+def test_on_a_vendors_cluster_the_scheduler_beside_kerf_is_one_that_can_be_pulled(
+    plane: ControlPlane, tmp_path: Path, suffix: str
+) -> None:
+    """Helm drops what a vendor appends from --kube-version, and not from what a live API server says."""
+    release = str(plane.request("GET", "/version")["gitVersion"])
+    with VendorProxy(plane, f"{release}{suffix}") as vendor:
+        helm = Helm(tmp_path, vendor.kubeconfig(tmp_path))
+        helm("install", "kerf", str(CHART), "--namespace", NAMESPACE, "--create-namespace")
+        found = deployment(plane)
+        helm("uninstall", "kerf", "--namespace", NAMESPACE)
+    assert found is not None
+    images = [container["image"] for container in found["spec"]["template"]["spec"]["containers"]]
+    assert f"registry.k8s.io/kube-scheduler:{release}" in images
 
 
 @pytest.mark.usefixtures("operators")

@@ -181,6 +181,29 @@ volumeMounts:
   {{- end }}
 {{- end }}
 
+{{/* As whom a pod runs: the root context, and whether it writes to a volume that others made. OpenShift assigns users itself. */}}
+{{- define "kerf.user" -}}
+{{- $root := index . 0 -}}
+runAsNonRoot: true
+{{- range $key, $value := $root.Values.podSecurityContext }}
+{{- $assigned := and (eq (toString $value) "65532") ($root.Capabilities.APIVersions.Has "security.openshift.io/v1") }}
+{{- if not (or $assigned (kindIs "invalid" $value) (and (eq $key "fsGroup") (not (index $ 1)))) }}
+{{ toYaml (dict $key $value) }}
+{{- end }}
+{{- end }}
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}
+
+{{/* The tag of the cluster's own kube-scheduler: vendors append to the version what no image of Kubernetes has (v1.33.4-eks-1a2b3c4). */}}
+{{- define "kerf.schedulerTag" -}}
+{{- $version := regexFind "[0-9]+\\.[0-9]+\\.[0-9]+" .Capabilities.KubeVersion.Version }}
+{{- if and (not .Values.scheduler.tag) (not $version) }}
+{{- fail (printf "which kube-scheduler fits version %q of this cluster can't be told: name it with --set scheduler.tag=v1.33.4" .Capabilities.KubeVersion.Version) }}
+{{- end }}
+{{- .Values.scheduler.tag | default (printf "v%s" $version) }}
+{{- end }}
+
 {{- define "kerf.restricted" -}}
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
