@@ -13,7 +13,7 @@ Nothing of this is written down. A Kerf that starts learns it anew, and takes th
 refused.
 """
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
@@ -187,7 +187,7 @@ class Refusals:
                 found[unit.key] = Trial(budget, whole.part([(pod, pod.num_gpus) for pod in unit.pods]), why)
         if not found:
             return {}, {}
-        held: Counter[str] = Counter()
+        held: defaultdict[str, float] = defaultdict(float)
         for entry in self.backlog.entries.values():
             if entry.planned is not None and self._holds(entry, now):
                 held[_OF_REFUSED if entry.suspect else entry.namespace] += whole.part(
