@@ -12,7 +12,7 @@ from extender.queueing.pods.objects import decode_node, decode_pod
 from extender.queueing.refusals import FIRST_S, MOST_S
 from extender.scheduling.placer import PodIdentity
 from tests.queueing.direct.rigs import DirectRig
-from tests.queueing.rigs import GATES, Rig
+from tests.queueing.rigs import GATES, Manifest, Rig
 
 WORDS = "0/10 nodes are available: 10 Insufficient rdma/hca."
 
@@ -44,7 +44,7 @@ class Picky:
 
 
 def submit(rig: Rig, name: str, gpus: int, *, namespace: str = "ns", owner: str = "", cpu: object = 1) -> None:
-    metadata = {"name": name, "namespace": namespace, "uid": name, "annotations": {}, "resourceVersion": "1"}
+    metadata: Manifest = {"name": name, "namespace": namespace, "uid": name, "annotations": {}, "resourceVersion": "1"}
     if owner:
         metadata["ownerReferences"] = [{"kind": "ReplicaSet", "name": owner, "uid": owner, "controller": True}]
     limits = {"nvidia.com/gpu": gpus, "cpu": cpu}
