@@ -4,7 +4,7 @@ The queue holds no head-of-line blocking: smaller pods may pass one that has no 
 keeps what it needs of the nodes on which it will fit soonest from them, so that it is not passed for ever.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
@@ -171,7 +171,7 @@ class _Trials:
 
     def __init__(self, view: View, rules: Rules) -> None:
         self._trials = rules.trials
-        self._held = Counter(rules.tried)
+        self._held: defaultdict[str, float] = defaultdict(float, rules.tried)
         self._num_gpus = max(int((view.cluster.gpu_model >= 0).sum()), 1) if rules.trials else 1
 
     def excess(self, key: str, gpus: float = 0.0) -> WaitReason | None:

@@ -42,7 +42,6 @@ from extender.queueing.pods.entries import Entry
 from extender.queueing.pods.nominations import NOMINATION_LOST, PodWriter
 from extender.queueing.pods.notes import Notes
 from extender.queueing.quota_use import QuotaUse
-from extender.queueing.refusals import Refusals
 from extender.queueing.round_planner import RoundPlanner, in_order
 from extender.queueing.running_pods import RunningPods, learn_finished
 from extender.queueing.shares import Shares
@@ -110,16 +109,16 @@ class QueueController(QueueRules):
             transport, self._gangs, self.running.gangs, timeout_s=options.gang_timeout_s, clock=clock, standby=standby
         )
         writer = PodWriter(transport)
-        self.refusals = Refusals(self.backlog, ledger, self.nodes, clock, self._tell_of_refusal)
+        self._planner = RoundPlanner(
+            *(options, ledger, placer, self.backlog, self.nodes, self.use.by_namespace, clock), self._tell_of_refusal
+        )
+        self.refusals = self._planner.refusals
         self.dispatcher = dispatcher(
             *(writer, ledger, placer, self.backlog, self.nodes, self.counts, clock, self._dirty.set),
             claims=self._claims.keeper,
             taken=self.refusals.taken,
         )
         self._releases = AutoscalerReleases(options, self.backlog, self.dispatcher, self.counts, clock)
-        self._planner = RoundPlanner(
-            *(options, ledger, placer, self.backlog, self.nodes, self.use.by_namespace, clock), refusals=self.refusals
-        )
         self._leavers = Leavers(self.dispatcher, self.backlog, self.counts, standby)
         self._shares = Shares(options.max_open, self.backlog, clock)
         self._notes = Notes(writer, clock)

@@ -95,6 +95,8 @@ class Dispatcher:
         claim = self.ledger.claim(entry.uid)
         if claim is not None and claim.state is not ClaimState.RESERVED:
             self.taken(entry, claim.node)
+        elif claim is None and entry.is_out and not entry.num_gpus and not entry.pod.metadata.deletion_timestamp:
+            self.taken(entry, entry.node)  # or gone: nobody asks Kerf to bind what asks for no GPU
         else:
             self.placer.release(entry.uid)  # Kerf has not bound it: it is gone, or the watch tells what it has
         if entry.node and not entry.stage.behind_gate:

@@ -13,10 +13,11 @@ Nothing of this is written down. A Kerf that starts learns it anew, and takes th
 refused.
 """
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from hashlib import blake2b
+from typing import Final, Self
 
 import msgspec
 import numpy as np
@@ -92,6 +93,8 @@ class _Streak:
     """Pods of a namespace that were refused, one after the other."""
 
     length: int = 0
+    at: float = float("-inf")
+    """Monotonic time of the last one."""
     until: float = float("-inf")
     """Monotonic time before which none of them is tried."""
 
@@ -176,19 +179,19 @@ class Refusals:
     def trials(self, units: Sequence[Unit], view: View) -> tuple[dict[str, Trial], dict[str, float]]:
         """Units that kube-scheduler may well refuse, by their keys, and what part of the cluster those hold by now with
         whom they share a budget."""
-        now, found = self.clock(), {}
+        now, found, whole = self.clock(), dict[str, Trial](), _Whole.of(view)
         for unit in units:
             budget = self._budget_of(unit)
             if budget is not None:
                 why = Code.ON_TRIAL.reason(namespace=unit.namespace)
-                found[unit.key] = Trial(budget, _part(view, [(pod, pod.num_gpus) for pod in unit.pods]), why)
+                found[unit.key] = Trial(budget, whole.part([(pod, pod.num_gpus) for pod in unit.pods]), why)
         if not found:
             return {}, {}
-        held: Counter[str] = Counter()
+        held: defaultdict[str, float] = defaultdict(float)
         for entry in self.backlog.entries.values():
             if entry.planned is not None and self._holds(entry, now):
-                held[_OF_REFUSED if entry.suspect else entry.namespace] += _part(
-                    view, [(entry.planned, self._gpus_of(entry))]
+                held[_OF_REFUSED if entry.suspect else entry.namespace] += whole.part(
+                    [(entry.planned, self._gpus_of(entry))]
                 )
         paused = {name: float("inf") for name, streak in self._streaks.items() if now < streak.until}
         return found, dict(held) | paused
@@ -240,7 +243,10 @@ class Refusals:
 
     def forget_old(self) -> None:
         """Forget what was long ago, and is ruled out no more."""
-        self._kinds.expire(self.clock() - 10 * MOST_S)
+        before = self.clock() - 10 * MOST_S
+        self._kinds.expire(before)
+        while self._streaks and next(iter(self._streaks.values())).at < before:
+            self._streaks.popitem(last=False)
 
     def _remember(self, entry: Entry, node: str) -> None:
         now, name = self.clock(), self._kind_of(entry)
@@ -262,7 +268,7 @@ class Refusals:
     def _lengthen_streak(self, namespace: str, now: float) -> None:
         """One more pod of a namespace was refused."""
         streak = self._streaks.setdefault(namespace, _Streak())
-        streak.length += 1
+        streak.length, streak.at = streak.length + 1, now
         if streak.length >= _STREAK:
             streak.until = now + _growing(_FIRST_PAUSE_S, streak.length - _STREAK + 1, _MOST_PAUSE_S)
         self._streaks.move_to_end(namespace)
@@ -317,28 +323,46 @@ class Refusals:
         planned, spec = entry.planned, entry.pod.spec
         if planned is None:
             return entry.uid
-        if entry.kind is None or entry.kind[0] is not planned:
-            owner = entry.pod.metadata.controller
-            own = None if owner else (spec.node_selector or None, spec.affinity)
-            said = _encode((spec.tolerations or None, own)).decode()
-            asked = replace(planned, kind=ANYWHERE).alike
-            entry.kind = planned, f"{entry.namespace}/{owner.uid if owner else ''} {asked!r} {said}"
-        return entry.kind[1]
+        known = entry.kind
+        if known is None or known[0] is not planned:
+            if known is None or known[1] is not spec:
+                owner = entry.pod.metadata.controller
+                own = None if owner else (spec.node_selector or None, spec.affinity)
+                said = _encode((owner.uid if owner else None, spec.tolerations or None, own))
+                known = planned, spec, blake2b(said, digest_size=16).digest(), ""
+            asked = repr(replace(planned, kind=ANYWHERE).alike).encode()
+            name = blake2b(known[2] + asked, digest_size=16).hexdigest()
+            known = entry.kind = planned, spec, known[2], f"{entry.namespace}/{name}"
+        return known[3]
 
 
 def _refused(whom: str, node: str, words: str) -> WaitReason:
     return Code.REFUSED.reason(whom=whom, node=node, words=printable(words[:_MAX_WORDS]))
 
 
-def _part(view: View, pods: Sequence[tuple[PlanPod, int]]) -> float:
-    """What part of the cluster pods take, each given with its number of GPUs: of its GPUs, CPU or memory, whichever
-    they take most of."""
-    taken = (
-        (sum(gpus for _, gpus in pods), _num_gpus(view.cluster)),
-        (sum(pod.cpu_milli for pod, _ in pods), int(view.cpu_allocatable_milli.sum())),
-        (sum(pod.memory_mib for pod, _ in pods), int(view.memory_allocatable_mib.sum())),
-    )
-    return max([amount / total for amount, total in taken if total], default=0.0)
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """All that a cluster has."""
+
+    gpus: int
+    cpu_milli: int
+    memory_mib: int
+
+    @classmethod
+    def of(cls, view: View) -> Self:
+        """As a plan sees it."""
+        cpu_milli, memory_mib = int(view.cpu_allocatable_milli.sum()), int(view.memory_allocatable_mib.sum())
+        return cls(_num_gpus(view.cluster), cpu_milli, memory_mib)
+
+    def part(self, pods: Sequence[tuple[PlanPod, int]]) -> float:
+        """What part of it pods take, each given with its number of GPUs: of GPUs, CPU or memory, whichever they take
+        most of."""
+        taken = (
+            (sum(gpus for _, gpus in pods), self.gpus),
+            (sum(pod.cpu_milli for pod, _ in pods), self.cpu_milli),
+            (sum(pod.memory_mib for pod, _ in pods), self.memory_mib),
+        )
+        return max([amount / total for amount, total in taken if total], default=0.0)
 
 
 def _num_gpus(cluster: Cluster) -> int:

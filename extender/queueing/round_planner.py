@@ -43,7 +43,9 @@ class RoundPlanner:
     used: Callable[[], Mapping[str, float]]
     """GPUs in use by namespace."""
     clock: Callable[[], float]
-    refusals: Refusals
+    tell: Callable[[Entry, str], None] = lambda entry, sentence: None
+    """Tells people of a pod that kube-scheduler has refused, in a sentence."""
+    refusals: Refusals = field(init=False)
     head: Head | None = field(default=None, init=False)
     _keeps_since: float | None = field(default=None, init=False)
     """Since when pods have been passed over for the head; None while none was."""
@@ -51,6 +53,9 @@ class RoundPlanner:
     """Until when nothing is kept for those for whom it has been for long enough, by key."""
     _full: bool = field(default=False, init=False)
     """Whether the last plan let go as many as it might."""
+
+    def __post_init__(self) -> None:
+        self.refusals = Refusals(self.backlog, self.ledger, self.nodes, self.clock, self.tell)
 
     async def rest(self, most_s: float) -> None:
         """Leave others their time after a plan, as long as the pods on their way give them something to do."""

@@ -12,7 +12,7 @@ from extender.queueing.pods.objects import decode_node, decode_pod
 from extender.queueing.refusals import FIRST_S, MOST_S
 from extender.scheduling.placer import PodIdentity
 from tests.queueing.direct.rigs import DirectRig
-from tests.queueing.rigs import GATES, Rig
+from tests.queueing.rigs import GATES, Manifest, Rig
 
 WORDS = "0/10 nodes are available: 10 Insufficient rdma/hca."
 
@@ -44,7 +44,7 @@ class Picky:
 
 
 def submit(rig: Rig, name: str, gpus: int, *, namespace: str = "ns", owner: str = "", cpu: object = 1) -> None:
-    metadata = {"name": name, "namespace": namespace, "uid": name, "annotations": {}, "resourceVersion": "1"}
+    metadata: Manifest = {"name": name, "namespace": namespace, "uid": name, "annotations": {}, "resourceVersion": "1"}
     if owner:
         metadata["ownerReferences"] = [{"kind": "ReplicaSet", "name": owner, "uid": owner, "controller": True}]
     limits = {"nvidia.com/gpu": gpus, "cpu": cpu}
@@ -86,12 +86,13 @@ def test_a_pod_that_nothing_can_place_keeps_its_node_from_nobody(rig_of: type[Ri
     assert all(rig.queue.backlog.entries[f"bad-{number}"] for number in range(num_bad))
 
 
-@pytest.mark.parametrize("namespaces", [1, 1000], ids=["of one namespace", "of many"])
-@pytest.mark.parametrize("owned", [False, True], ids=["bare", "owned"])
+@pytest.mark.parametrize(
+    ("namespaces", "owned"), [(1, False), (1000, True)], ids=["bare, of one namespace", "owned, of many"]
+)
 def test_a_thousand_pods_that_are_all_different_hold_5_percent_once_they_were_refused(
     namespaces: int, owned: bool
 ) -> None:
-    rig = Rig(order=Order.FIFO)
+    rig = Rig(order=Order.FIFO, max_open=2000)
     nodes(rig, 10)
     scheduler = Picky(rig)
     for number in range(1000):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from extender.kube.objects import Pod
+from extender.kube.objects import Pod, PodSpec
 from extender.planning.plans import PlanPod
 from extender.planning.wait_reasons import FOR_WANT_OF_ROOM, Code, WaitReason
 from extender.queueing.pods.nominations import nominated_node, planned_node
@@ -109,8 +109,8 @@ class Entry:
     """That node, the last one, and kube-scheduler's words."""
     refused_as: str = ""
     """What it asked then, as `Refusals` tells kinds of pods apart."""
-    kind: tuple[PlanPod, str] | None = None
-    """The same of what it asks now, and of which `planned` that was worked out."""
+    kind: tuple[PlanPod, PodSpec, bytes, str] | None = None
+    """The same of what it asks now, last, and what of it was worked out of what before."""
     suspect: bool = False
     """Whether that has happened, or may have: it was let go by a Kerf before this one, and then refused."""
     found: bool = False
@@ -221,7 +221,7 @@ class Entry:
         said = self.pod.refusal or self.refused.partition(": ")[2] or "kube-scheduler did not take it"
         self.lost = f"{node}: {said}"
         self.num_lost, self.unjudged = self.num_lost + 1, node
-        self.suspect |= self.found
+        self.suspect |= self.found and bool(planned_node(self.pod))
 
     def judge(self, *, had_room: bool) -> None:
         """Whether the node that it lost last had room is known."""
