@@ -191,7 +191,7 @@ def delete(plane: ControlPlane, namespace: str, name: str) -> None:
 
 def tried(plane: ControlPlane, draw: random.Random, number: int) -> tuple[str, str, str]:
     """Namespace and name of a drawn pod on which both agree, and its node, "" where it has none."""
-    state = draw.getstate()
+    state, said = draw.getstate(), ""
     for attempt in range(3):  # a watch of kube-scheduler's may lag behind what was deleted or resized
         draw.setstate(state)
         manifest = drawn(draw, f"p{number:03}-{attempt}")
@@ -201,9 +201,10 @@ def tried(plane: ControlPlane, draw: random.Random, number: int) -> tuple[str, s
         node = decided(plane, f"/api/v1/namespaces/{namespace}/pods/{name}")
         if node in allowed if node else not allowed:
             return namespace, name, node
+        said = f"a plan allows {sorted(allowed)}, kube-scheduler {node or 'nothing'}: {manifest}"
         delete(plane, namespace, name)
         time.sleep(2.0)
-    raise AssertionError(f"a plan allows {sorted(allowed)}, kube-scheduler {node or 'nothing'}: {manifest}")
+    raise AssertionError(said)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
