@@ -94,6 +94,11 @@ class Demands:
     """In words, what of it is not planned."""
 
     @property
+    def is_checked(self) -> bool:
+        """Whether there is anything in it that a plan looks at."""
+        return bool(self.resources or self.ports or self.near or self.apart or self.spread)
+
+    @property
     def topologies(self) -> set[str]:
         """Labels of nodes that its rules name."""
         return {term.topology for term in (*self.near, *self.apart)} | {rule.topology for rule in self.spread}

@@ -1,7 +1,7 @@
 """What a pod says that it wants of its node beside CPU, memory and GPUs."""
 
 from collections.abc import Collection, Iterable
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import ceil
 from typing import Final
 
@@ -75,6 +75,8 @@ def read_presence(pod: Pod) -> Demands | None:
     """What a pod that runs takes of its node, and whom it keeps away; what can't be read of it, or is more than a pod
     may say, is left out."""
     spec, affinity = pod.spec, pod.spec.affinity
+    if affinity is None and _asks_compute_alone(spec):
+        return None  # nearly all
     try:
         resources = _resources(spec)
     except RequestError:
@@ -85,6 +87,29 @@ def read_presence(pod: Pod) -> Demands | None:
     )
     apart = _terms(required, pod.metadata) if required and not says_too_much(spec) else ()
     return Demands(resources, ports, apart=apart) if resources or ports or apart else None
+
+
+def _asks_compute_alone(spec: PodSpec) -> bool:
+    """Whether it is plain that a pod asks for no other resource and for no host port."""
+    if spec.init_containers or spec.overhead or spec.resources is not None or spec.host_network:
+        return False
+    known = _known_names()
+    for container in spec.containers or ():
+        if (resources := container.resources) is not None and not (
+            (not resources.requests or resources.requests.keys() <= known)
+            and (not resources.limits or resources.limits.keys() <= known)
+        ):
+            return False
+        if container.ports:
+            for port in container.ports:
+                if port.host_port:
+                    return False
+    return True
+
+
+@cache
+def _known_names() -> frozenset[str]:
+    return _COMPUTE | managed_names()
 
 
 def says_too_much(spec: PodSpec) -> str:

@@ -1,6 +1,6 @@
 """What a pod's containers request of a resource of any kind, as kube-scheduler counts it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from functools import lru_cache
 from math import ceil
@@ -46,13 +46,10 @@ def while_resized(pod: objects.Pod) -> objects.PodSpec:
     (as up to Kubernetes 1.33; later ones take the greatest of the sums, which is never more).
     """
     status, spec = pod.status, pod.spec
-    known = {
-        item.name: (item.allocated_resources, item.resources)
-        for item in (*(status.container_statuses or ()), *(status.init_container_statuses or ()))
-        if item.allocated_resources or item.resources is not None
-    }
-    if not known and status.allocated_resources is None and status.resources is None:
-        return spec
+    told = [*(status.container_statuses or ()), *(status.init_container_statuses or ())]
+    if status.allocated_resources is None and status.resources is None and _as_asked(spec, told):
+        return spec  # nearly all: spared the arithmetic
+    known = {item.name: (item.allocated_resources, item.resources) for item in told}
     infeasible = any(
         item.type == "PodResizePending" and item.reason == "Infeasible" for item in status.conditions or ()
     )
@@ -64,6 +61,20 @@ def while_resized(pod: objects.Pod) -> objects.PodSpec:
     ):
         return spec
     return msgspec.structs.replace(spec, containers=containers, init_containers=init or None, resources=of_pod)
+
+
+def _as_asked(spec: objects.PodSpec, told: Iterable[objects.ContainerStatus]) -> bool:
+    """Whether all containers are told to have what their spec says, or nothing is told."""
+    asked: dict[str, objects.Quantities | None] = {}
+    for container in (*(spec.containers or ()), *(spec.init_containers or ())):
+        asked[container.name] = container.resources.requests if container.resources is not None else None
+    for item in told:
+        wanted = asked.get(item.name)
+        if item.allocated_resources and item.allocated_resources != wanted:
+            return False
+        if item.resources is not None and item.resources.requests and item.resources.requests != wanted:
+            return False
+    return True
 
 
 def _same(one: object, other: object) -> bool:

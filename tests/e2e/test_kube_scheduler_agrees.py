@@ -112,7 +112,7 @@ def drawn(draw: random.Random, name: str) -> Manifest:
     spec = made["spec"]
     spec["schedulingGates"] = [{"name": "agrees/held"}]
     (container,) = spec["containers"]
-    asked = {}
+    asked: dict[str, str] = {}
     if draw.random() < 0.3:
         asked |= {"rdma/hca": str(draw.randint(1, 2))}
     if draw.random() < 0.2:
@@ -189,30 +189,34 @@ def delete(plane: ControlPlane, namespace: str, name: str) -> None:
     plane.request("DELETE", f"/api/v1/namespaces/{namespace}/pods/{name}?gracePeriodSeconds=0")
 
 
+def tried(plane: ControlPlane, draw: random.Random, number: int) -> tuple[str, str, str]:
+    """Namespace and name of a drawn pod on which both agree, and its node, "" where it has none."""
+    state, said = draw.getstate(), ""
+    for attempt in range(3):  # a watch of kube-scheduler's may lag behind what was deleted or resized
+        draw.setstate(state)
+        manifest = drawn(draw, f"p{number:03}-{attempt}")
+        namespace, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
+        plane.request("POST", f"/api/v1/namespaces/{namespace}/pods", manifest)
+        allowed = planned(plane, name)
+        node = decided(plane, f"/api/v1/namespaces/{namespace}/pods/{name}")
+        if node in allowed if node else not allowed:
+            return namespace, name, node
+        said = f"a plan allows {sorted(allowed)}, kube-scheduler {node or 'nothing'}: {manifest}"
+        delete(plane, namespace, name)
+        time.sleep(2.0)
+    raise AssertionError(said)
+
+
 @pytest.mark.parametrize("seed", [1, 2])
 def test_kube_scheduler_takes_what_a_plan_allows_and_nothing_else(plane: ControlPlane, seed: int) -> None:
     draw = random.Random(seed)
     plane.apply(*nodes(draw))
     bound = refused = 0
     for number in range(NUM_PODS):
-        for attempt in range(3):  # a watch of kube-scheduler's may lag behind what was deleted or resized
-            state = draw.getstate()
-            manifest = drawn(draw, f"p{number:03}-{attempt}")
-            namespace, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
-            path = f"/api/v1/namespaces/{namespace}/pods/{name}"
-            plane.request("POST", f"/api/v1/namespaces/{namespace}/pods", manifest)
-            allowed = planned(plane, name)
-            node = decided(plane, path)
-            agree = node in allowed if node else not allowed
-            if agree:
-                break
-            delete(plane, namespace, name)
-            assert attempt < 2, (manifest, allowed, node)
-            draw.setstate(state)
-            time.sleep(2.0)
+        namespace, name, node = tried(plane, draw, number)
         bound, refused = bound + bool(node), refused + (not node)
         if not node or draw.random() < 0.15:
             delete(plane, namespace, name)
         elif draw.random() < 0.2:
-            resize(plane, path, draw.choice(["50m", "2"]))
+            resize(plane, f"/api/v1/namespaces/{namespace}/pods/{name}", draw.choice(["50m", "2"]))
     assert min(bound, refused) >= NUM_PODS // 5  # else it is no test of the other

@@ -76,6 +76,12 @@ def test_what_runs_takes_other_resources_and_new_nodes_bring_them() -> None:
     assert (where(found), found["missing"]["sentence"]) == ({"ns/p": "a+1"}, f"1 node of 8 x {A100}")
 
 
+def test_new_nodes_are_like_one_that_has_what_is_asked_for() -> None:
+    nodes = [node("a", 8), node("b", 8), offering(node("huge", 8), **{"hugepages-1Gi": "8Gi"})]
+    found = told(nodes, pods=[asking("p", 8, {"hugepages-1Gi": "4Gi"})], replicas=2, findNodes=True)
+    assert sorted(where(found).values()) == ["huge", "huge+1"]
+
+
 A100 = "a100-sxm4-40gb"
 
 

@@ -15,8 +15,8 @@ HOSTNAME = "kubernetes.io/hostname"
 Manifest = dict[str, Any]
 
 
-def node(rig: Rig, name: str, gpus: int = 8, **resources: str) -> None:
-    allocatable = {"cpu": "64", "memory": "256Gi", "nvidia.com/gpu": str(gpus)} | resources
+def node(rig: Rig, name: str, **resources: str) -> None:
+    allocatable = {"cpu": "64", "memory": "256Gi", "nvidia.com/gpu": "8"} | resources
     metadata = {"name": name, "uid": name, "labels": {HOSTNAME: name}}
     made = decode_node({"metadata": metadata, "status": {"allocatable": allocatable}})
     rig.ledger.upsert_node(made)

@@ -8,7 +8,7 @@ import numpy as np
 from extender.core.clusters import Cluster, Mask
 from extender.explain.what_if.grounds import Added, Ground
 from extender.explain.what_if.questions import copied
-from extender.explain.what_if.shapes import Shape, keys_of, shapes_of
+from extender.explain.what_if.shapes import Shape, keys_of, resources_of, shapes_of
 from extender.kube.objects import Node, PodSpec
 from extender.planning.missing_nodes import Cost, Group, Missing, Unit, alone, missing_nodes
 from extender.planning.plan_state import PlanState
@@ -48,7 +48,8 @@ def found_nodes(
     What has room now takes it first. `specs` are those of the pods, `candidates` nodes that new ones may be like beside
     those of the cluster, `enough` tells when time is up.
     """
-    shapes = shapes_of(ground.nodes, candidates, ground.facts.cluster, keys_of(specs, ground.batch))
+    keys, resources = keys_of(specs, ground.batch), resources_of(ground.batch)
+    shapes = shapes_of(ground.nodes, candidates, ground.facts.cluster, keys, resources)
     stems = _stems(shapes)
     trial = [copied(shape.node, f"{stem}+0") for shape, stem in zip(shapes, stems, strict=True)]
     state = _state(ground, _added(shapes, trial))

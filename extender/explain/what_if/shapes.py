@@ -43,8 +43,15 @@ class Shape(NamedTuple):
     of_cluster: bool
 
 
-def shapes_of(nodes: Sequence[Node], given: Iterable[Node], cluster: Cluster, keys: Collection[str]) -> list[Shape]:
-    """The distinct shapes of a cluster's nodes, the most common 64, and those given; `keys` are the labels that matter.
+def shapes_of(
+    nodes: Sequence[Node],
+    given: Iterable[Node],
+    cluster: Cluster,
+    keys: Collection[str],
+    resources: Collection[str] = (),
+) -> list[Shape]:
+    """The distinct shapes of a cluster's nodes, the most common 64, and those given; `keys` are the labels that matter,
+    `resources` those that pods ask for.
 
     Nodes with broken GPUs stand for no shape that a sound node has too.
     """
@@ -55,7 +62,7 @@ def shapes_of(nodes: Sequence[Node], given: Iterable[Node], cluster: Cluster, ke
         stripped = _stripped(node, own)
         labels = stripped.metadata.labels or {}
         key = (
-            *(_gpus(cluster, node), _is_sound(cluster, node), _allocatable(node)),
+            *(_gpus(cluster, node), _is_sound(cluster, node), _allocatable(node, resources)),
             tuple(labels.get(name) for name in sorted(keys)),
             tuple((taint.key, taint.value, taint.effect) for taint in stripped.spec.taints or ()),
         )
@@ -72,7 +79,16 @@ def shapes_of(nodes: Sequence[Node], given: Iterable[Node], cluster: Cluster, ke
 
 def keys_of(specs: Iterable[PodSpec], batch: Iterable[PlanPod]) -> set[str]:
     """Labels of nodes that pods name."""
-    return {key for spec in specs for key in _named(spec)} | {pod.topology for pod in batch if pod.topology}
+    found = {key for spec in specs for key in _named(spec)}
+    for pod in batch:
+        found |= {pod.topology} if pod.topology else set()
+        found |= pod.demands.topologies if pod.demands is not None else set()
+    return found
+
+
+def resources_of(batch: Iterable[PlanPod]) -> set[str]:
+    """Resources beside CPU, memory and GPUs that pods ask for."""
+    return {name for pod in batch if pod.demands is not None for name, _ in pod.demands.resources}
 
 
 def specs_of(pods: Iterable[Pod]) -> list[PodSpec]:
@@ -132,9 +148,10 @@ def _is_sound(cluster: Cluster, node: Node) -> bool:
     return bool((cluster.gpu_healthy[row] == (cluster.gpu_model[row] >= 0)).all())
 
 
-def _allocatable(node: Node) -> Key:
-    """What a node offers; memory in GiB, since equal machines differ by less."""
-    found = {key: str(text) for key, text in (node.status.allocatable or {}).items() if not key.startswith(_VARYING)}
+def _allocatable(node: Node, asked: Collection[str] = ()) -> Key:
+    """What a node offers; memory in GiB, since equal machines differ by less, and what varies where it is asked for."""
+    offered = (node.status.allocatable or {}).items()
+    found = {key: str(text) for key, text in offered if key in asked or not key.startswith(_VARYING)}
     return tuple(sorted((found | {"memory": str(_memory_mib(node) // _GIB_MIB)}).items()))
 
 

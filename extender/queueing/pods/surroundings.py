@@ -46,7 +46,9 @@ class Surroundings:
 
     def _steps(self) -> Iterator[None]:
         crowd = self._crowd
-        asked = {(pod.namespace, one): None for pod in self._batch if (one := pod.demands) is not None}
+        asked = {
+            (pod.namespace, one): None for pod in self._batch if (one := pod.demands) is not None and one.is_checked
+        }
         terms = [*crowd.repelling(), *((pod.namespace, term) for pod, _ in self._placed for term in _apart(pod))]
         namespaces = frozenset(pod.namespace for pod in self._batch) if terms else frozenset[str]()
         repelling = [(author, term) for author, term in terms if _concerns(term, namespaces)]

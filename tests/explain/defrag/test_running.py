@@ -91,7 +91,8 @@ MOVABLE = {"annotations": {"kerf.dev/movable": "true"}}
 def test_who_stays(changes: dict[str, Any], why: str) -> None:
     both = [budget("one", 1, {"app": "kept"}), budget("two", 1, {"app": "kept"})]
     found = resident(**changes)
-    told = stays(found.pod, found.demands, Budgets(_decoded(both)), Costs(exempt=frozenset({"kube-system"})), None)
+    costs = Costs(exempt=frozenset({"kube-system"}))
+    told = found.fault or stays(found.pod, found.demands, Budgets(_decoded(both)), costs, None)
     assert (why in told) if why else not told, told
 
 

@@ -25,6 +25,7 @@ export function answerWords(told, question) {
   const rows = nodes.slice(0, MAX_NODES).map((node) => [node.node.includes('+') ? node.node : link('node', node.node), node.pods.length, `${node.gpusUsed} of ${node.gpus}`]);
   return [
     el('p', { class: pending ? 'bad' : 'good' }, headline(told, question)),
+    ...Object.entries(told.notChecked).map(([what, count]) => el('p', { class: 'hint' }, `not checked: ${what} (${plural(count, 'pod')})`)),
     told.missing && el('p', {}, `missing: ${told.missing.sentence}`),
     told.gained.length > 0 && el('p', {}, `only with the new nodes: ${some(told.gained)}`),
     ...told.objects.slice(0, MAX_OBJECTS).map(objectWords),
