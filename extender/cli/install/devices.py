@@ -11,6 +11,7 @@ from extender.cli.install.findings import HELM, Finding, Verdict, listed, names
 from extender.cli.install.kerf import Installed
 from extender.kube import objects
 from extender.kube.client import ApiError, ClusterError, Transport
+from extender.kube.decoding import convert
 from extender.kube.paths import NODES_PATH, PODS_PATH
 from extender.ledger.ledger import Ledger
 from extender.telemetry.sources.discovery import EXPORTER_APP_SELECTOR, EXPORTER_SELECTOR, find_prometheus
@@ -70,12 +71,12 @@ async def _learn(transport: Transport) -> tuple[Ledger, list[str]]:
     for feed in (feed for stock in ledger.rows.stocks for feed in stock.feeds):
         try:
             for item in await listed(transport, feed.path):
-                ledger.upsert_device(msgspec.convert(item, feed.kind))
+                ledger.upsert_device(convert(item, feed.kind))
         except ApiError as error:
             if error.status not in (403, 404):
                 raise
     for item in await listed(transport, NODES_PATH):
-        node = msgspec.convert(item, objects.Node)
+        node = convert(item, objects.Node)
         ledger.upsert_node(node)
         labels = node.metadata.labels or {}
         if any(labels.get(sign) == "true" for sign in _SIGNS_OF_NVIDIA):

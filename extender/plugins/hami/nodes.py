@@ -11,6 +11,7 @@ import msgspec
 
 from extender.core.resources.gpu_models import UNKNOWN_MODEL, describe_model
 from extender.core.resources.nodes import GPU_RESOURCE, MAX_GPUS_PER_NODE, MAX_MEMORY_MIB, Gpu, NodeOffer, NodeReading
+from extender.kube.decoding import Decoder
 from extender.plugins.formats import bounded, parts_offer, shorten, whole_number
 from extender.plugins.protocol import UnreadableError
 
@@ -44,7 +45,7 @@ class _Device(msgspec.Struct, gc=False):
     health: bool = False
 
 
-_device_decoder: Final = msgspec.json.Decoder(list[_Device])
+_device_decoder: Final = Decoder(list[_Device])
 
 
 def has_init_slots(annotations: Mapping[str, str]) -> bool:
