@@ -40,11 +40,11 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
         running.request("PATCH", f"{PODS}/waits/status", status, MERGE)
         # More than roles give: what is refused here is refused by the policy.
         everything = ["pods", "pods/status", "pods/binding", "pods/eviction", "nodes", "nodes/status"]
-        for user in USERS:
-            running.grant(user, {"apiGroups": [""], "resources": everything, "verbs": ["*"]})
-        running.grant("kerf", {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["*"]})
         claims = ["resourceclaims", "resourceclaims/status", "resourceclaims/binding"]
-        running.grant("kerf", {"apiGroups": ["resource.k8s.io"], "resources": claims, "verbs": ["*"]})
+        rules = {"": everything, "batch": ["jobs"], "resource.k8s.io": claims}
+        for user in USERS:
+            granted = [{"apiGroups": [group], "resources": names, "verbs": ["*"]} for group, names in rules.items()]
+            running.grant(user, *granted)
         enforce(running)
         api = running.api("kerf")
         labels = {"metadata": {"labels": {"gold": "yes"}}}
@@ -63,7 +63,7 @@ def kerf(plane: ControlPlane) -> Iterator[Api]:
 def refusal(api: Api, path: str, body: Any, kind: str = MERGE, method: str = "PATCH") -> str:
     """Why a write is refused, "" where it is not; nothing is written."""
     try:
-        api.request(method, f"{path}?dryRun=All", body, kind)
+        api.request(method, f"{path}?dryRun=All", body, kind if method == "PATCH" else "application/json")
     except ApiError as error:
         return error.message
     return ""
@@ -143,7 +143,6 @@ POD_STATUS: list[Manifest] = [
     {"metadata": {"annotations": {"theirs": "changed"}}},
     {"metadata": {"annotations": {"kerf.dev/woken": "1", "new": "x"}}},
     {"metadata": {"annotations": {"kerf.dev/gpu-count": "8"}}},
-    {"metadata": {"annotations": {"container.apparmor.security.beta.kubernetes.io/main": "unconfined"}}},
 ]
 
 
