@@ -32,7 +32,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
         queue = ROOT / "manifests" / "queue" / "rbac.yaml"
         running.apply(RBAC, queue, gpu_node("node", gpus=4))
         for name in ("waits", "gated"):
-            spec = {"schedulingGates": GATES} if name == "gated" else {}
+            spec: dict[str, Any] = {"schedulingGates": GATES} if name == "gated" else {}
             running.apply(pod(name, annotations={"theirs": "yes", "kerf.dev/gpu-count": "1"}, **spec))
         running.apply(pod("kerf-0", namespace="kube-system"))
         running.request("PATCH", NODE, {"metadata": {"annotations": {"theirs": "yes"}}}, MERGE)

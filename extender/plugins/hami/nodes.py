@@ -90,7 +90,7 @@ def _read_devices(text: str) -> list[_Device]:
     """The devices of a register in either form: JSON since v2.8, segments before. Raises UnreadableError."""
     if text.startswith("["):
         try:
-            devices = _device_decoder.decode(text)
+            devices = _device_decoder.decode(text.encode())
         except (msgspec.DecodeError, RecursionError) as error:
             raise UnreadableError(str(error)) from None
     else:
