@@ -53,7 +53,7 @@ UNIT := $(addprefix tests/,agent api core dra explain history kube ledger metric
 test-unit: $(STAMP) ## run the tests that need neither network, browser nor programs to build (a minute)
 	@exec $(PYTEST) --hypothesis-profile quick -m "not controlplane and not e2e and not slow" $(UNIT) $(ARGS)
 
-OLDER_KUBERNETES := 1.34 1.36
+OLDER_KUBERNETES := 1.33 1.34 1.36
 
 test-nightly: $(STAMP) ## run the tests that make images, and the control plane tests against older Kubernetes minors
 	@status=0; $(PYTEST) -m nightly $(ARGS) || status=1; for minor in $(OLDER_KUBERNETES); do echo "Kubernetes $$minor"; \

@@ -17,6 +17,7 @@ from extender.agent.inventory import Gpu, Inventory
 from extender.agent.kubelet import Devices, KubeletError, Listing, PodResources
 from extender.agent.pods import NodePods, Pod
 from extender.kube.background import Background, until_set
+from extender.kube.decoding import Decoder
 from extender.kube.objects import Named
 from extender.kube.paths import NODES_PATH
 from extender.kube.transport import ClusterError, Transport
@@ -94,7 +95,7 @@ class _Told(msgspec.Struct):
     gpus: list[Gpu] = msgspec.field(default_factory=list)
 
 
-_node_decoder: Final = msgspec.json.Decoder(Named)
+_node_decoder: Final = Decoder(Named)
 _told_decoder: Final = msgspec.json.Decoder(_Told)
 
 

@@ -8,6 +8,7 @@ import msgspec
 
 from extender.api import wire
 from extender.kube import objects
+from extender.kube.decoding import Decoder
 from extender.ledger.tenants import DemandingPod, Demands
 
 
@@ -77,12 +78,12 @@ class PreemptionResult(msgspec.Struct, gc=False):
     meta_victims: dict[str, MetaVictims] = msgspec.field(name="NodeNameToMetaVictims", default_factory=dict)
 
 
-_victims_decoder: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_list_decoder: Final = msgspec.json.Decoder(list[msgspec.Raw] | None)
-_violations_decoder: Final = msgspec.json.Decoder(Violations | None)
-_text_decoder: Final = msgspec.json.Decoder(str)
-_pod_decoder: Final = msgspec.json.Decoder(objects.Pod)
-_demands_decoder: Final = msgspec.json.Decoder(DemandingPod)
+_victims_decoder: Final = Decoder(dict[str, msgspec.Raw])
+_list_decoder: Final[Decoder[list[msgspec.Raw] | None]] = Decoder(list[msgspec.Raw] | None)  # type: ignore[arg-type]
+_violations_decoder: Final[Decoder[int | None]] = Decoder(Violations | None)  # type: ignore[arg-type]
+_text_decoder: Final = Decoder(str)
+_pod_decoder: Final = Decoder(objects.Pod)
+_demands_decoder: Final = Decoder(DemandingPod)
 
 
 def read_preemption_args(body: bytes) -> AskedPreemption:

@@ -109,6 +109,7 @@ class Verbs:
             args = wire.read_binding_args(body)
             pod = PodIdentity(args.pod_namespace, args.pod_name, args.pod_uid)
             self.readiness.check_leading()
+            self.placer.lost.accepted(pod.uid)
             await self.binder.bind(pod, args.node, self.readiness.fault())
         except (wire.WireError, UnavailableError, BindError) as error:
             logger.warning("bind: %s", error)
@@ -157,13 +158,16 @@ class Verbs:
             return self._hold_to_quota(asked, pod, excess)
         one_is_enough = self.mode is Mode.DECISIVE and not has_soft_preferences(asked.pod.spec)
         gpus = policy.asked(request) or request.gpus
+        lost = self.placer.lost.asked(pod, gpus)
         if node := self._kept(asked, pod, gpus):
             self.placer.remember(pod, request)
             self.fence.note(asked.pod.metadata)
             self.metrics.decisions.labels("placed").inc()
             return _among(asked, [node])
         self.placer.asked(pod)
-        placement = self._place(asked, pod, request, gpus, policy, one_is_enough=one_is_enough)
+        placement = self._place_elsewhere(asked, pod, request, gpus, lost) if lost and one_is_enough else None
+        if placement is None:
+            placement = self._place(asked, pod, request, gpus, policy, one_is_enough=one_is_enough)
         if placement is not None and placement.node is None and self.placer.make_way(pod, gpus):
             placement = self._place(asked, pod, request, gpus, policy, one_is_enough=one_is_enough)
         if placement is None:
@@ -209,6 +213,8 @@ class Verbs:
             result.failed, result.unresolvable = failures(placement)
         if len(rows) == 1:
             self.placer.reserve(placement)  # kube-scheduler takes it as it is: this call has decided
+            if num_candidates > 1:
+                self.placer.lost.answered(pod, decision.request, node_names[int(rows[0])])
         elif asked.names is not None:
             self.placer.expect(wire.NodeNames(result.node_names), placement.cluster, rows)
         return result
@@ -240,6 +246,16 @@ class Verbs:
         others = [name for name in asked.candidates() if row_of.get(name) not in kept]
         placement = self.placer.place(pod, gpus, policy, others)
         return placement if placement.node is not None else None
+
+    def _place_elsewhere(
+        self, asked: wire.Asked, pod: PodIdentity, request: PodRequest, gpus: GpuRequest, lost: frozenset[str]
+    ) -> Placement | None:
+        """Decide among the candidates but for nodes that were answered in vain, and those that larger pods need; None
+        where that leaves no node. Raises WireError."""
+        policy, others = self.readiness.policy(request), [name for name in asked.candidates() if name not in lost]
+        placement = self.placer.place(pod, gpus, policy, others)
+        kept = self.waker.skips.kept_rows(pod, request, gpus, policy) if placement.node else frozenset()
+        return placement if placement.node is not None and placement.decision.best not in kept else None
 
     def _skip(self, asked: wire.Asked, pod: PodIdentity, request: PodRequest) -> wire.FilterResult:
         """Leave a pod pending for now: no preemption for it, and it is woken when the reason has gone."""

@@ -11,7 +11,7 @@ import msgspec
 
 from extender.core.decisions import MAX_LEVEL
 from extender.kube import objects
-from extender.kube.decoding import Decoder, shallow
+from extender.kube.decoding import Decoder
 from extender.kube.paths import is_name
 
 
@@ -66,7 +66,7 @@ class NodeNames:
         """The names. Raises WireError."""
         try:
             return _names_decoder.decode(self._raw)
-        except _UNREADABLE as error:
+        except msgspec.DecodeError as error:
             text = str(error).replace("`$", "`$.NodeNames") if "`$" in str(error) else f"{error} - at `$.NodeNames`"
             raise WireError(f"the request can't be read: {text}") from None
 
@@ -155,15 +155,12 @@ class BindResult(msgspec.Struct, gc=False):
 ArgsT = TypeVar("ArgsT")
 
 _SCORE_TAILS: Final = [b"%d}," % score for score in range(MAX_LEVEL + 1)]
-_names_decoder: Final = msgspec.json.Decoder(list[str])
-_args_decoder: Final = msgspec.json.Decoder(ExtenderArgs)
-_binding_decoder: Final = msgspec.json.Decoder(ExtenderBindingArgs)
-_fields_decoder: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_names_decoder: Final = Decoder(list[str])
+_args_decoder: Final = Decoder(ExtenderArgs)
+_binding_decoder: Final = Decoder(ExtenderBindingArgs)
+_fields_decoder: Final = Decoder(dict[str, msgspec.Raw])
 _node_decoder: Final = Decoder(objects.Node)
 _encoder: Final = msgspec.json.Encoder()
-
-# Besides its own error, msgspec lets through those of text that is no UTF-8 and of nesting that is too deep.
-_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 encode = _encoder.encode
 
@@ -198,14 +195,11 @@ def check_name(key: str, name: str) -> None:
         raise WireError(f"{key}: {name[:80]!r} is not a valid Kubernetes name")
 
 
-def decode(decoder: msgspec.json.Decoder[ArgsT], body: bytes | msgspec.Raw) -> ArgsT:
+def decode(decoder: Decoder[ArgsT], body: bytes | msgspec.Raw) -> ArgsT:
     """A body, or a part of one. Raises WireError."""
     try:
-        try:
-            return decoder.decode(body)
-        except RecursionError:  # what Kerf reads of it does not lie that deep
-            return decoder.decode(shallow(body))
-    except _UNREADABLE as error:
+        return decoder.decode(body)
+    except msgspec.DecodeError as error:
         raise WireError(f"the request can't be read: {error}") from None
 
 

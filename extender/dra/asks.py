@@ -18,14 +18,14 @@ from extender.dra.objects import (
     ResourceClaim,
 )
 from extender.dra.quantities import amount_of
-from extender.dra.selectors import compile_selector, cost_of
+from extender.dra.selectors import compile_selector
 from extender.dra.unhandled import MISSING_CLASS, UnhandledError
 
 MAX_DEVICES: Final = 32
 """`AllocationResultsMaxSize`: of one claim."""
 _MAX_CHARS: Final = 64 * 1024
 """Of all different selectors of a pod's claims: Kubernetes allows a megabyte."""
-_MAX_COST: Final = 20_000
+MAX_COST: Final = 5_000
 """Of all of them on one device, in steps of about a microsecond."""
 _EXACT: Final = "ExactCount"
 _ALL: Final = "All"
@@ -44,11 +44,10 @@ def read_asks(claims: Iterable[ResourceClaim], classes: Mapping[str, DeviceClass
 def _check_effort(asked: DevicesAsked) -> None:
     """Refuse more selectors than one pod may have evaluated on a device."""
     asks = (ask for claim in asked.claims for request in claim.requests for ask in request.alternatives)
-    expressions = {selector.expression for ask in asks for selector in ask.selectors}
-    if sum(map(len, expressions)) > _MAX_CHARS:
+    if sum(map(len, {selector.expression for ask in asks for selector in ask.selectors})) > _MAX_CHARS:
         raise UnhandledError(f"the selectors of all claims have more than {_MAX_CHARS} characters", "CEL: length")
-    if sum(map(cost_of, expressions)) > _MAX_COST:
-        raise UnhandledError(f"the selectors of all claims may take more than {_MAX_COST} steps", "CEL: cost")
+    if asked.cost > MAX_COST:
+        raise UnhandledError(f"the selectors of all claims may take more than {MAX_COST} steps", "CEL: cost")
 
 
 def _read_claim(claim: ResourceClaim, classes: Mapping[str, DeviceClass]) -> ClaimAsk:

@@ -73,12 +73,8 @@ class _Parts:
 
 def compile_selector(expression: str) -> Selector:
     """A selector. Raises UnhandledError where it can't be evaluated exactly as kube-scheduler does, in bounded time."""
-    return Selector(expression, _Matches(expression), _program(expression).reads, _Parts(expression))
-
-
-def cost_of(expression: str) -> int:
-    """Steps of about a microsecond that one device takes at most. Raises UnhandledError."""
-    return _program(expression).cost
+    program = _program(expression)
+    return Selector(expression, _Matches(expression), program.reads, _Parts(expression), program.cost)
 
 
 def _program(expression: str) -> Program:

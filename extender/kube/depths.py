@@ -13,7 +13,9 @@ _CHUNK_BYTES: Final = 2**16
 _SPACE, _QUOTE, _BACKSLASH = b' "\\'
 
 
-def shallow(content: bytes | msgspec.Raw, depth: int = MAX_DEPTH, chunk_bytes: int = _CHUNK_BYTES) -> bytearray:
+def shallow(
+    content: bytes | bytearray | msgspec.Raw, depth: int = MAX_DEPTH, chunk_bytes: int = _CHUNK_BYTES
+) -> bytearray:
     """A JSON text in which everything that lies deeper than so many levels is left out: `{}` or `[]` stands there.
 
     One pass by arrays, a chunk at a time: whoever writes an object settles its size.

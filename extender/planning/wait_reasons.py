@@ -62,6 +62,10 @@ class Code(Enum):
         "pods of its gang {gang} share ResourceClaim {claim}: give each a claim of its own, by a ResourceClaimTemplate",
     )
     CLAIM_REFUSED = (Cause.CLAIM, "the API server refuses it its devices: {why}")
+    CLAIM_COSTS = (
+        Cause.CLAIM,
+        "the ResourceClaims of namespace {namespace} take long to search devices for: they go on within 5 minutes",
+    )
     CLAIMS_UNKNOWN = (Cause.CLAIM, "devices can't be chosen now: {why}")
     UNREADABLE = (Cause.REQUEST, "{text}")
     """In the words of whoever read the request."""

@@ -19,6 +19,7 @@ from extender.ledger.ledger import Ledger
 from extender.scheduling.assignments import Assignment, Candidates, Placement, PodIdentity, is_counted, rows_of
 from extender.scheduling.decision_log import DecisionLog
 from extender.scheduling.fair_cache import FairCache
+from extender.scheduling.lost_answers import LostAnswers
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +75,7 @@ class Placer:
         self._assignments: FairCache[tuple[GpuRequest, Assignment]] = FairCache(_MAX_REMEMBERED)
         self._expected: tuple[Candidates | None, tuple[str, ...], Rows] = None, (), np.empty(0, np.intp)
         self.decided = DecisionLog(num_kept)
+        self.lost = LostAnswers(clock)
 
     def policy_of(self, request: PodRequest) -> Policy:
         """The pod's own policy, else the deployment's. Raises RequestError when there is none of that name."""
@@ -121,12 +123,14 @@ class Placer:
         """A pod is bound, or gone: its request is no longer needed."""
         self._requests.pop(uid)
         self._assignments.pop(uid)
+        self.lost.forget(uid)
 
     def forget_old(self) -> None:
         """Forget pods that kube-scheduler asks about no more: nobody tells of those that are deleted unbound."""
         before = self._clock() - _REMEMBERED_S
         self._requests.expire(before)
         self._assignments.expire(before)
+        self.lost.forget_old(before)
 
     def node_changed(self, node: objects.Node) -> None:
         """Nodes change nothing that is remembered."""

@@ -24,7 +24,16 @@ from typing import Any
 
 DEFAULT_VERSION = "1.37"
 
-RELEASES = {"1.34": "1.34.4", "1.36": "1.36.1", "1.37": "1.37.2"}
+RELEASES = {
+    "1.29": "1.29.15",
+    "1.30": "1.30.14",
+    "1.31": "1.31.13",
+    "1.32": "1.32.13",
+    "1.33": "1.33.13",
+    "1.34": "1.34.4",
+    "1.36": "1.36.1",
+    "1.37": "1.37.2",
+}
 """The release that stands for a minor. go/go.mod names one of them; the others are built from a rewritten copy."""
 
 _GO_SOURCES = Path(__file__).parent / "go"
@@ -193,13 +202,13 @@ def _module(release: str) -> Iterator[Path]:
         copy = Path(folder)
         (copy / "go.mod").write_text(head + "\n".join(lines) + "\n")
         shutil.copy(_GO_SOURCES / "tools.go", copy)
-        _run_go(["mod", "tidy"], copy)
+        run_go(["mod", "tidy"], copy)
         yield copy
 
 
 def module_folder(module: str) -> Path:
     """Where the sources of `path@version` lie, fetched where they are missing. Raises BuildError."""
-    folder: str = json.loads(_run_go(["mod", "download", "-json", module], Path(tempfile.gettempdir())))["Dir"]
+    folder: str = json.loads(run_go(["mod", "download", "-json", module], Path(tempfile.gettempdir())))["Dir"]
     return Path(folder)
 
 
@@ -219,10 +228,11 @@ def go_build(
     flags = ["-trimpath", "-buildvcs=false", "-ldflags", ldflags, "-tags", tags]
     if modfile:
         flags += ["-mod=mod", f"-modfile={modfile}"]
-    _run_go(["build", *flags, "-o", f"{into}/", *packages], module)
+    run_go(["build", *flags, "-o", f"{into}/", *packages], module)
 
 
-def _run_go(arguments: list[str], module: Path) -> str:
+def run_go(arguments: list[str], module: Path) -> str:
+    """What go prints, run in a folder. Raises BuildError."""
     result = _run([go_command(), *arguments], cwd=module, env=os.environ | {"CGO_ENABLED": "0"})
     if result.returncode != 0:
         raise BuildError(f"go {arguments[0]} failed:\n{result.stdout[-2000:]}{result.stderr[-4000:]}")

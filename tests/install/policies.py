@@ -15,7 +15,7 @@ def policy_for_tests() -> str:
     """With the tests' `admin` excepted: it plays kubelets and schedulers of others, and cleans up."""
     text = POLICY.read_text()
     assert _EXCEPTED in text
-    return text.replace(_EXCEPTED, f"{_EXCEPTED}, '{USERS['admin']}'")
+    return text.replace(_EXCEPTED, f"{_EXCEPTED}, '{USERS['admin']}'", 1)  # of the first policy alone
 
 
 def enforce(plane: ControlPlane) -> None:

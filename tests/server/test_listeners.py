@@ -15,11 +15,11 @@ def listening(host: str, port: int, opened: ExitStack) -> list[tuple[int, str, i
     return [(one.family, *one.getsockname()[:2]) for one in sockets]
 
 
-@pytest.mark.parametrize("host", ["", "0.0.0.0", "::"])
+@pytest.mark.parametrize("host", ["", "0.0.0.0", "::"])  # noqa: S104
 def test_an_unspecified_address_is_all_addresses_of_both_families_on_one_port(host: str) -> None:
     with ExitStack() as opened:
         (four, any4, port4), (six, any6, port6) = listening(host, 0, opened)
-        assert (four, any4, six, any6) == (socket.AF_INET, "0.0.0.0", socket.AF_INET6, "::")
+        assert (four, any4, six, any6) == (socket.AF_INET, "0.0.0.0", socket.AF_INET6, "::")  # noqa: S104
         assert port4 == port6 > 0
         for family, address in ((four, "127.0.0.1"), (six, "::1")):
             with socket.socket(family) as client:
@@ -37,7 +37,7 @@ def test_a_family_that_the_machine_has_not_is_left_out(family: int, code: int, m
 
     monkeypatch.setattr(socket, "socket", Missing)
     with ExitStack() as opened:
-        ((left, _, port),) = listening("0.0.0.0", 0, opened)
+        ((left, _, port),) = listening("0.0.0.0", 0, opened)  # noqa: S104
         assert left != family and port > 0
 
 
@@ -47,7 +47,7 @@ def test_loopback_is_one_address(host: str) -> None:
         assert [address for _, address, _ in listening(host, 0, opened)] == [host]
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "::"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "::"])  # noqa: S104
 def test_a_port_that_is_taken_is_named(host: str) -> None:
     with ExitStack() as opened:
         ((_, _, port),) = listening("127.0.0.1", 0, opened)

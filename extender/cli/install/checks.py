@@ -9,12 +9,13 @@ from extender.cli.install.access import admission_policy, rights
 from extender.cli.install.control_planes import control_plane
 from extender.cli.install.devices import devices, telemetry
 from extender.cli.install.dra.state import devices_of_kerf
+from extender.cli.install.extender_order import extender_order
 from extender.cli.install.findings import ANY, Finding, Verdict
 from extender.cli.install.kerf import find_kerf, scheduling
 from extender.kube.client import ClusterError, Transport
 
 OLDEST_MINOR: Final = 29
-TESTED_MINORS: Final = (34, 37)
+TESTED_MINORS: Final = (33, 37)
 
 
 async def check_cluster(transport: Transport, account: str = "") -> list[Finding]:
@@ -34,6 +35,7 @@ async def check_cluster(transport: Transport, account: str = "") -> list[Finding
         found += scheduling(installed, minor)
     for part in (
         control_plane(transport, installed),
+        extender_order(transport, installed),
         rights(transport, installed, account),
         admission_policy(transport, installed),
         devices(transport),

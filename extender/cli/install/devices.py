@@ -20,6 +20,7 @@ from extender.core.resources.nodes import (
 )
 from extender.kube import objects
 from extender.kube.client import ApiError, ClusterError, Transport
+from extender.kube.decoding import convert
 from extender.kube.paths import NODES_PATH, PODS_PATH
 from extender.ledger.ledger import Ledger
 from extender.plugins.protocol import DevicePlugin
@@ -122,12 +123,12 @@ async def _learn(transport: Transport) -> _Known:
     for feed in (feed for stock in known.ledger.rows.stocks for feed in stock.feeds):
         try:
             for item in await listed(transport, feed.path):
-                known.ledger.upsert_device(msgspec.convert(item, feed.kind))
+                known.ledger.upsert_device(convert(item, feed.kind))
         except ApiError as error:
             if error.status not in (403, 404):
                 raise
     for item in await listed(transport, NODES_PATH):
-        node = msgspec.convert(item, objects.Node)
+        node = convert(item, objects.Node)
         name, labels = node.metadata.name, node.metadata.labels or {}
         known.nodes[name] = node
         known.ledger.upsert_node(node)

@@ -69,6 +69,7 @@ class Allocations:
         self._asked: dict[DevicesAsked, _Asked] = {}
         self._num_asked = 0
         self._spent: dict[int, int] = {}  # steps of long searches, by the number of what was asked
+        self._taken: dict[DevicesAsked, int] = {}
         self._matches: dict[int, Matches] = {}
         self._outcomes: dict[object, Outcome] = {}
 
@@ -90,6 +91,10 @@ class Allocations:
     def key(self, devices: NodeDevices, asked: DevicesAsked) -> Hashable:
         """Equal for nodes that are alike, with the same taken, for those who ask this."""
         return self._keys(devices, asked)[3]
+
+    def steps_taken(self, asked: DevicesAsked) -> int:
+        """Steps of all searches for those who ask this, since it became known."""
+        return self._taken.get(asked, 0)
 
     @property
     def num_inventories(self) -> int:
@@ -125,7 +130,9 @@ class Allocations:
         except Fault as fault:
             return fault.with_traceback(None)  # the frames that it came through would stay in memory
         finally:
-            if (took := steps.limit - steps.left) > _FEW_STEPS:
+            took = steps.limit - steps.left
+            _put(self._taken, asked, self._taken.get(asked, 0) + took, _MAX_ASKED)
+            if took > _FEW_STEPS:
                 _put(self._spent, known.number, spent + took)
 
     def _see(self, inventory: Inventory) -> _Seen:

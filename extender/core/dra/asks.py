@@ -27,6 +27,8 @@ class Selector:
     these are asked about once; None: it may look at all."""
     parts: Callable[[], "tuple[Selector, ...]"] = field(default=tuple, compare=False, repr=False)
     """The conditions that it joins by "and", for people who ask which of them fails; none where it is a single one."""
+    cost: int = field(default=0, compare=False, repr=False)
+    """Steps, of about a microsecond, that one device takes at most."""
 
 
 class Toleration(NamedTuple):
@@ -91,6 +93,12 @@ class DevicesAsked:
     """
 
     claims: tuple[ClaimAsk, ...]
+
+    @property
+    def cost(self) -> int:
+        """Steps that all its different selectors take at most on one device."""
+        asks = (ask for claim in self.claims for request in claim.requests for ask in request.alternatives)
+        return sum(selector.cost for selector in {selector for ask in asks for selector in ask.selectors})
 
     @property
     def num_devices(self) -> int:

@@ -17,7 +17,7 @@ DRIVER: Final = "driver"
 """What a selector reads that looks at the driver's name."""
 
 _STEPS_A_SELECTOR: Final = 20
-"""Asking a selector takes about as long as so many steps of a search."""
+"""Asking a selector takes about as long as so many steps of a search, besides its own."""
 
 MAX_STEPS: Final = 100_000
 """Of one search for one pod on one node: about a tenth of a second."""
@@ -76,7 +76,7 @@ class Matcher:
         key = selector.expression, contents(device, selector.reads)
         said = self._said.get(key)
         if said is None:
-            steps.take(_STEPS_A_SELECTOR)
+            steps.take(_STEPS_A_SELECTOR + selector.cost)
             try:
                 said = selector.matches(device)
             except Fault as fault:

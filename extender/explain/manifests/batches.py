@@ -5,6 +5,7 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 
+from extender.kube.decoding import convert
 from extender.kube.objects import PodSpec
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
@@ -44,7 +45,7 @@ class KindError(ValueError):
 def read(manifest: Any, kind: Any, path: str = "") -> Any:
     """A part of an object, which is at a path of it, as a type. Raises KindError."""
     try:
-        return msgspec.convert(manifest, kind)
+        return convert(manifest, kind)
     except msgspec.ValidationError as error:
         why, _, at = str(error).partition(" - at `$")
         where = f"{path}{at.rstrip('`')}".removeprefix(".")

@@ -18,6 +18,7 @@ from extender.core.resources.requests import RequestError
 from extender.dra.asks import read_asks
 from extender.dra.objects import ClaimMetadata, DeviceClass, ResourceClaim, ResourceClaimSpec
 from extender.dra.pod_claims import PodClaims
+from extender.kube.decoding import Decoder, convert
 from extender.kube.objects import Pod
 from extender.plugins.pods import read_pod_request
 
@@ -163,7 +164,7 @@ class AskedClaims:
 
 def read_claims(manifests: Sequence[Mapping[str, Any]]) -> dict[str, ResourceClaim]:
     """Claims by `namespace/name`. Raises msgspec.ValidationError."""
-    claims = msgspec.json.decode(msgspec.json.encode(manifests), type=list[ResourceClaim])  # configs stay as bytes
+    claims = Decoder(list[ResourceClaim]).decode(msgspec.json.encode(manifests))  # configs stay as bytes
     for claim in claims:
         claim.metadata.namespace = claim.metadata.namespace or "default"
         claim.metadata.uid = claim.metadata.uid or f"given/{claim.key}"
@@ -181,7 +182,7 @@ class _NamedTemplate(msgspec.Struct):
 
 def read_templates(manifests: Sequence[Mapping[str, Any]]) -> dict[str, ResourceClaimSpec]:
     """What the claims of templates ask, by the template's `namespace/name`. Raises msgspec.ValidationError."""
-    templates = msgspec.json.decode(msgspec.json.encode(manifests), type=list[_NamedTemplate])
+    templates = Decoder(list[_NamedTemplate]).decode(msgspec.json.encode(manifests))
     return {f"{item.metadata.namespace or 'default'}/{item.metadata.name}": item.spec.spec for item in templates}
 
 
@@ -195,7 +196,7 @@ def pods_of(manifests: Iterable[Any]) -> list[Pod]:
     pods: list[Pod] = []
     for manifest in manifests:
         with contextlib.suppress(msgspec.ValidationError):
-            pods.append(msgspec.convert(manifest, Pod))
+            pods.append(convert(manifest, Pod))
     return pods
 
 

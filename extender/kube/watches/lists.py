@@ -57,10 +57,7 @@ class ListDecoder(Generic[T]):
 
     def _one_by_one(self, content: bytes) -> Page[T]:
         flat = shallow(content)
-        try:
-            page = _raw_list.decode(flat)
-        except (UnicodeDecodeError, RecursionError) as error:
-            raise msgspec.DecodeError(str(error)) from None
+        page = _raw_list.decode(flat)
         result: Page[T] = Page([], [], page.metadata.resource_version, page.metadata.continue_)
         end = 0
         for raw in page.items or ():
@@ -127,4 +124,4 @@ class Lister(Generic[T]):
         return found
 
 
-_raw_list: Final = msgspec.json.Decoder(objects.ObjectList[msgspec.Raw])
+_raw_list: Final = Decoder(objects.ObjectList[msgspec.Raw])

@@ -29,6 +29,7 @@ from extender.core.resources.nodes import (
     Quantities,
 )
 from extender.kube import objects
+from extender.kube.decoding import Decoder
 from extender.plugins.formats import bounded, parts_offer, shorten, whole_number, whole_quantity
 from extender.plugins.protocol import PluginGoneError, UnreadableError
 
@@ -72,7 +73,7 @@ class _Device(msgspec.Struct, gc=False):
     health: bool = False
 
 
-_device_decoder: Final = msgspec.json.Decoder(list[_Device])
+_device_decoder: Final = Decoder(list[_Device])
 
 
 def has_init_slots(annotations: Mapping[str, str]) -> bool:
@@ -193,7 +194,7 @@ def _read_devices(text: str) -> list[_Device]:
     """The devices of a register in either form: JSON since v2.8, segments before. Raises UnreadableError."""
     if text.startswith("["):
         try:
-            devices = _device_decoder.decode(text)
+            devices = _device_decoder.decode(text.encode())
         except (msgspec.DecodeError, RecursionError) as error:
             raise UnreadableError(str(error)) from None
     else:

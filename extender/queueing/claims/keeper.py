@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from extender.core.dra.given import Allocation
@@ -123,9 +124,9 @@ class ClaimKeeper:
         self._news = True
         self.dirty()
 
-    def anything_new(self) -> bool:
+    async def anything_new(self) -> bool:
         """Whether what claims may be given, or mean, has changed since this was asked last."""
-        if self._whose.look_further():
+        if self._whose.looking and await asyncio.to_thread(self._whose.look_further):
             self.dirty()
         self._news, self._whose.news = self._news or self._whose.news, False
         fault = self.fault()
@@ -145,7 +146,7 @@ class ClaimKeeper:
         """The claims of a pod as they are now. Raises RequestError."""
         if self.fault() and pod.spec.resource_claims:
             return PodClaims(missing=pod.spec.resource_claims[0].name)
-        found = self.owned.claims_of(pod, self._whose.is_kerfs)
+        found = self.owned.claims_of(pod, partial(self._whose.is_kerfs, namespace=pod.metadata.namespace))
         if found.undecided:
             self.dirty()  # each round looks further
         # What is held for a claim that was not written as it should be may be written on it yet.

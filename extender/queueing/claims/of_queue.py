@@ -53,7 +53,7 @@ class QueueClaims:
         """Read the claims again that may mean something else by now, and find who waits again; `opted_out` tells of
         pods that no longer take part."""
         if self.keeper is not None:
-            await self.backlog.read_claims_again(all_=self.keeper.anything_new())
+            await self.backlog.read_claims_again(all_=await self.keeper.anything_new())
         self.backlog.notice_unserved(opted_out)
 
     def sort_out(self, waiting: Iterable[Entry]) -> tuple[list[Entry], list[tuple[Entry, WaitReason]]]:

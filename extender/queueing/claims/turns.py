@@ -7,12 +7,16 @@ from typing import Final
 
 from extender.core.dra.asks import DevicesAsked
 from extender.planning.wait_reasons import NOT_REACHED, Code, WaitReason
+from extender.queueing.claims.budgets import Budgets
 from extender.queueing.claims.keeper import ClaimKeeper
 from extender.queueing.pods.entries import Entry
 
 _NEW_ASKS: Final = 4
 """Of each namespace in a round: whoever asks a thousand things that are hard to find holds up nobody."""
 _NEW_ASKS_IN_ALL: Final = 32
+_COST_EACH: Final = 5_000
+"""Of the selectors of those, on one device: what one pod may ask at most is taken on alone."""
+_COST_IN_ALL: Final = 4 * _COST_EACH
 _MAX_ASKS: Final = 1000
 
 
@@ -29,6 +33,7 @@ class Turns:
     _served: dict[str, int] = field(default_factory=dict, init=False)
     """Round in which something new was taken on of a namespace."""
     _known: set[DevicesAsked] = field(default_factory=set, init=False)
+    budgets: Budgets = field(default_factory=Budgets)
 
     def sort_out(self, waiting: Iterable[Entry]) -> tuple[list[Entry], list[tuple[Entry, WaitReason]]]:
         """Those that can be planned, and why the others can't.
@@ -36,10 +41,11 @@ class Turns:
         A claim's devices are chosen for one pod, the others that name it go where these are. Of what was never searched
         for before a round takes some of each namespace.
         """
-        fault, first, new = self.keeper.fault(), dict[str, str](), Counter[str]()
+        fault, first, new, costs = self.keeper.fault(), dict[str, str](), Counter[str](), Counter[str]()
         planned: list[Entry] = []
         passed: list[tuple[Entry, WaitReason]] = []
         found = list(waiting)
+        self.budgets.charge((entry.namespace, asked) for entry in found if (asked := _asked(entry)) is not None)
         within = self._shared_within(found)
         position = {entry.uid: number for number, entry in enumerate(found)}
         for entry in self._in_turn(found):
@@ -52,11 +58,13 @@ class Turns:
                 passed.append((entry, Code.CLAIM_IN_GANG.reason(gang=entry.planned.gang, claim=shared)))
             elif shared := next((uid for uid in claims if first.setdefault(uid, entry.uid) != entry.uid), ""):
                 passed.append((entry, Code.CLAIM_SHARED.reason(claim=self.keeper.name_of(shared))))
-            elif self._takes_on(entry, new):
+            elif claims and self.budgets.is_spent(entry.namespace):
+                passed.append((entry, Code.CLAIM_COSTS.reason(namespace=entry.namespace)))
+            elif self._takes_on(entry, new, costs):
                 planned.append(entry)
             else:
                 passed.append((entry, NOT_REACHED))
-        if any(why is NOT_REACHED for _, why in passed):
+        if any(why is NOT_REACHED or why.code is Code.CLAIM_COSTS for _, why in passed):
             self.dirty()
         self._round += 1
         self._tried.update((entry.uid, self._round) for entry in planned if entry.uid in self._tried)
@@ -89,15 +97,24 @@ class Turns:
         self._served = {namespace: self._served.get(namespace, 0) for namespace in {e.namespace for e in with_claims}}
         return sorted(waiting, key=lambda entry: (self._served.get(entry.namespace, 0), self._tried.get(entry.uid, 0)))
 
-    def _takes_on(self, entry: Entry, new: Counter[str]) -> bool:
-        asked = entry.planned.gpus.devices if entry.planned and entry.planned.gpus else None
+    def _takes_on(self, entry: Entry, new: Counter[str], costs: Counter[str]) -> bool:
+        asked = _asked(entry)
         if asked is None or asked in self._known:
             return True
+        each, in_all = costs[entry.namespace] + asked.cost, costs.total() + asked.cost
         if new[entry.namespace] >= _NEW_ASKS or new.total() >= _NEW_ASKS_IN_ALL:
             return False
+        if each > _COST_EACH or in_all > _COST_IN_ALL:
+            return False
         new[entry.namespace] += 1
+        costs[entry.namespace] = each
         self._served[entry.namespace] = self._round + 1
         if len(self._known) >= _MAX_ASKS:
             self._known.clear()
         self._known.add(asked)
         return True
+
+
+def _asked(entry: Entry) -> DevicesAsked | None:
+    """What the claims of a pod ask of devices."""
+    return entry.planned.gpus.devices if entry.planned and entry.planned.gpus else None

@@ -4,14 +4,13 @@ It is Kerf's, too, where nobody has such devices: drivers go away and come back,
 pod that was left to kube-scheduler meanwhile would wait there for ever.
 
 To find out means to look at the devices of all nodes, and whoever writes a claim decides how long that takes. So it is
-done in small portions between rounds, for all who ask in turn.
+done in small portions beside the event loop, for all who ask in turn.
 """
 
 import time
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Final
 
 from extender.core.dra.asks import DevicesAsked
@@ -20,7 +19,7 @@ from extender.core.fit.device_fits import could_serve, possible_on
 from extender.dra.owned import OwnedDevices
 
 _PORTION: Final = 16
-"""Nodes that are looked at for one ask before it is the next one's turn."""
+"""Nodes that are looked at for one ask before it is the next one's turn, or fewer that take a while."""
 _ROUND_S: Final = 0.01
 _MAX_KNOWN: Final = 10_000
 
@@ -32,38 +31,61 @@ class Whose:
     owned: OwnedDevices
     _known: dict[DevicesAsked, tuple[bool, int]] = field(default_factory=dict, init=False)
     """With the version of the devices that it was found out of: it counts until another one is."""
-    _looking: OrderedDict[DevicesAsked, tuple[Iterator[tuple[Inventory, bool]], int]] = field(
+    _looking: OrderedDict[str, OrderedDict[DevicesAsked, tuple[Iterator[tuple[Inventory, bool]], int]]] = field(
         default_factory=OrderedDict, init=False
     )
+    """By the namespace that asks: each has its turn, however much it asks."""
     news: bool = field(default=False, init=False)
     """Whether something is another's than before, until somebody takes note of it."""
     _others: set[DevicesAsked] = field(default_factory=set, init=False)  # of which others have a device
 
-    def is_kerfs(self, asked: DevicesAsked) -> bool | None:
+    def is_kerfs(self, asked: DevicesAsked, namespace: str = "") -> bool | None:
         """Whether Kerf allocates that; None while it is being found out."""
         if self.owned.slices.all_owned():
             return True
         known, version = self._known.get(asked, (None, -1))
-        if version != self.owned.version and asked not in self._looking:
-            self._looking[asked] = iter(self.owned.slices.inventories()), self.owned.version
+        if version != self.owned.version:
+            due = self._looking.setdefault(namespace, OrderedDict())
+            due.setdefault(asked, (iter(self.owned.slices.inventories()), self.owned.version))
         return known
 
-    def look_further(self) -> bool:
-        """Look at some nodes; whether there is more to look at."""
-        until = time.perf_counter() + _ROUND_S
-        while self._looking and time.perf_counter() < until:
-            asked, (inventories, version) = self._looking.popitem(last=False)
-            portion = list(islice(inventories, _PORTION))
-            if any(inventory.devices and possible_on(inventory, asked) for inventory, _ in portion):
-                self._decide(asked, version, kerfs=True)
-                continue
-            if any(others and could_serve(inventory, asked) for inventory, others in portion):
-                self._others.add(asked)
-            if len(portion) < _PORTION:
-                self._decide(asked, version, kerfs=asked not in self._others)
-            else:
-                self._looking[asked] = inventories, version
+    @property
+    def looking(self) -> bool:
+        """Whether there is anything to look at."""
         return bool(self._looking)
+
+    def look_further(self, within_s: float = _ROUND_S) -> bool:
+        """Look at some nodes, at one at least; whether there is more to look at. In any thread, in one at a time."""
+        until = time.perf_counter() + within_s
+        while self._looking:
+            namespace, due = self._looking.popitem(last=False)
+            asked, (inventories, version) = due.popitem(last=False)
+            kerfs = self._look(asked, inventories, until)
+            if kerfs is None:
+                due[asked] = inventories, version
+            else:
+                self._decide(asked, version, kerfs=kerfs)
+            # Others may have been asked for meanwhile.
+            due |= self._looking.pop(namespace, OrderedDict())
+            if due:
+                self._looking[namespace] = due
+            if time.perf_counter() >= until:
+                break
+        return self.looking
+
+    def _look(self, asked: DevicesAsked, inventories: Iterator[tuple[Inventory, bool]], until: float) -> bool | None:
+        """Whose it is, by some more nodes; None where that is not known yet."""
+        for _ in range(_PORTION):
+            inventory, others = next(inventories, (None, False))
+            if inventory is None:
+                return asked not in self._others
+            if inventory.devices and possible_on(inventory, asked):
+                return True
+            if others and asked not in self._others and could_serve(inventory, asked):
+                self._others.add(asked)
+            if time.perf_counter() >= until:
+                break
+        return None
 
     def _decide(self, asked: DevicesAsked, version: int, *, kerfs: bool) -> None:
         if len(self._known) >= _MAX_KNOWN:

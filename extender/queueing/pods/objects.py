@@ -2,8 +2,7 @@
 
 from typing import Any, Final
 
-import msgspec
-
+from extender.kube.decoding import convert
 from extender.kube.objects import Node, Pod
 
 GATE: Final = "kerf.dev/queue"
@@ -24,9 +23,9 @@ def other_gates(pod: Pod) -> list[str]:
 
 def decode_pod(manifest: dict[str, Any]) -> Pod:
     """A pod from a manifest. Raises msgspec.ValidationError, which names the place."""
-    return msgspec.convert(manifest, Pod)
+    return convert(manifest, Pod)
 
 
 def decode_node(manifest: dict[str, Any]) -> Node:
     """A node from a manifest. Raises msgspec.ValidationError, which names the place."""
-    return msgspec.convert(manifest, Node)
+    return convert(manifest, Node)

@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import isfinite
 from statistics import fmean
 from typing import Any, Final
 
@@ -34,6 +35,9 @@ _RIVAL: Final = "rival"
 _MAX_S: Final = 1800.0
 _AGAIN_S: Final = 600.0
 """After a trial that came to nothing, unless a stage is shorter."""
+_MAX_BROKEN: Final = 3
+"""Trials of a candidate that come to no end before it is withdrawn: each may take half an hour of a core."""
+_MAX_WHY: Final = 300
 _CONFLICT: Final = 409
 _GONE: Final = "its files are gone, or not as they were"
 RELEASED: Final = "released"
@@ -76,6 +80,8 @@ class Learning(Background):
         self._tried_at = float("-inf")
         self._untried = ""
         """Why the last trial came to nothing."""
+        self._num_broken = 0
+        """Trials of the stage that came to no end."""
 
     async def run(self) -> None:
         await self.round()  # what served before a restart serves again at once
@@ -156,6 +162,7 @@ class Learning(Background):
     def _count_anew(self) -> None:
         self._rank.mix.fresh.begin()
         self._began = self._around.clock()
+        self._num_broken = 0
 
     async def _step(self, course: Course) -> Course:
         """Judge the candidate, or the one that serves, if that is due; what it was judged by stays until it is told."""
@@ -166,12 +173,20 @@ class Learning(Background):
         if rank.fitted is not None and rank.look is not None and rank.score.served is not None and rank.score.fault:
             return courses.stopped(course, rank.score.fault, wall_clock())
         if candidate is not None:
+            try:
+                promised = _promised(candidate)
+            except (ArithmeticError, LookupError, ValueError) as error:
+                why = f"its evaluation can't be read: {type(error).__name__}: {error}"
+                return courses.withdrawn(course, why[:_MAX_WHY], wall_clock())
             if not self._due(self._wanted.stage_s):
                 return course
             found = await self._tried(candidate, rank.model, rank.auto)
-            if found is None:
+            if found is not None:
+                return courses.judged(course, *found, rank.auto, wall_clock(), promised)
+            if self._num_broken < _MAX_BROKEN:
                 return course
-            return courses.judged(course, *found, rank.auto, wall_clock(), _promised(candidate))
+            why = f"{self._num_broken} trials of it came to no end, the last one: {self._untried}"
+            return courses.withdrawn(course, why[:_MAX_WHY], wall_clock())
         if rank.fitted is None or not self._due(min(self._wanted.evidence_s, self._wanted.stage_s)):
             return course
         found = await self._tried(rank.fitted, rank.base, TIGHTEST if rank.base is None else LEARNED)
@@ -202,6 +217,7 @@ class Learning(Background):
         try:
             found = await tried_aside(demand, ranks, rank.priced.worth, load, _MAX_S)
         except (AsideError, OSError) as error:
+            self._num_broken += 1
             return self._failed(f"a model could not be tried out: {error}")
         if rival not in found:
             return self._failed("there is nothing to try a model on: no GPUs, or no pods that ask for any")
@@ -275,9 +291,15 @@ def _told(at: float) -> str | None:
 
 
 def _promised(model: Model) -> float | None:
-    """Points over where its training began that a model has been found to have, None where it does not tell."""
+    """Points over where its training began that a model has been found to have, None where it does not tell.
+
+    Raises ArithmeticError, LookupError, ValueError for what is no evaluation.
+    """
     rows = [row for row in model.manifest.evaluation if row.start]
     if not rows:
         return None
     load = min(rows[0].start, key=float)
-    return fmean(fmean(row.kerf[load]) - fmean(row.start[load]) for row in rows)
+    promised = fmean(fmean(row.kerf[load]) - fmean(row.start[load]) for row in rows)
+    if not isfinite(promised):
+        raise ValueError(f"{promised} points")
+    return promised

@@ -167,6 +167,8 @@ class Waker(Background):
             self._cleaned_up = now
             self._placer.forget_old()
             await self._wake_overlooked(now)
+        for pod in self._placer.lost.overdue():
+            self.num_woken += await self._annotate(pod, {WOKEN: f"given a node {now:.0f}"})
         self._first = self._in_turn() if self.skips.enabled else ()
         fits: dict[PodRequest, bool] = {}  # most waiting pods are of few kinds
         woken = 0

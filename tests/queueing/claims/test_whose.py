@@ -1,5 +1,7 @@
 """Whose it is to allocate what a claim asks, while drivers come and go."""
 
+import asyncio
+
 import msgspec
 import pytest
 
@@ -32,7 +34,7 @@ def left(rig: ClaimRig, device_class: str, count: int = 1) -> bool:
     rig.tell("c")
     pod = rig.pod("c").pod
     assert rig.keeper.read(pod).undecided
-    rig.keeper.anything_new()
+    asyncio.run(rig.keeper.anything_new())
     found = rig.keeper.read(pod)
     assert not found.undecided
     return bool(found.left)
@@ -69,7 +71,7 @@ def test_slices_that_come_all_the_time_hold_nobody_up_and_an_old_answer_counts_m
     pod = rig.pod("a").pod
     assert rig.keeper.read(pod).undecided == "a"
     rig.publish("n", 1, generation=2)
-    rig.keeper.anything_new()
+    asyncio.run(rig.keeper.anything_new())
     assert rig.keeper.read(pod).unallocated
     for generation in range(3, 6):
         rig.publish("n", 1, generation=generation)

@@ -44,7 +44,7 @@ class _Rest(DemandingPod):
     status: _Status = msgspec.field(default_factory=_Status)
 
 
-_items: Final = msgspec.json.Decoder(objects.ObjectList[msgspec.Raw])
+_items: Final = Decoder(objects.ObjectList[msgspec.Raw])
 _pods: Final = Decoder(Pod)
 _rests: Final = Decoder(_Rest)
 
