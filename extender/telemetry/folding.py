@@ -161,7 +161,9 @@ class Folder:
         row_of = match.row_of_host[match.host_idx]
         is_node = (row_of != NO_ROW) & (row_of < num_rows)
         disputed = self._disputed(reading.inventory, match, heard_of & is_node, (num_rows, num_slots))
-        of_disputed = disputed[np.where(is_node, row_of, 0)] & match.by_index
+        of_disputed = np.zeros(len(row_of), np.bool_)
+        of_disputed[is_node] = disputed[row_of[is_node]]
+        of_disputed &= match.by_index
         self._believed = is_node & (match.slot != FOREIGN) & ~of_disputed
         in_place = self._believed & (match.slot >= 0) & (match.slot < num_slots)
         which = np.flatnonzero(counts[match.host_idx] & in_place)

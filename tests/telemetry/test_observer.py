@@ -85,6 +85,14 @@ class World:
         return SampleState(int(self.observed.state[self.cluster.row_of[name]]))
 
 
+def test_samples_that_come_before_any_node_is_known_are_no_fault() -> None:
+    world = World({})
+    world.round(a=[0.5, 0.25])
+    world.add("a", 2)
+    world.round(a=[0.5, 0.25])
+    assert world.loads("a") == [0.5, 0.25]
+
+
 def test_samples_land_on_their_gpus() -> None:
     world = World({"a": 2, "b": 2, "c": 2})
     world.round(b=[0.25, 0.5], a=[0.75, 1.0])
