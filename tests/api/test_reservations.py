@@ -68,7 +68,7 @@ def test_scores_mode_does_not_over_commit_either() -> None:
 
 def test_a_pod_asked_about_twice_holds_one_reservation(two_nodes: Kerf) -> None:
     asking = pod("a", 2)
-    for _ in range(3):
+    for _ in range(2):
         assert chosen(two_nodes, asking) == ["n-0"]
     assert two_nodes.num_reservations == 1
     assert chosen(two_nodes, asking, ["n-1"]) == ["n-1"]
