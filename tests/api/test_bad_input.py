@@ -10,6 +10,7 @@ nodes that Kerf does not know      200, a sentence against them                2
 =================================  ==========================================  ====================  =================
 """
 
+import itertools
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -21,6 +22,8 @@ from tests.api.bodies import GPU, NAMES, node, pod
 from tests.api.services import Kerf, running
 
 GOOD = bodies.args(pod("good", 1), NAMES)
+NUMBERS = itertools.count()
+"""Of good pods: one that is asked about for a third time is offered another node."""
 BINDING = bodies.binding_args(pod("nobody"), "t4-0")
 BYSTANDER = pod("bystander", 1)
 
@@ -38,7 +41,7 @@ def kerf(service: Kerf) -> Iterator[Kerf]:
     begin_anew(service)
     yield service
     assert service.num_reservations == 1
-    good = service.post("/filter", GOOD)
+    good = service.post("/filter", bodies.args(pod(f"good-{next(NUMBERS)}", 1), NAMES))
     assert (good.status, good.json()["NodeNames"]) == (200, ["t4-1"])  # the bystander's neighbour: best fit
     assert service.get("/readyz").status == 200
 
@@ -149,7 +152,7 @@ def test_a_request_without_a_pod(kerf: Kerf, body: bytes, fault: str) -> None:
 
 
 @pytest.mark.parametrize("field", ["PodName", "PodNamespace", "PodUID", "Node"])
-@pytest.mark.parametrize("value", ["", ...], ids=["empty", "missing"])
+@pytest.mark.parametrize("value", ["", None, ...], ids=["empty", "null", "missing"])
 def test_a_binding_without_a_field(kerf: Kerf, field: str, value: Any) -> None:
     binding = {**json.loads(BINDING), field: value}
     body = {name: given for name, given in binding.items() if given is not ...}
@@ -157,7 +160,7 @@ def test_a_binding_without_a_field(kerf: Kerf, field: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize("field", ["PodName", "PodNamespace", "PodUID", "Node"])
-@pytest.mark.parametrize("value", [None, 7, True, [], {}], ids=["null", "number", "boolean", "array", "object"])
+@pytest.mark.parametrize("value", [7, True, [], {}], ids=["number", "boolean", "array", "object"])
 def test_a_binding_of_a_wrong_type(kerf: Kerf, field: str, value: Any) -> None:
     body = json.dumps({**json.loads(BINDING), field: value}).encode()
     assert_unreadable(kerf, body, f"the request can't be read: Expected `str`, got `{kind_of(value)}`", ("bind",))
@@ -176,22 +179,17 @@ def kind_of(value: Any) -> str:
         ("Pod", [], "$.Pod"),
         ("Pod", "train-0", "$.Pod"),
         ("Pod.metadata", [], "$.Pod.metadata"),
-        ("Pod.metadata", None, "$.Pod.metadata"),
         ("Pod.metadata.name", 7, "$.Pod.metadata.name"),
-        ("Pod.metadata.uid", None, "$.Pod.metadata.uid"),
         ("Pod.metadata.annotations", "x", "$.Pod.metadata.annotations"),
         ("Pod.metadata.annotations.app", 1, "$.Pod.metadata.annotations[...]"),
-        ("Pod.metadata.annotations.app", None, "$.Pod.metadata.annotations[...]"),
         ("Pod.metadata.labels", [], "$.Pod.metadata.labels"),
         ("Pod.metadata.labels.app", {}, "$.Pod.metadata.labels[...]"),
         ("Pod.spec", "x", "$.Pod.spec"),
         ("Pod.spec.containers", {}, "$.Pod.spec.containers"),
         ("Pod.spec.containers.0", 1, "$.Pod.spec.containers[0]"),
-        ("Pod.spec.containers.0", None, "$.Pod.spec.containers[0]"),
         ("Pod.spec.containers.0.resources", [], "$.Pod.spec.containers[0].resources"),
         ("Pod.spec.containers.0.resources.limits", "2", "$.Pod.spec.containers[0].resources.limits"),
         ("Pod.spec.containers.0.resources.limits.cpu", True, "$.Pod.spec.containers[0].resources.limits[...]"),
-        ("Pod.spec.containers.0.resources.limits.cpu", None, "$.Pod.spec.containers[0].resources.limits[...]"),
         ("Pod.spec.containers.0.resources.limits.cpu", [], "$.Pod.spec.containers[0].resources.limits[...]"),
         ("Pod.spec.containers.0.restartPolicy", 1, "$.Pod.spec.containers[0].restartPolicy"),
         ("Pod.spec.initContainers", "x", "$.Pod.spec.initContainers"),
@@ -203,7 +201,6 @@ def kind_of(value: Any) -> str:
         ("NodeNames", "t4-0", "$.NodeNames"),
         ("NodeNames", {}, "$.NodeNames"),
         ("NodeNames.0", 7, "$.NodeNames[0]"),
-        ("NodeNames.0", None, "$.NodeNames[0]"),
         ("Nodes", [], "$.Nodes"),
         ("Nodes", {"items": {}}, "$.Nodes.items"),
     ],
@@ -230,10 +227,10 @@ def test_a_node_that_is_none(kerf: Kerf, item: bytes) -> None:
 
 LARGE = {
     "annotation": bodies.args(pod("good", 1, annotations={"note": "x" * 10_000_000}), NAMES),
-    "spaces": b" " * 10_000_000 + GOOD,
-    "unknown field": b'{"x": [%s], ' % b", ".join([b"1"] * 3_000_000) + GOOD[1:],
-    "node": bodies.args(pod("good", 1), None, [{**node("t4-1", 2), "note": "x" * 10_000_000}]),
-    "candidates": bodies.args(pod("good", 1), [*(f"unknown-{number}" for number in range(100_000)), *NAMES]),
+    "spaces": b" " * 10_000_000 + bodies.args(pod("spaces", 1), NAMES),
+    "unknown field": b'{"x": [%s], ' % b", ".join([b"1"] * 3_000_000) + bodies.args(pod("field", 1), NAMES)[1:],
+    "node": bodies.args(pod("node", 1), None, [{**node("t4-1", 2), "note": "x" * 10_000_000}]),
+    "candidates": bodies.args(pod("large", 1), [*(f"unknown-{number}" for number in range(100_000)), *NAMES]),
 }
 
 

@@ -47,7 +47,7 @@ def test_many_names_lead_to_the_same_node_as_one_by_one(kerf: Kerf, policy: str,
     rng = random.Random(seed)
     names = rng.sample(NODES, rng.randint(256, NUM_NODES)) + rng.sample(NODES, 5) + ["unknown", "n-", "n-3000"]
     rng.shuffle(names)
-    asking = pod("asking", rng.choice((1, 2, 4)), annotations={"kerf.dev/policy": policy})
+    asking = pod(f"asking-{policy}-{seed}", rng.choice((1, 2, 4)), annotations={"kerf.dev/policy": policy})
     answer = kerf.filter(asking, names)
     assert answer["NodeNames"] == chosen_by_nodes(kerf, asking, names)
     assert kerf.num_reservations == len(answer["NodeNames"]) == 1
@@ -56,8 +56,8 @@ def test_many_names_lead_to_the_same_node_as_one_by_one(kerf: Kerf, policy: str,
 @pytest.mark.parametrize("separators", [(",", ":"), (", ", ": "), (" ,\n\t", " : ")], ids=["compact", "Python", "odd"])
 def test_the_best_nodes_are_not_chosen_unless_they_are_named(kerf: Kerf, separators: tuple[str, str]) -> None:
     left_out: list[str] = []
-    asking = pod("asking", 1)
-    for _ in range(20):  # more than the shorter way tries
+    for number in range(20):  # more than the shorter way tries
+        asking = pod(f"asking-{separators}-{number}".encode().hex(), 1)
         names = [name for name in NODES if name not in left_out]
         body = json.dumps({"Pod": bodies.sent(asking), "Nodes": None, "NodeNames": names}, separators=separators)
         (best,) = kerf.post("/filter", body.encode()).json()["NodeNames"]

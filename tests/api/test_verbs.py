@@ -385,7 +385,7 @@ def test_draining_answers_politely(kerf: Kerf) -> None:
     assert (kerf.get("/readyz").status, kerf.get("/readyz").json()) == (503, {"status": "shutting down"})
     for path in ("/filter", "/prioritize", "/bind"):
         assert kerf.post(path, body).headers["connection"] == "close"
-    assert kerf.filter(pod(gpus=1), NAMES)["NodeNames"] == ["t4-0"]
+    assert kerf.filter(pod("other", gpus=1), NAMES)["NodeNames"] == ["t4-0"]
 
 
 def test_version_says_how_kerf_decides() -> None:

@@ -11,12 +11,14 @@ from extender.explain.sentences.nearest import Nearest, who
 from extender.explain.sentences.remedies import Kind, Remedy
 from extender.explain.sentences.words import bounded, named
 from extender.ledger.ledger import Claim, ClaimState
-from extender.planning.wait_reasons import Cause, Code, WaitReason
+from extender.planning.wait_reasons import FOR_WANT_OF_ROOM, Cause, Code, WaitReason
 
 _BESIDE_ROOM = frozenset(
     {Cause.GANG, Cause.GATE, Cause.QUOTA, Cause.RESERVATION, Cause.CLAIM, Cause.REQUEST, Cause.REFUSED}
 )
-_OF_NODES = frozenset({Code.FORBIDDEN, Code.NODES_TOO_SMALL, Code.NODES_BUSY})
+_OF_NODES = FOR_WANT_OF_ROOM - {
+    *(Code.NOT_REACHED, Code.NO_GPU_ROOM, Code.LEFT_OUT, Code.KEPT_FOR_HEAD, Code.GANG_TOO_LARGE)
+}
 
 
 @dataclass(frozen=True, slots=True)

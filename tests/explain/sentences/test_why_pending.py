@@ -31,6 +31,15 @@ PARAMETERS = {
         "gates": "a/b",
         "claim": "c",
         "why": "w",
+        "taints": "nvidia.com/gpu",
+        "nodes": 2,
+        "resource": "rdma/hca",
+        "units": 2,
+        "port": "80/TCP",
+        "topology": "kubernetes.io/hostname",
+        "whom": "it",
+        "node": "n",
+        "words": "no",
     },
 }
 SHORT = Nearest("needs 2 GPUs; n has 1 free", node="n", whole=True, missing=1, reason=Reason.BUSY)
