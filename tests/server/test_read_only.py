@@ -66,7 +66,7 @@ def test_a_port_in_use_is_said_so(server: Server, tmp_path: Path) -> None:
     with demo(tmp_path / "log", ["--set", f"server.metrics_port={server.port}"]) as process:
         assert process.wait(timeout=30) != 0
     log = (tmp_path / "log").read_text()
-    assert "address already in use" in log
+    assert f"port {server.port} of 127.0.0.1 is taken" in log
     assert "Traceback" not in log
 
 
