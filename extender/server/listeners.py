@@ -38,7 +38,11 @@ def listen(host: str, port: int) -> list[socket.socket]:
                 continue
             for one in sockets:
                 one.close()
-            why = "is taken" if error.errno == errno.EADDRINUSE else f"can't be listened on: {error.strerror}"
+            why = (
+                "is taken (address already in use)"
+                if error.errno == errno.EADDRINUSE
+                else f"can't be listened on: {error.strerror}"
+            )
             raise ListenError(f"port {port} of {address[0]} {why}") from None
         port = sockets[0].getsockname()[1]
     return sockets

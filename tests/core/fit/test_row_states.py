@@ -11,8 +11,8 @@ from tests.core.builders import cluster_of, node
 
 T4 = ("Tesla-T4", 15360)
 CLUSTER = cluster_of({name: node(T4, T4, mig={"1g.10gb": 2}) for name in "abc"})
-APART = {"row_version", "tie_rank", "devices"}
-"""Which row it is, and what no request is looked up for."""
+APART = {"row_version", "tie_rank", "devices", "withheld_units"}
+"""Which row it is, what no request is looked up for, and what counts among `untracked_units`."""
 COLUMNS = [field.name for field in fields(Cluster) if isinstance(getattr(CLUSTER, field.name), np.ndarray)]
 
 
