@@ -151,7 +151,7 @@ def _cpu_taken(pod: Manifest) -> int:
             _milli(of.get("cpu", "0")) for of in (has, container.get("allocatedResources") or {})
         )
     return sum(
-        max(_milli(of.get("resources", {}).get("requests", {}).get("cpu", "0")), given.get(of["name"], 0))
+        max(_milli(of.get("resources", {}).get("requests", {}).get("cpu", "0")), given.get(of.get("name"), 0))
         for of in pod["spec"]["containers"]
     )
 
