@@ -32,7 +32,7 @@ class Server:
         """Everything it has written to standard error."""
         return self._log.read_text()
 
-    def wait_for(self, what: Callable[[], ResultT | None], limit_s: float = 30.0) -> ResultT:
+    def wait_for(self, what: Callable[[], ResultT | None], limit_s: float = 90.0) -> ResultT:
         """Wait for something to become true of it."""
         deadline = time.monotonic() + limit_s
         while time.monotonic() < deadline:
