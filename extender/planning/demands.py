@@ -27,8 +27,8 @@ class Condition(NamedTuple):
     operator: str
     values: frozenset[str] = frozenset()
 
-    def holds(self, labels: Labels) -> bool:
-        """Whether labels keep to it; an unknown operator holds for none."""
+    def holds(self, labels: Labels, *, unknown: bool = False) -> bool:
+        """Whether labels keep to it; `unknown` is the answer where nobody knows the operator."""
         match self.operator:
             case "In":
                 return labels.get(self.key) in self.values
@@ -38,7 +38,7 @@ class Condition(NamedTuple):
                 return self.key in labels
             case "DoesNotExist":
                 return self.key not in labels
-        return False
+        return unknown
 
 
 Selector = tuple[Condition, ...]

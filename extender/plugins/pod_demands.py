@@ -199,7 +199,7 @@ def _choice(item: PodAffinityTerm, metadata: Metadata) -> Choice | None:
         return _NO_PODS
     labels = metadata.labels or {}
     own = [*_of_keys(item.match_label_keys, "In", labels), *_of_keys(item.mismatch_label_keys, "NotIn", labels)]
-    return Choice(namespaces, _selector(item.label_selector, own))
+    return Choice(namespaces, conditions_of(item.label_selector, own))
 
 
 def _spread(item: SpreadConstraint, metadata: Metadata) -> Spread:
@@ -207,7 +207,7 @@ def _spread(item: SpreadConstraint, metadata: Metadata) -> Spread:
     pods = _NO_PODS
     if item.label_selector is not None:
         own = _of_keys(item.match_label_keys, "In", labels)
-        pods = Choice(frozenset((metadata.namespace,)), _selector(item.label_selector, own))
+        pods = Choice(frozenset((metadata.namespace,)), conditions_of(item.label_selector, own))
     return Spread(
         *(item.topology_key, item.max_skew, item.min_domains or 1, pods),
         by_affinity=item.node_affinity_policy != "Ignore",
@@ -219,7 +219,8 @@ def _of_keys(keys: Collection[str] | None, operator: str, labels: Labels) -> lis
     return [Condition(key, operator, frozenset((labels[key],))) for key in keys or () if key in labels]
 
 
-def _selector(item: LabelSelector, own: Iterable[Condition]) -> tuple[Condition, ...]:
+def conditions_of(item: LabelSelector, own: Iterable[Condition] = ()) -> tuple[Condition, ...]:
+    """All of which hold for the labels that a selector chooses; `own` are some more."""
     equal = [Condition(key, "In", frozenset((value,))) for key, value in sorted((item.match_labels or {}).items())]
     return tuple(dict.fromkeys((*equal, *(_condition(one) for one in item.match_expressions or ()), *own)))
 

@@ -143,7 +143,7 @@ def run(app: FastAPI, settings: Settings) -> None:
     for risk in _risks(settings):
         logger.warning(risk)
     server = settings.server
-    DrainingServer(_config(app, server, host=server.host, port=server.port), app, server).run()
+    DrainingServer(_config(app, server), app, server).run()
 
 
 def _config(app: Any, settings: ServerSettings, **more: Any) -> uvicorn.Config:

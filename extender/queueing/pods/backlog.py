@@ -115,8 +115,11 @@ class Backlog:
         """
         anew = [entry for entry in self._in(Stage.OPENED) if NOMINATION_LOST in (entry.pod.metadata.annotations or ())]
         silent = [entry for entry in anew if entry.node and not is_gated(entry.pod) and not entry.pod.refusal]
-        within = {True: _DOUBTED_WITHIN_S, False: _ANSWERED_WITHIN_S}
-        return [entry for entry in silent if now - entry.opened >= within[entry.num_refused > 0]]
+        return [
+            entry
+            for entry in silent
+            if now - entry.opened >= (_DOUBTED_WITHIN_S if entry.num_refused else _ANSWERED_WITHIN_S)
+        ]
 
     def notice_lost(self, now: float) -> list[Entry]:
         """Find those whose node was lost since the last time: they wait for another one."""

@@ -220,11 +220,11 @@ def test_budgets_that_say_too_much_hold_their_namespace_alone(
 def test_pods_of_equal_labels_are_held_against_a_budget_once(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[object] = []
 
-    def holds(condition: object, labels: object) -> bool:
+    def holds(condition: object, labels: object, *, unknown: bool) -> bool:
         looks.append(labels)
         return True
 
-    monkeypatch.setattr("extender.explain.defrag.movable.budgets._Condition.holds", holds)
+    monkeypatch.setattr("extender.planning.demands.Condition.holds", holds)
     budgets = Budgets(_decoded([budget("b", 1, {"app": "x"})]))
     for labels in ({"app": "x"}, {"app": "y"}) * 50:
         budgets.of(resident(labels=labels).pod.metadata)

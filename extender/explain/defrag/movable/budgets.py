@@ -4,13 +4,15 @@ Each may have a megabyte of conditions, and is held against every pod of its nam
 together is bounded, and pods with equal labels are looked at once.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 import msgspec
 
 from extender.kube import objects
 from extender.kube.objects import Metadata
+from extender.planning.demands import Condition
+from extender.plugins.pod_demands import conditions_of
 
 BUDGETS_PATH: Final = "/apis/policy/v1/poddisruptionbudgets"
 MAX_CONDITIONS: Final = 10_000
@@ -19,13 +21,8 @@ MAX_VALUES: Final = 100_000
 _UNREAD: Final = "a disruption budget of its namespace can't be read"
 
 
-class _Selector(objects.Object, rename="camel"):
-    match_labels: dict[str, str] | None = None
-    match_expressions: list[objects.Expression] | None = None
-
-
 class _Spec(objects.Object):
-    selector: _Selector | None = None
+    selector: objects.LabelSelector | None = None
 
 
 class _BudgetMetadata(objects.Metadata, rename="camel"):
@@ -51,33 +48,9 @@ class Budget(objects.Named):
         return 0 if stale else max(self.status.disruptions_allowed, 0)
 
     @property
-    def conditions(self) -> "list[_Condition]":
+    def conditions(self) -> Sequence[Condition]:
         """All of which hold for a pod that it counts: an empty selector counts every one of its namespace."""
-        selector = self.spec.selector or _Selector()
-        alike = [_Condition(key, "In", frozenset((value,))) for key, value in (selector.match_labels or {}).items()]
-        said = selector.match_expressions or ()
-        return alike + [_Condition(item.key, item.operator, frozenset(item.values or ())) for item in said]
-
-
-class _Condition(NamedTuple):
-    """An expression of a label selector."""
-
-    key: str
-    operator: str
-    values: frozenset[str]
-
-    def holds(self, labels: Mapping[str, str]) -> bool:
-        """Whether it holds for a pod; an operator that nobody knows does, so that the pod is counted."""
-        match self.operator:
-            case "In":
-                return labels.get(self.key) in self.values
-            case "NotIn":
-                return labels.get(self.key) not in self.values
-            case "Exists":
-                return self.key in labels
-            case "DoesNotExist":
-                return self.key not in labels
-        return True
+        return conditions_of(self.spec.selector) if self.spec.selector is not None else ()
 
 
 class Budgets:
@@ -108,7 +81,8 @@ class Budgets:
             found = self._known[alike] = tuple(
                 key
                 for key, conditions in self._of.get(pod.namespace, ())
-                if all(condition.holds(labels) for condition in conditions)
+                # One of an operator that nobody knows holds, so that the pod is counted.
+                if all(condition.holds(labels, unknown=True) for condition in conditions)
             )
         return found
 
