@@ -51,13 +51,10 @@ def read_demands(pod: Pod) -> Demands | None:
     """What a pod that is to be placed demands; None for no more than CPU, memory and GPUs. Raises RequestError."""
     spec, metadata = pod.spec, pod.metadata
     resources, ports = _resources(spec), host_ports(spec)
-    affinity, unchecked = spec.affinity, list[str]()
-    near = affinity.pod_affinity.required if affinity is not None and affinity.pod_affinity is not None else None
-    apart = (
-        affinity.pod_anti_affinity.required if affinity is not None and affinity.pod_anti_affinity is not None else None
-    )
+    unchecked = list[str]()
+    near, apart = _required(spec)
     terms, others = _terms(near, metadata), _terms(apart, metadata)
-    if len(terms) < len(near or ()) or len(others) < len(apart or ()):
+    if len(terms) < len(near) or len(others) < len(apart):
         unchecked.append(_BY_NAMESPACES)
     if any(volume.persistent_volume_claim is not None or volume.ephemeral is not None for volume in spec.volumes or ()):
         unchecked.append(_VOLUMES)
@@ -74,17 +71,15 @@ def read_demands(pod: Pod) -> Demands | None:
 def read_presence(pod: Pod) -> Demands | None:
     """What a pod that runs takes of its node, and whom it keeps away; what can't be read of it, or is more than a pod
     may say, is left out."""
-    spec, affinity = pod.spec, pod.spec.affinity
-    if affinity is None and _asks_compute_alone(spec):
+    spec = pod.spec
+    if spec.affinity is None and _asks_compute_alone(spec):
         return None  # nearly all
     try:
         resources = _resources(spec)
     except RequestError:
         resources = ()
     ports = host_ports(spec)[:MAX_PORTS]
-    required = (
-        affinity.pod_anti_affinity.required if affinity is not None and affinity.pod_anti_affinity is not None else None
-    )
+    _, required = _required(spec)
     apart = _terms(required, pod.metadata) if required and not says_too_much(spec) else ()
     return Demands(resources, ports, apart=apart) if resources or ports or apart else None
 
@@ -112,14 +107,19 @@ def _known_names() -> frozenset[str]:
     return _COMPUTE | managed_names()
 
 
+def _required(spec: PodSpec) -> tuple[list[PodAffinityTerm], list[PodAffinityTerm]]:
+    """The terms of a pod's required affinity, and of its required anti-affinity."""
+    affinity = spec.affinity
+    if affinity is None:
+        return [], []
+    near, apart = affinity.pod_affinity, affinity.pod_anti_affinity
+    return (near.required if near is not None else None) or [], (apart.required if apart is not None else None) or []
+
+
 def says_too_much(spec: PodSpec) -> str:
     """What a pod says too much of, "" where all is within bounds."""
-    affinity = spec.affinity
-    terms = [
-        term
-        for rules in ((affinity.pod_affinity, affinity.pod_anti_affinity) if affinity is not None else ())
-        for term in (rules.required if rules is not None else None) or ()
-    ]
+    near, apart = _required(spec)
+    terms = [*near, *apart]
     spread = spec.topology_spread_constraints or ()
     selectors = [item.label_selector for item in (*terms, *spread) if item.label_selector is not None]
     conditions = [item for selector in selectors for item in selector.match_expressions or ()]
@@ -182,10 +182,10 @@ def _resources(spec: PodSpec) -> tuple[tuple[str, int], ...]:
     return tuple(sorted(found))
 
 
-def _terms(required: Iterable[PodAffinityTerm] | None, metadata: Metadata) -> tuple[Term, ...]:
+def _terms(required: Iterable[PodAffinityTerm], metadata: Metadata) -> tuple[Term, ...]:
     """Those that need no labels of namespaces."""
     return tuple(
-        Term(item.topology_key, choice) for item in required or () if (choice := _choice(item, metadata)) is not None
+        Term(item.topology_key, choice) for item in required if (choice := _choice(item, metadata)) is not None
     )
 
 

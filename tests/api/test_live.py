@@ -154,7 +154,10 @@ def test_an_owners_pods_tell_what_its_next_will_do(kerf: Kerf, feed: FakeFeed) -
 def test_a_pod_that_is_decided_anew_is_expected_once(kerf: Kerf, feed: FakeFeed) -> None:
     observe(kerf, feed)
     first = place(kerf, "a")
-    assert {kerf.filter(pod("a", 1), NAMES)["NodeNames"][0] for _ in range(5)} == {first}
+    # From the third time on it goes elsewhere, and still is one pod.
+    nodes = [kerf.filter(pod("a", 1), NAMES)["NodeNames"][0] for _ in range(5)]
+    assert nodes[0] == first
+    assert len(set(nodes)) > 1
     cluster = kerf.service.placer.snapshot()
     assert cluster.observed is not None
     assert float(cluster.observed.expected_load.sum()) == pytest.approx(0.7)

@@ -2,8 +2,10 @@
 
 import os
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -92,12 +94,20 @@ def serve_webhook(
     return port
 
 
-def lead_to(release: Release, port: int, *configurations: str) -> None:
-    """Have the API server call this machine where it would call the Service; whatever is wrong is said."""
+def lead_to(release: Release, port: int, *configurations: str) -> Callable[[], None]:
+    """Have the API server call this machine where it would call the Service; whatever is wrong is said.
+
+    Returns what makes the Service as it was: what is installed again can't be applied to one of this kind.
+    """
     plane = release.plane
-    to_localhost = [{"op": "replace", "path": "/spec", "value": {"type": "ExternalName", "externalName": "localhost"}}]
     service = f"/api/v1/namespaces/{release.namespace}/services/{release.webhook}"
-    plane.request("PATCH", service, to_localhost, "application/json-patch+json")
+
+    def replace(spec: dict[str, Any]) -> None:
+        patch = [{"op": "replace", "path": "/spec", "value": spec}]
+        plane.request("PATCH", service, patch, "application/json-patch+json")
+
+    before = plane.request("GET", service)["spec"]
+    replace({"type": "ExternalName", "externalName": "localhost"})
     for name in configurations:
         configuration = plane.request("GET", f"{HOOKS}/{name}")
         for hook in configuration["webhooks"]:
@@ -105,3 +115,4 @@ def lead_to(release: Release, port: int, *configurations: str) -> None:
             hook["failurePolicy"] = "Fail"
             hook["timeoutSeconds"] = 10
         plane.request("PUT", f"{HOOKS}/{name}", configuration)
+    return partial(replace, before)

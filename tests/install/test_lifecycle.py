@@ -222,7 +222,7 @@ def test_g1_what_is_installed_answers_the_api_server(plane: ControlPlane, helm: 
         for folder in folders:
             folder.mkdir()
             ports.append(serve_webhook(release, running, folder, f"kerf-webhook-{folder.name}"))
-        lead_to(release, ports[0], "kerf-queue", "kerf-webhook")
+        lead_back = lead_to(release, ports[0], "kerf-queue", "kerf-webhook")
         wait_until(lambda: gated(plane), WITHIN_S, "pods of Genius wait")
         wait_until(
             lambda: "env" in created(plane, {"kerf.dev/inject": "enabled"})["containers"][0], WITHIN_S, "GPUs are told"
@@ -234,6 +234,7 @@ def test_g1_what_is_installed_answers_the_api_server(plane: ControlPlane, helm: 
         made = read(plane, SECRET)
         assert made is not None
         assert (folders[0] / "tls.crt").read_bytes() == (folders[1] / "tls.crt").read_bytes()
+        lead_back()
         helm("upgrade", *WEBHOOKS)
         kept = read(plane, SECRET)
         assert kept is not None

@@ -215,7 +215,7 @@ def test_from_genius_and_back(plane: ControlPlane, tmp_path: Path) -> None:
     plane.apply(genius_pod("pending-before", gpu_number="1", gpu_model="1070.Ti"))
     with ExitStack() as running:
         found = running.enter_context(scraped(tmp_path))
-        plane.apply(service(found))
+        plane.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "monitoring"}}, service(found))
         run(helm, "From Genius", "helm install kerf")
         release, volume = Release(plane, NAMESPACE), tmp_path / "volume"
         volume.mkdir()
@@ -276,7 +276,7 @@ def scraped(folder: Path) -> Iterator[Process]:
 
 def service(found: Process) -> Manifest:
     """By which Prometheus is found."""
-    metadata = {"name": "prometheus", "namespace": "default", "labels": {"app.kubernetes.io/name": "prometheus"}}
+    metadata = {"name": "prometheus", "namespace": "monitoring", "labels": {"app.kubernetes.io/name": "prometheus"}}
     ports = [{"name": "http-web", "port": int(found.url.rpartition(":")[2])}]
     spec = {"clusterIP": PROMETHEUS_IP, "ports": ports}
     return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}

@@ -43,7 +43,7 @@ def test_of_pods_that_wait_the_one_of_higher_priority_goes_first(release: Releas
     plane, volume = release.plane, tmp_path / "volume"
     volume.mkdir()
     with ExitStack() as running:
-        lead_to(release, serve_webhook(release, running, volume), f"{NAME}-queue")
+        running.callback(lead_to(release, serve_webhook(release, running, volume), f"{NAME}-queue"))
         cluster = start_installed(release, tmp_path, running)
         cluster.add_nodes(gpu_node("node", gpus=1))
         wait_until(lambda: waits(plane, of_genius("probe", priority="1")), WITHIN_S, "the API server asks the webhook")
@@ -83,7 +83,7 @@ def test_the_file_leaves_pods_of_others_alone(release: Release, tmp_path: Path) 
     with ExitStack() as running:
         volume = tmp_path / "volume"
         volume.mkdir()
-        lead_to(release, serve_webhook(release, running, volume), f"{NAME}-queue")
+        running.callback(lead_to(release, serve_webhook(release, running, volume), f"{NAME}-queue"))
         wait_until(lambda: waits(plane, of_genius("probe", priority="1")), WITHIN_S, "the API server asks the webhook")
         assert not waits(plane, of_genius("probe", "genius-scheduler", priority="1"))
         assert not waits(plane, pod("probe", scheduler_name=NAME))
