@@ -81,6 +81,31 @@ def test_a_failed_bind_leaves_neither_reservation_nor_annotation(cluster: KerfCl
     assert cluster.node_of("next") == "node"
 
 
+def test_a_pod_of_a_namespace_that_goes_holds_nothing(cluster: KerfCluster) -> None:
+    """kubernetes #38612, #43806: its Binding is refused for ever, in the API server's words."""
+    plane, path = cluster.plane, "/api/v1/namespaces/goes"
+    plane.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "goes"}})
+    cluster.add_nodes(gpu_node("node", gpus=1))
+    cluster.submit("holder", labels=asks(1))
+    cluster.bound("holder")
+    leaving = pod("leaving", labels=asks(1))
+    leaving["metadata"]["namespace"] = "goes"
+    cluster.create(leaving)
+    plane.request("DELETE", path)  # nobody ends it here: it stays as it is
+    cluster.delete_pod("holder")
+
+    def refused() -> bool:
+        conditions = plane.request("GET", f"{path}/pods/leaving")["status"].get("conditions", [])
+        return any("being terminated" in condition.get("message", "") for condition in conditions)
+
+    wait_until(refused, WITHIN_S, "its Binding is refused, in words")
+    cluster.submit("next", labels=asks(1))
+    assert assigned_gpus(cluster.bound("next")) == [0]
+    assert "nodeName" not in plane.request("GET", f"{path}/pods/leaving")["spec"]
+    wait_until(lambda: cluster.kerf.metric("kerf_reservations") == 0, WITHIN_S, "nothing is held")
+    plane.request("DELETE", f"{path}/pods/leaving?gracePeriodSeconds=0")
+
+
 def test_a_pod_deleted_while_it_is_bound_leaks_no_gpu(clusters: Clusters) -> None:
     """HAMi #594; device plugin #26: the GPU of a pod that was never there."""
     with holding(clusters) as (cluster, network):
