@@ -117,6 +117,7 @@ class QueueController(QueueRules):
             *(writer, ledger, placer, self.backlog, self.nodes, self.counts, clock, self._dirty.set),
             claims=self._claims.keeper,
             taken=self.refusals.taken,
+            may_hold=self.refusals.may_hold,
         )
         self._releases = AutoscalerReleases(options, self.backlog, self.dispatcher, self.counts, clock)
         self._leavers = Leavers(self.dispatcher, self.backlog, self.counts, standby)

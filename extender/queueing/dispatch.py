@@ -5,7 +5,7 @@ GPUs of a pod that is let go are reserved in the ledger until it is bound, as th
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
@@ -45,6 +45,8 @@ class Dispatcher:
     """Hears of pods that have to be planned again."""
     taken: Callable[[Entry, str], None] = field(default=lambda entry, node: None, kw_only=True)
     """Hears of pods for which kube-scheduler has found a node."""
+    may_hold: Callable[[Collection[Entry]], bool] = field(default=lambda entries: True, kw_only=True)
+    """Whether a unit that a plan lets go may still hold what it got."""
     is_asked: ClassVar[bool] = True
     """Whether kube-scheduler asks Kerf about pods that have no nomination."""
     claims: ClaimKeeper | None = field(default=None, kw_only=True)
@@ -122,7 +124,8 @@ class Dispatcher:
                 units.setdefault(pod.gang or entry.uid, []).append((entry, names[row]))
         for members in units.values():
             outdated = any(not self._asks_still(entry, asked[entry.uid]) for entry, _ in members)
-            if not outdated and self.let_go(members, plan.planner):
+            may = not outdated and self.may_hold([entry for entry, _ in members])
+            if may and self.let_go(members, plan.planner):
                 await asyncio.sleep(0)  # filter and bind go on meanwhile
             else:
                 self.counts.outdated += len(members)

@@ -14,7 +14,7 @@ refused.
 """
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Final, Self
@@ -112,6 +112,8 @@ class Refusals:
     _kinds: FairCache[_Kind] = field(default_factory=lambda: FairCache(_MAX_RULED_OUT), init=False)
     _streaks: OrderedDict[str, _Streak] = field(default_factory=OrderedDict, init=False)
     _turns: LastTurns = field(default_factory=lambda: LastTurns(_MAX_NAMESPACES), init=False)
+    _whole: "_Whole | None" = field(default=None, init=False)
+    """All that the cluster had by the last plan."""
 
     async def judge(self, view: View, units: Sequence[Unit]) -> None:
         """Find out which of those that have lost their nodes since the last plan were refused nodes with room.
@@ -179,22 +181,28 @@ class Refusals:
     def trials(self, units: Sequence[Unit], view: View) -> tuple[dict[str, Trial], dict[str, float]]:
         """Units that kube-scheduler may well refuse, by their keys, and what part of the cluster those hold by now with
         whom they share a budget."""
-        now, found, whole = self.clock(), dict[str, Trial](), _Whole.of(view)
+        found, whole = dict[str, Trial](), _Whole.of(view)
         for unit in units:
-            budget = self._budget_of(unit)
+            budget = self._budget_of(unit.entries)
             if budget is not None:
                 why = Code.ON_TRIAL.reason(namespace=unit.namespace)
                 found[unit.key] = Trial(budget, whole.part([(pod, pod.num_gpus) for pod in unit.pods]), why)
+        self._whole = whole
         if not found:
             return {}, {}
-        held: defaultdict[str, float] = defaultdict(float)
-        for entry in self.backlog.entries.values():
-            if entry.planned is not None and self._holds(entry, now):
-                held[_OF_REFUSED if entry.suspect else entry.namespace] += whole.part(
-                    [(entry.planned, self._gpus_of(entry))]
-                )
+        now = self.clock()
         paused = {name: float("inf") for name, streak in self._streaks.items() if now < streak.until}
-        return found, dict(held) | paused
+        return found, self._held(whole) | paused
+
+    def may_hold(self, entries: Collection[Entry]) -> bool:
+        """Whether a unit that a plan lets go may still hold what it got: kube-scheduler may have asked by itself about
+        others of its budget since the plan was made."""
+        budget, whole = self._budget_of(entries), self._whole
+        if budget is None or whole is None:
+            return True
+        held = self._held(whole, without=entries).get(budget)
+        pods = [(entry.planned, entry.num_gpus) for entry in entries if entry.planned is not None]
+        return not held or held + whole.part(pods) <= MOST_HELD
 
     def explained(self, plan: Plan, batch: Sequence[tuple[Entry, PlanPod]]) -> Plan:
         """A plan that says of pods without a node what kube-scheduler says, where that is what keeps them waiting."""
@@ -221,12 +229,12 @@ class Refusals:
         """Why a pod that was refused before gets no GPUs now that kube-scheduler asks about it again, "" where it may:
         what others that were refused have reserved is all that such pods may hold."""
         entry = self.backlog.entries.get(pod.uid)
-        if entry is None or not entry.suspect or entry.stage is not Stage.LOST:
+        if entry is None or not entry.may_be_refused or entry.stage is not Stage.LOST:
             return ""
         held = sum(
             self._gpus_of(other)
             for other in self.backlog.entries.values()
-            if other.suspect and other is not entry and self._is_reserved(other.uid)
+            if other.may_be_refused and other is not entry and self._is_reserved(other.uid)
         )
         if not held or held + max(request.count, 1) <= MOST_HELD * _num_gpus(snapshot()):
             return ""
@@ -288,22 +296,32 @@ class Refusals:
             if now - one.since < (FIRST_S if self.ledger.num_left[node] != one.num_left else one.for_s)
         )
 
-    def _budget_of(self, unit: Unit) -> str | None:
+    def _budget_of(self, entries: Collection[Entry]) -> str | None:
         """With whom a unit shares what it may hold, None where that is not bounded here."""
-        if any(entry.suspect for entry in unit.entries):
+        if any(entry.suspect for entry in entries):
             return _OF_REFUSED
-        streak = self._streaks.get(unit.namespace)
+        namespace = next(entry.namespace for entry in entries)
+        streak = self._streaks.get(namespace)
         if streak is not None and streak.length >= _STREAK:
-            return unit.namespace
+            return namespace
         if len(self._kinds):
-            kinds = (self._kinds.get(self._kind_of(entry)) for entry in unit.entries)
+            kinds = (self._kinds.get(self._kind_of(entry)) for entry in entries)
             if any(kind is not None and kind.doubtful for kind in kinds):
-                return unit.namespace
+                return namespace
         return None
+
+    def _held(self, whole: "_Whole", without: Collection[Entry] = ()) -> dict[str, float]:
+        """What part of the cluster is held of each budget."""
+        now, held = self.clock(), defaultdict[str, float](float)
+        for entry in self.backlog.entries.values():
+            if entry.planned is not None and self._holds(entry, now) and entry not in without:
+                budget = _OF_REFUSED if entry.may_be_refused else entry.namespace
+                held[budget] += whole.part([(entry.planned, self._gpus_of(entry))])
+        return dict(held)
 
     def _holds(self, entry: Entry, now: float) -> bool:
         """Whether something is kept for a pod that has no node yet."""
-        if not entry.suspect:
+        if not entry.may_be_refused:
             return entry.on_its_way(now, ON_ITS_WAY_S)
         return (bool(entry.node) and not entry.stage.waits) or self._is_reserved(entry.uid)
 

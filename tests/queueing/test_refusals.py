@@ -324,6 +324,41 @@ def test_kube_scheduler_asking_by_itself_holds_no_more_for_them() -> None:
     assert not rig.queue.over_quota(identity, request)
 
 
+def test_what_kube_scheduler_asks_while_a_plan_is_made_counts_when_it_is_carried_out() -> None:
+    rig = Rig()
+    nodes(rig, 10)
+    scheduler = Picky(rig)
+    for name in ("bad-0", "bad-1"):
+        submit(rig, name, 8)
+    scheduler.go()
+    rig.round()
+    first, second = (rig.queue.backlog.entries[name] for name in ("bad-0", "bad-1"))
+    first.stage = second.stage = Stage.LOST
+    for name in ("bad-0", "bad-1"):
+        rig.ledger.release(name)
+    assert rig.queue.refusals.may_hold([second])
+    rig.ledger.reserve("bad-0", "n0", Holding(8), rig.now)
+    assert not rig.queue.refusals.may_hold([second])
+    assert rig.queue.refusals.may_hold([first])  # its own is no other's
+
+
+def test_a_pod_that_was_refused_just_now_counts_before_a_plan_tells_whether_its_node_had_room() -> None:
+    rig = Rig()
+    nodes(rig, 10)
+    for name in ("bad-0", "bad-1"):
+        submit(rig, name, 8)
+    rig.round()
+    for name in ("bad-0", "bad-1"):
+        rig.refuse(name, WORDS)
+        rig.ledger.release(name)
+        rig.queue.backlog.entries[name].lose("n0")
+    assert not rig.queue.backlog.entries["bad-1"].suspect
+    request, identity = GpuRequest(8), PodIdentity("ns", "bad-1", "bad-1")
+    assert not rig.queue.over_quota(identity, request)
+    rig.ledger.reserve("bad-0", "n0", Holding(8), rig.now)
+    assert "others that it refused are tried first" in rig.queue.over_quota(identity, request)
+
+
 @pytest.mark.parametrize("rig_of", [Rig, DirectRig], ids=["extender", "direct"])
 def test_a_quota_counts_pods_let_go_however_long_kube_scheduler_takes(rig_of: type[Rig]) -> None:
     rig = rig_of(quotas=Quotas({"ns": 2.0}))

@@ -150,6 +150,11 @@ class Entry:
         told = self.skips.reason
         return self.stage.waits and self.planned is not None and (told is None or told.code in FOR_WANT_OF_ROOM)
 
+    @property
+    def may_be_refused(self) -> bool:
+        """Whether kube-scheduler has refused it a node with room, as far as is known before the next plan tells."""
+        return self.suspect or bool(self.unjudged)
+
     def pass_over(self, why: WaitReason | None, now: float) -> None:
         """It gets no node in this round. `now` is Unix time."""
         if why is None or why.code is Code.NOT_REACHED or not self.stage.waits:

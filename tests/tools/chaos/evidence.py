@@ -24,6 +24,7 @@ def keep(cluster: Cluster, name: str, found: Collection[Violation], journal: Jou
         "audit": cluster.audited(subjects),
         "metrics": cluster.kerf_answers("/metrics"),
         "overview": cluster.kerf_answers("/nodes"),
+        "pending": cluster.kerf_answers("/pending"),
         "nodes": cluster.loop.call(lambda: list(seen.nodes.values())),
         "pods": cluster.loop.call(lambda: list(seen.pods.values())),
         "bound": cluster.loop.call(lambda: list(seen.bound.values())),
