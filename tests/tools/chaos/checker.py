@@ -22,6 +22,7 @@ from tests.tools.chaos.holdings import (
     takes,
     uses,
 )
+from tests.tools.chaos.refusals.manifests import WORDS_BEHIND
 
 _GATE = "kerf.dev/queue"
 _UNSCHEDULABLE = ("PodScheduled", "False", "Unschedulable")
@@ -136,8 +137,8 @@ def lost(expected: Collection[str], pods: Iterable[Manifest]) -> list[Violation]
 
 
 def unscheduled(names: Collection[str], pods: Iterable[Manifest]) -> list[Violation]:
-    """Pods of these names, which ask for no GPU, that have no node."""
-    placed = {pod["metadata"]["name"] for pod in pods if pod["spec"].get("nodeName")}
+    """Pods of these names, which ask for no GPU, that have no node; but not those whom another extender refused."""
+    placed = {name_of(pod) for pod in pods if pod["spec"].get("nodeName") or WORDS_BEHIND in reason_of(pod)}
     return [
         Violation("placed without Kerf", name, "it asks for no GPU, and waits for Kerf")
         for name in names

@@ -7,6 +7,7 @@ import pytest
 
 from tests.controlplane.objects import gpu_node, pod
 from tests.tools.chaos import checker
+from tests.tools.chaos.refusals.manifests import WORDS_BEHIND
 from tests.tools.chaos.witnesses import Seen
 
 Manifest = dict[str, Any]
@@ -236,6 +237,9 @@ def test_a_pod_without_gpus_that_waits_for_kerf_is_found() -> None:
     waiting, placed = pending("a", 0), bound("b", count=0)
     assert promises(checker.unscheduled(["a", "b", "c"], [waiting, placed])) == ["placed without Kerf"] * 2
     assert checker.unscheduled(["b"], [waiting, placed]) == []
+    refused = {"type": "PodScheduled", "status": "False", "message": f"0/9 nodes are available: 9 {WORDS_BEHIND}."}
+    waiting["status"]["conditions"] = [refused]
+    assert checker.unscheduled(["a"], [waiting]) == []  # by another extender, and for that alone
 
 
 def test_members_of_kubernetes_own_gangs_wait_for_each_other() -> None:

@@ -8,6 +8,8 @@ from tests.tools.chaos.plans import NodePlan, PodPlan
 
 REFUSED: Final = "chaos.example.com/refused"
 """A label of pods that the extender behind Kerf refuses."""
+WORDS_BEHIND: Final = "no storage for it here"
+"""What it says of a node."""
 RESIZED_CPU: Final = "95500m"
 """What a pod has before it is made smaller, of the 96 CPUs of its node,"""
 SMALL_CPU: Final = "100m"

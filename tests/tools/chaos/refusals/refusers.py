@@ -8,9 +8,7 @@ from aiohttp import web
 from tests.tools.chaos import hops
 from tests.tools.chaos.boards import Board
 from tests.tools.chaos.faults import Kind
-from tests.tools.chaos.refusals.manifests import REFUSED
-
-WORDS: Final = "no storage for it here"
+from tests.tools.chaos.refusals.manifests import REFUSED, WORDS_BEHIND
 
 
 class Refuser:
@@ -41,7 +39,7 @@ class Refuser:
         refused = set(names) if REFUSED in (asked["Pod"]["metadata"].get("labels") or {}) else self._refused(names)
         if refused:
             left = [name for name in names if name not in refused]
-            return web.json_response({"NodeNames": left, "FailedNodes": dict.fromkeys(sorted(refused), WORDS)})
+            return web.json_response({"NodeNames": left, "FailedNodes": dict.fromkeys(sorted(refused), WORDS_BEHIND)})
         return web.json_response({"NodeNames": names})
 
     def _refused(self, names: list[str]) -> set[str]:

@@ -9,7 +9,8 @@ import pytest
 from tests.tools.chaos.boards import Board
 from tests.tools.chaos.faults import Fault, Kind
 from tests.tools.chaos.refusals.manifests import REFUSED
-from tests.tools.chaos.refusals.refusers import WORDS, Refuser
+from tests.tools.chaos.refusals.manifests import WORDS_BEHIND
+from tests.tools.chaos.refusals.refusers import Refuser
 
 
 def asked(labels: dict[str, str], *names: str) -> dict[str, Any]:
@@ -46,7 +47,7 @@ def test_it_refuses_pods_always_and_nodes_for_a_while(
                 async with session.post(f"{refuser.url}/filter", json=asked(labels, "a", "b")) as answer:
                     told = await answer.json()
                 assert told["NodeNames"] == left
-                assert told.get("FailedNodes", {}) == dict.fromkeys({"a", "b"} - set(left), WORDS)
+                assert told.get("FailedNodes", {}) == dict.fromkeys({"a", "b"} - set(left), WORDS_BEHIND)
         await refuser.stop()
         assert board.counts[Kind.NODE_REFUSED_BEHIND] == counted
 
