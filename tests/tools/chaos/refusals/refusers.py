@@ -1,7 +1,7 @@
 """An extender behind Kerf, which refuses some pods always and nodes for a while."""
 
 import json
-from typing import Any, Final
+from typing import Any
 
 from aiohttp import web
 

@@ -8,8 +8,7 @@ import pytest
 
 from tests.tools.chaos.boards import Board
 from tests.tools.chaos.faults import Fault, Kind
-from tests.tools.chaos.refusals.manifests import REFUSED
-from tests.tools.chaos.refusals.manifests import WORDS_BEHIND
+from tests.tools.chaos.refusals.manifests import REFUSED, WORDS_BEHIND
 from tests.tools.chaos.refusals.refusers import Refuser
 
 
