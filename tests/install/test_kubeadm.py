@@ -65,22 +65,28 @@ def on_host(text: str, host: Path, **environment: str) -> str:
     return result.stdout
 
 
-def kubeadm_file(folder: Path, release: str, cluster: Mapping[str, Any]) -> Path:
+def kubeadm_file(folder: Path, release: str, cluster: Mapping[str, Any], patches: str = "") -> Path:
     """A file for kubeadm's `--config`: a ClusterConfiguration, and what it would else find out of this machine."""
     api = {"apiVersion": "kubeadm.k8s.io/v1beta4"}
     own = {"name": "cp1", "criSocket": "unix:///run/containerd/containerd.sock"}
     init = {**api, "kind": "InitConfiguration", "nodeRegistration": own}
     init |= {"localAPIEndpoint": {"advertiseAddress": "192.0.2.1"}}
+    init |= {"patches": {"directory": patches}} if patches else {}
     path = folder / "kubeadm.yaml"
     whole = {**api, "kind": "ClusterConfiguration", "kubernetesVersion": f"v{release}", **cluster}
     path.write_text(yaml.safe_dump_all([init, whole]))
     return path
 
 
-def written(kubeadm: Path, config: Path, folder: Path, *more: str) -> Manifest:
+def written(kubeadm: Path, config: Path, folder: Path) -> Manifest:
     """The manifest of kube-scheduler that kubeadm writes by the guide's command."""
     text = command("Install", "kubeadm init phase control-plane scheduler").text
-    words = [str(kubeadm), *text.replace("kubeadm.yaml", str(config)).split()[1:], "--dry-run", *more]
+    return made(kubeadm, text.replace("kubeadm.yaml", str(config)), folder)
+
+
+def made(kubeadm: Path, text: str, folder: Path) -> Manifest:
+    """The manifest of kube-scheduler that a command of kubeadm's writes into a folder."""
+    words = [str(kubeadm), *text.split()[1:], "--dry-run"]
     folder.mkdir(exist_ok=True)
     environment = os.environ | {"KUBEADM_INIT_DRYRUN_DIR": str(folder)}
     result = subprocess.run(words, check=False, capture_output=True, text=True, env=environment)
@@ -125,10 +131,10 @@ def test_kubeadm_keeps_the_entries_by_a_patch(kubeadm: Path, tmp_path: Path) -> 
     patches = host / "patches"
     (patch,) = patches.iterdir()
     patch.write_text(patch.read_text().replace(f"{host}/", "/etc/kubernetes/"))
-    found = written(
-        kubeadm, kubeadm_file(tmp_path, RELEASES[minor()], {}), tmp_path / "made", "--patches", str(patches)
-    )
-    assert calls_kerf(found)
+    config = kubeadm_file(tmp_path, RELEASES[minor()], {}, patches=str(patches))
+    assert calls_kerf(written(kubeadm, config, tmp_path / "by-file"))
+    option = f"kubeadm init phase control-plane scheduler --kubernetes-version v{RELEASES[minor()]} --patches {patches}"
+    assert calls_kerf(made(kubeadm, option, tmp_path / "by-option"))
 
 
 @pytest.fixture(scope="module")
