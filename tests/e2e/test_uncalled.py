@@ -27,15 +27,15 @@ def test_a_scheduler_without_the_entries_is_told_of(tmp_path: Path) -> None:
         scheduler = plane.start_scheduler(yaml.safe_dump(config))
         cluster = KerfCluster(plane, kerf)
         cluster.add_nodes(gpu_node("node", gpus=2))
-        cluster.create(pod("share", annotations={"kerf.dev/gpu-share": "50%"}))
+        cluster.create(pod("share", annotations={"kerf.dev/gpu-share": "500"}))
         cluster.pending("share", "Insufficient kerf.dev/gpu")
         says = "there is room now on node, but its scheduler default-scheduler does not call Kerf"
 
-        def told() -> bool:
-            (item,) = kerf.get("/pending")["pods"]
-            return says in item["sentence"] and item["remedy"]["command"] == "kerf install check"
+        def told() -> str:
+            return str([item["sentence"] for item in kerf.get("/pending")["pods"]])
 
-        wait_until(told, WITHIN_S, "the list of pending pods says so")
+        wait_until(lambda: says in told(), WITHIN_S, f"the list of pending pods says so: {told()}")
+        assert kerf.get("/pending")["pods"][0]["remedy"]["command"] == "kerf install check"
         explained = kerf.get("/explain/pod/default/share")
         assert says in explained["sentence"]
         assert kerf.metric("kerf_pods_unasked") == 0  # not yet: five minutes have to pass

@@ -226,8 +226,8 @@ def test_from_nothing_to_a_placed_pod_and_back(plane: ControlPlane, host: Path, 
         wait_until(lambda: "kerf.dev/skipped" in cluster.pod("second")["metadata"]["annotations"], WITHIN_S, "it waits")
         assert pod.kerf.get("/readyz") == {"status": "ok"}
         # Removal: the namespace opts out, and Kerf opens the gates of those that wait.
-        labels = {"metadata": {"labels": {"kerf.dev/queue": None}}}
-        plane.request("PATCH", "/api/v1/namespaces/default", labels, "application/merge-patch+json")
+        label_off: Manifest = {"metadata": {"labels": {"kerf.dev/queue": None}}}
+        plane.request("PATCH", "/api/v1/namespaces/default", label_off, "application/merge-patch+json")
         wait_until(lambda: not gates_of(cluster.pod("second")), WITHIN_S, "the gate is opened")
     for one in commands(PARTS["Remove"]):
         for name in re.findall(r"manifests/\S+\.yaml", one.text):

@@ -131,7 +131,7 @@ def test_one_node_that_is_not_as_the_others_is_named(plane: ControlPlane) -> Non
 def test_pods_that_are_refused_for_want_of_the_marker_tell_that_kerf_is_not_called(plane: ControlPlane) -> None:
     create(plane, *map(static_kerf, CONTROL_PLANES), *(kube_scheduler(name, OPTION) for name in CONTROL_PLANES))
     pods = "/api/v1/namespaces/default/pods"
-    plane.request("POST", pods, pod("shared", annotations={"kerf.dev/gpu-share": "50%"}))
+    plane.request("POST", pods, pod("shared", annotations={"kerf.dev/gpu-share": "500"}))
     assert check(plane)[1]["kube-scheduler"]["verdict"] == "ok"
     said = "0/4 nodes are available: 4 Insufficient kerf.dev/gpu."
     refused = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": said}
