@@ -3,9 +3,11 @@
 What a kubelet makes of the static pods are processes here.
 """
 
+import base64
 import json
 import os
 import re
+import socket
 import subprocess
 import urllib.parse
 import urllib.request
@@ -19,7 +21,7 @@ import yaml
 
 from tests.controlplane.binaries import RELEASES, find_kubeadm, minor
 from tests.controlplane.kerf import ROOT
-from tests.controlplane.objects import gpu_node
+from tests.controlplane.objects import cpu_node, gpu_node, pod
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import answers, free_port, wait_until
 from tests.docs.pages import DOCS, Command, commands, sections
@@ -96,10 +98,10 @@ def made(kubeadm: Path, text: str, folder: Path) -> Manifest:
     return found
 
 
-def calls_kerf(pod: Manifest) -> bool:
+def calls_kerf(manifest: Manifest) -> bool:
     """Whether a manifest has kube-scheduler read the file with Kerf's entries, and can."""
-    (container,) = pod["spec"]["containers"]
-    volumes = {one["name"]: one["hostPath"] for one in pod["spec"]["volumes"]}
+    (container,) = manifest["spec"]["containers"]
+    volumes = {one["name"]: one["hostPath"] for one in manifest["spec"]["volumes"]}
     mounts = {one["mountPath"]: one for one in container["volumeMounts"]}
     if f"--config={CONFIG}" not in container["command"] or CONFIG not in mounts:
         return False
@@ -160,6 +162,68 @@ def test_kubeadm_keeps_its_configuration_in_the_cluster_for_the_next_upgrade(
 
 
 @pytest.fixture
+def own_plane(tmp_path: Path) -> Iterator[ControlPlane]:
+    """One whose nodes are nobody else's."""
+    with ControlPlane(tmp_path / "plane") as running:
+        yield running
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="kubeadm changes its root directory, which takes root")
+def test_kubeadm_upgrade_itself_writes_the_entries(kubeadm: Path, own_plane: ControlPlane, tmp_path: Path) -> None:
+    """`kubeadm upgrade node` on a host of its own, as far as it goes without a kubelet: `--dry-run`."""
+    root = control_plane_host(own_plane, tmp_path)
+    patches = root / "etc" / "kubernetes" / "patches"
+    patches.mkdir()
+    patch = re.findall(r"<<'END'\n(.*?)^END", PARTS["Upgrade Kubernetes"], re.MULTILINE | re.DOTALL)[0]
+    (patches / "kube-scheduler+json.yaml").write_text(patch)
+    upgrade = [str(kubeadm), "upgrade", "node", "phase", "control-plane", "--dry-run", "--rootfs", str(root)]
+    for part, options, called in (
+        (block("Install", "extraArgs"), [], True),
+        ({}, [], False),
+        ({}, ["--patches=/etc/kubernetes/patches"], True),
+    ):
+        config = kubeadm_file(tmp_path, RELEASES[minor()], part)
+        upload = ["init", "phase", "upload-config", "kubeadm", f"--config={config}"]
+        admin = f"--kubeconfig={own_plane.kubeconfig('admin')}"
+        subprocess.run([str(kubeadm), *upload, admin], check=True, capture_output=True)
+        result = subprocess.run([*upgrade, *options], check=False, capture_output=True, text=True)
+        assert result.returncode == 0, result.stdout[-2000:] + result.stderr
+        name = "/etc/kubernetes/manifests/kube-scheduler.yaml"
+        told = result.stdout.partition(f'Would write file "{name}" with content:\n')[2].partition("\n[")[0]
+        assert calls_kerf(yaml.safe_load(told)) == called, options
+
+
+def control_plane_host(plane: ControlPlane, folder: Path) -> Path:
+    """The root directory of a host that kubeadm takes for a control plane node of a cluster that it has made."""
+    name = socket.gethostname().lower()
+    node = cpu_node(name, labels={"node-role.kubernetes.io/control-plane": ""})
+    node["metadata"]["annotations"] = {
+        "kubeadm.alpha.kubernetes.io/cri-socket": "unix:///run/containerd/containerd.sock"
+    }
+    endpoint = {"kubeadm.kubernetes.io/kube-apiserver.advertise-address.endpoint": "192.0.2.1:6443"}
+    labels = {"component": "kube-apiserver", "tier": "control-plane"}
+    server = pod(f"kube-apiserver-{name}", namespace="kube-system", labels=labels, annotations=endpoint, nodeName=name)
+    plane.apply(node)
+    plane.request("POST", f"{KUBE_SYSTEM}/pods", server)
+    for kept, key, kind, api in (
+        ("kubelet-config", "kubelet", "KubeletConfiguration", "kubelet.config.k8s.io/v1beta1"),
+        ("kube-proxy", "config.conf", "KubeProxyConfiguration", "kubeproxy.config.k8s.io/v1alpha1"),
+    ):
+        head = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": kept, "namespace": "kube-system"}}
+        plane.apply({**head, "data": {key: yaml.safe_dump({"apiVersion": api, "kind": kind})}})
+    kubernetes = folder / "root" / "etc" / "kubernetes"
+    (kubernetes / "manifests").mkdir(parents=True)
+    (kubernetes / "manifests" / "kube-apiserver.yaml").write_text(yaml.safe_dump(server))
+    access = json.loads(plane.kubeconfig("admin").read_text())
+    cluster = access["clusters"][0]["cluster"]
+    authority = Path(cluster.pop("certificate-authority")).read_bytes()
+    cluster["certificate-authority-data"] = base64.b64encode(authority).decode()
+    for file in ("admin.conf", "kubelet.conf"):
+        (kubernetes / file).write_text(json.dumps(access))
+    return folder / "root"
+
+
+@pytest.fixture
 def host(tmp_path: Path) -> Path:
     """/etc/kubernetes of a control plane node after the guide's commands."""
     folder = tmp_path / "kubernetes"
@@ -209,9 +273,9 @@ def test_from_nothing_to_a_placed_pod_and_back(plane: ControlPlane, host: Path, 
         volume = tmp_path / "volume"
         volume.mkdir()
         running.callback(lead_to(release, serve_webhook(release, running, volume), "kerf-queue"))
-        pod = StaticPod(plane, host, running)
-        plane.request("POST", f"{KUBE_SYSTEM}/pods?dryRun=All&fieldValidation=Strict", pod.manifest)
-        cluster = KerfCluster(plane, pod.kerf)
+        started = StaticPod(plane, host, running)
+        plane.request("POST", f"{KUBE_SYSTEM}/pods?dryRun=All&fieldValidation=Strict", started.manifest)
+        cluster = KerfCluster(plane, started.kerf)
         cluster.add_nodes(gpu_node("node", gpus=1))
         labels = {"metadata": {"labels": {"kerf.dev/queue": "enabled"}}}
         plane.request("PATCH", "/api/v1/namespaces/default", labels, "application/merge-patch+json")
@@ -224,7 +288,7 @@ def test_from_nothing_to_a_placed_pod_and_back(plane: ControlPlane, host: Path, 
         second = {**first, "metadata": {**first["metadata"], "name": "second"}}
         cluster.create(second)  # no room: it waits behind the gate, and nothing is lacking
         wait_until(lambda: "kerf.dev/skipped" in cluster.pod("second")["metadata"]["annotations"], WITHIN_S, "it waits")
-        assert pod.kerf.get("/readyz") == {"status": "ok"}
+        assert started.kerf.get("/readyz") == {"status": "ok"}
         # Removal: the namespace opts out, and Kerf opens the gates of those that wait.
         label_off: Manifest = {"metadata": {"labels": {"kerf.dev/queue": None}}}
         plane.request("PATCH", "/api/v1/namespaces/default", label_off, "application/merge-patch+json")
@@ -241,45 +305,45 @@ def test_alerts_can_fire_and_the_one_that_kerf_is_down_does_not(
     config = block("Metrics and alerts", "scrape_configs")
     assert [CHART / name for name in config["rule_files"]] == [CHART / "alerts.yaml"]
     with ExitStack() as running:
-        pod = StaticPod(plane, host, running)
-        manifest = pod.manifest
+        started = StaticPod(plane, host, running)
+        manifest = started.manifest
         (container,) = manifest["spec"]["containers"]
-        container["ports"][0] |= {"containerPort": pod.metrics_port, "hostPort": pod.metrics_port}
+        container["ports"][0] |= {"containerPort": started.metrics_port, "hostPort": started.metrics_port}
         manifest["metadata"]["name"] = "kerf-cp1"
         manifest["spec"] |= {"nodeName": "cp1", "priorityClassName": ""}
         plane.request("POST", f"{KUBE_SYSTEM}/pods", manifest)
         running.callback(lambda: plane.request("DELETE", f"{KUBE_SYSTEM}/pods/kerf-cp1?gracePeriodSeconds=0"))
         status = {"status": {"phase": "Running", "podIP": "127.0.0.1", "podIPs": [{"ip": "127.0.0.1"}]}}
         plane.request("PATCH", f"{KUBE_SYSTEM}/pods/kerf-cp1/status", status, "application/merge-patch+json")
-        assert answers(f"http://127.0.0.1:{pod.metrics_port}/syncz")
+        assert answers(f"http://127.0.0.1:{started.metrics_port}/syncz")
         (scrape,) = config["scrape_configs"]
         access = {"api_server": plane.url, "authorization": {"credentials": plane.token("admin")}}
         access["tls_config"] = {"ca_file": str(plane.certificate)}
         for discovery in scrape["kubernetes_sd_configs"]:
             discovery.update(access)
-        started = running.enter_context(prometheus(tmp_path, [], rules=[CHART / "alerts.yaml"], written=[scrape]))
+        server = running.enter_context(prometheus(tmp_path, [], rules=[CHART / "alerts.yaml"], written=[scrape]))
 
         def asked(query: str) -> list[Any]:
-            address = f"{started.url}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
+            address = f"{server.url}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
             with urllib.request.urlopen(address, timeout=10) as response:
                 return list(json.loads(response.read())["data"]["result"])
 
         wait_until(lambda: asked("kerf_nodes"), WITHIN_S, "Prometheus has found and scraped the static pod")
         wait_until(lambda: not asked('ALERTS{alertname="KerfDown"}'), WITHIN_S, "KerfDown is not even pending")
-        pod.kerf.stop()
+        started.kerf.stop()
         wait_until(lambda: asked('up{job="kerf"} == 0'), WITHIN_S, "Prometheus sees that it is gone")
 
 
 def test_the_manifests_of_the_static_pod_choose_it() -> None:
     """The Service of its metrics selects the labels that it has, by the name of the port that it has."""
-    pod = yaml.safe_load((ROOT / "manifests" / "static-pod" / "kerf.yaml").read_text())
+    static = yaml.safe_load((ROOT / "manifests" / "static-pod" / "kerf.yaml").read_text())
     documents = list(yaml.safe_load_all((ROOT / "manifests" / "static-pod" / "monitoring.yaml").read_text()))
     (service,) = (one for one in documents if one["kind"] == "Service")
-    assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
-    (port,) = pod["spec"]["containers"][0]["ports"]
+    assert service["spec"]["selector"].items() <= static["metadata"]["labels"].items()
+    (port,) = static["spec"]["containers"][0]["ports"]
     assert service["spec"]["ports"][0]["targetPort"] == port["name"]
-    assert service["metadata"]["namespace"] == pod["metadata"]["namespace"]
-    (container,) = pod["spec"]["containers"]
+    assert service["metadata"]["namespace"] == static["metadata"]["namespace"]
+    (container,) = static["spec"]["containers"]
     env = {one["name"]: one for one in container["env"]}
     assert env["KERF_SERVER__METRICS_PORT"]["value"] == str(port["containerPort"]) == str(port["hostPort"])
     assert env["KERF_SERVER__METRICS_HOST"]["valueFrom"]["fieldRef"]["fieldPath"] == "status.podIP"
