@@ -17,6 +17,7 @@ from extender.scheduling.waking.unbound_pods import UnboundPod, UnboundPods
 AFTER_S: Final = 300.0
 """kube-scheduler asks again about every pod that it has refused within five minutes, and about a new one at once."""
 _UNCALLED: Final = f"Insufficient {MARKER}"
+_COUNTED_FOR_S: Final = 1.0
 
 
 @dataclass(eq=False)
@@ -49,16 +50,18 @@ class Unasked:
     extender: bool
     """Whether kube-scheduler is to call Kerf at all."""
     _led_since: float | None = field(default=None, init=False)
+    _counted: tuple[float, int] | tuple[()] = field(default=(), init=False)
+    """When pods were counted last, and how many there were: probes ask often."""
 
     def why(self, pod: UnboundPod) -> str:
         """What is wrong with the scheduler of a pod, "" for nothing that could be told."""
-        if pod.gated or self._silent_s(0.0) is None:
+        silent_s = self._silent_s(max(self.callers.managed_at, self.callers.others_at))
+        if silent_s is None:
             return ""
         if self._is_uncalled(pod):
             return f"its scheduler{_named(pod)} does not call Kerf: it counts {MARKER} itself"
-        silent_s = self._silent_s(max(self.callers.managed_at, self.callers.others_at))
         waited_s = self.wall_clock() - pod.owed_since
-        if not pod.owed or silent_s is None or min(silent_s, waited_s) < AFTER_S:
+        if silent_s < AFTER_S or not self._is_late(pod, waited_s):
             return ""
         if not self.extender:
             return f"its scheduler{_named(pod)} has said nothing of it for {waited_s / 60:.0f} min"
@@ -69,7 +72,13 @@ class Unasked:
         silent_s = self._silent_s(self.callers.managed_at)
         if silent_s is None or silent_s < AFTER_S:
             return 0
-        return sum(bool(self.why(pod)) for pod in self.unbound.all())
+        now, at = self.clock(), self.wall_clock()
+        if not self._counted or now >= self._counted[0] + _COUNTED_FOR_S:
+            nobody = (self._silent_s(self.callers.others_at) or 0.0) >= AFTER_S
+            pods = (pod for pod in self.unbound.all() if not pod.gated)
+            late = sum(self._is_uncalled(pod) or (nobody and self._is_late(pod, at - pod.owed_since)) for pod in pods)
+            self._counted = now, late
+        return self._counted[1]
 
     def fault(self) -> str:
         """A sentence about it for whoever looks after Kerf, "" where all is well."""
@@ -85,10 +94,14 @@ class Unasked:
     def _is_uncalled(self, pod: UnboundPod) -> bool:
         return self.extender and pod.refused and _UNCALLED in pod.why
 
+    @staticmethod
+    def _is_late(pod: UnboundPod, waited_s: float) -> bool:
+        return pod.owed and not pod.gated and waited_s >= AFTER_S
+
     def _silent_s(self, asked_at: float) -> float | None:
         """Seconds since that call, or since this process was first seen to lead; None where it does not."""
         if self.fence.standby():
-            self._led_since = None
+            self._led_since, self._counted = None, ()
             return None
         now = self.clock()
         if self._led_since is None:
