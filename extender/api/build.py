@@ -60,6 +60,7 @@ from extender.ranking.shadow import Shadow
 from extender.recording.recorder import Recorder
 from extender.scheduling import build as scheduling
 from extender.scheduling.build import Foundation
+from extender.scheduling.callers import Callers, Unasked
 from extender.scheduling.corrections import Corrections
 from extender.scheduling.leader_label import LeaderLabel
 from extender.scheduling.placer import Placer
@@ -118,6 +119,7 @@ class Parts:
     what_if: WhatIfAnswers
     missing: MissingNodes | None
     rejections: RejectionLog
+    unasked: Unasked
     waker: Waker
     corrections: Corrections
     set_aside: Keeper | None
@@ -148,12 +150,14 @@ def build_parts(
     waker = scheduling.build_waker(settings, base, placer, unbound, rules, rejections.last, rank.takes_more)
     binder, corrections = scheduling.build_binder(base, placer, waker, rules), scheduling.build_corrections(base)
     shadow, evidence, learning = build_beside(settings, base, rank)
-    readiness = Readiness(placer, mirror, base.fence)
+    readiness, callers = Readiness(placer, mirror, base.fence), Callers(clock)
+    unasked = Unasked(callers, unbound, base.fence, clock, time.time, extender=settings.queue.extender)
     preemptor = Preemptor(ledger, mirror.tenants, clock, time.time)
     evictions = Evictions(preemptor, placer, readiness, metrics, rules)
     verbs = Verbs(
         *(placer, cpu_pods_of(settings, placer), binder, waker, base.fence, readiness, evictions, metrics, rejections),
         *(rules, settings.decisions.mode, settings.decisions.near_best_nodes, shadow.offer if shadow else None),
+        callers=callers,
     )
     watch = None if queue else UnboundWatch(mirror.hub, unbound, base.fence)
     pipelines, recorder = build_pipelines(settings, base), recorder_of(settings, base)
@@ -181,6 +185,7 @@ def build_parts(
         what_if=what_if,
         missing=missing,
         rejections=rejections,
+        unasked=unasked,
         waker=waker,
         corrections=corrections,
         set_aside=set_aside,
@@ -217,7 +222,7 @@ def build_service(settings: Settings, parts: Parts) -> Service:
     ledger, mirror, clock, rules = base.ledger, base.mirror, base.clock, rules_of(settings.telemetry)
     backlog = queue.backlog if queue else None
     devices, aside = DeviceViews(ledger), parts.set_aside
-    waitlist = Waitlist(parts.unbound, parts.waker, parts.rejections, backlog, clock, time.time)
+    waitlist = Waitlist(parts.unbound, parts.waker, parts.rejections, backlog, clock, time.time, parts.unasked)
     left_s = queue.running.left_s if queue else lambda uid: None
     fixes = Fixes(placer, ledger, rules, time.time, left_s, lambda uid: parts.unbound.get(uid) is not None)
     undecided = UndecidedPods(base.transport, placer, _claims_of(queue))
@@ -253,6 +258,7 @@ def build_service(settings: Settings, parts: Parts) -> Service:
         learning=parts.learning,
         recorder=parts.recorder,
         usage=parts.usage,
+        unasked=parts.unasked,
         tasks=[part.tasks for part in (mirror, *parts.in_background) if isinstance(part, _Busy)],
     )
     _add_metrics(parts, service)
@@ -276,6 +282,7 @@ def _add_metrics(parts: Parts, service: Service) -> None:
     if parts.set_aside is not None:
         add(partial(of_scheduling.set_aside_metrics, parts.set_aside))
     add(lambda: pending_metrics(service.waitlist))
+    add(lambda: of_scheduling.caller_metrics(parts.unasked))
     if parts.usage is not None:
         add(partial(gpu_hour_metrics, parts.usage))
     if parts.learning is not None:

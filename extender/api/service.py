@@ -27,6 +27,7 @@ from extender.ranking.learning.controller import Learning
 from extender.ranking.service import LearnedRank
 from extender.ranking.shadow import Shadow
 from extender.recording.recorder import Recorder
+from extender.scheduling.callers import Unasked
 from extender.scheduling.fence import Fence
 from extender.scheduling.leader_label import LeaderLabel
 from extender.scheduling.placer import Placer
@@ -79,6 +80,8 @@ class Service:
     """None where no history is kept."""
     usage: Usage | None = None
     """None where no GPU-hours are counted."""
+    unasked: Unasked | None = None
+    """None where nobody looks whether kube-scheduler asks."""
     tasks: Sequence[Tasks] = ()
     """What works in the background."""
     draining: bool = field(default=False)
@@ -100,6 +103,7 @@ class Service:
     def degraded(self) -> list[str]:
         """What works less well than it should, while the service is ready all the same."""
         faults = {
+            "kube-scheduler": self.unasked.fault() if self.unasked else "",
             "telemetry": self.observer.fault() if self.observer else "",
             "model": self.rank.fault(),
             "learning": self.learning.fault if self.learning else "",

@@ -6,6 +6,7 @@ fits, prioritize ranks them.
 """
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -25,6 +26,7 @@ from extender.metrics.registry import Metrics
 from extender.plugins.managed_resources import is_managed
 from extender.plugins.pods import has_soft_preferences
 from extender.scheduling.binding.binder import Binder, BindError
+from extender.scheduling.callers import Callers
 from extender.scheduling.cpu_pods import CpuPods
 from extender.scheduling.fence import Fence
 from extender.scheduling.placer import Placement, Placer, PodIdentity
@@ -64,6 +66,8 @@ class Verbs:
     near_best_nodes: int
     on_decision: Callable[[Placement, PodRequest], None] | None = None
     """Hears of each decision of filter."""
+    callers: Callers = field(default_factory=lambda: Callers(time.monotonic), kw_only=True)
+    """Hears of each call of kube-scheduler's."""
     _priorities: wire.PriorityEncoder = field(default_factory=wire.PriorityEncoder, init=False)
 
     def filter(self, body: bytes, *, others: bool = False) -> bytes:
@@ -71,6 +75,7 @@ class Verbs:
 
         `others`: asked by the entry that kube-scheduler may skip, and does not bind by.
         """
+        self.callers.asked(others=others)
         try:
             asked = wire.read_args(body)
             if others:

@@ -70,7 +70,16 @@ def _rank(kerf: Kerf) -> tuple[Finding | None, list[str]]:
         return None, [f"GET /model: {error}"]
     rank = {name: told[name] for name in ("mode", "served", "reason", "auto", "evidence")}
     faults = told["fault"], told["evidence"] and told["evidence"]["fault"]
-    return rank, [f"rank: {fault}" for fault in faults if fault]
+    return rank, [f"rank: {fault}" for fault in faults if fault] + _uncalled(kerf)
+
+
+def _uncalled(kerf: Kerf) -> list[str]:
+    """That kube-scheduler does not ask it, as `GET /readyz` tells it; one that is not ready tells nothing else."""
+    try:
+        degraded = kerf.ask("/readyz").get("degraded", [])
+    except AnswerError:
+        return []
+    return [fault for fault in degraded if fault.startswith("kube-scheduler: ")]
 
 
 async def examine(settings: Settings, transport: Transport) -> Finding:

@@ -11,6 +11,7 @@ from extender.kube.events import EventRecorder
 from extender.ledger.ledger import ClaimState, Ledger
 from extender.ledger.mirror import Mirror
 from extender.metrics.registry import counter, gauge
+from extender.scheduling.callers import Unasked
 from extender.scheduling.corrections import Corrections
 from extender.scheduling.fence import Fence
 from extender.scheduling.setting_aside.keeper import Keeper
@@ -69,6 +70,12 @@ def correction_metrics(ledger: Ledger, corrections: Corrections) -> Iterator[Met
     yield counter("kerf_assignments_corrected", told, corrections.num_corrected)
     mistaken = "Pods that have other GPUs than their annotations say."
     yield gauge("kerf_assignments_mistaken", mistaken, len(ledger.mistaken()))
+
+
+def caller_metrics(unasked: Unasked) -> Iterator[Metric]:
+    """Whether kube-scheduler asks about pods that wait for it."""
+    told = "Pods that ask for GPUs and wait for a scheduler that asks nobody about them."
+    yield gauge("kerf_pods_unasked", told, unasked.num_pods())
 
 
 def set_aside_metrics(keeper: Keeper) -> Iterator[Metric]:

@@ -95,9 +95,12 @@ def test_the_demos_numbers_move() -> None:
     assert first != second
 
 
-def told_of_ranks(tmp_path: Path, model: bytes, status: int = 200) -> tuple[Result, Result]:
-    """The command, as JSON and for people, where telemetry is off and a Kerf answers `GET /model` so."""
-    with serving(lambda path, *_: (status, model) if path == "/model" else (404, b"{}")) as server:
+def told_of_ranks(
+    tmp_path: Path, model: bytes, status: int = 200, ready: bytes = b'{"status": "ok"}'
+) -> tuple[Result, Result]:
+    """The command, as JSON and for people, where telemetry is off and a Kerf answers `GET /model` and /readyz so."""
+    pages = {"/model": (status, model), "/readyz": (200, ready)}
+    with serving(lambda path, *_: pages.get(path, (404, b"{}"))) as server:
         kubeconfig = tmp_path / "kubeconfig"
         kubeconfig.write_text(KUBECONFIG.format(server=server.url))
         arguments = "doctor", "--kubeconfig", str(kubeconfig), "--set", "telemetry.source=off", "--server", server.url
@@ -143,6 +146,17 @@ def test_a_rank_that_is_not_as_it_should_be_is_found(tmp_path: Path) -> None:
     data, _ = told_of_ranks(tmp_path, b'{"detail": "a token, please"}', 401)
     assert json.loads(data.stdout)["findings"][1:] == ["GET /model: a token, please"]
     assert json.loads(data.stdout)["rank"] is None
+
+
+def test_a_kube_scheduler_that_does_not_ask_is_found(tmp_path: Path) -> None:
+    with running([node("n", 2)]) as kerf:
+        model = json.dumps(kerf.get("/model").json()).encode()
+    unasked = "kube-scheduler: has not asked Kerf about a pod with GPUs for 6 min, and 3 pods wait for it"
+    ready = json.dumps({"status": "ok", "degraded": [unasked, "telemetry: down"]}).encode()
+    data, table = told_of_ranks(tmp_path, model, ready=ready)
+    assert data.exit_code == 1
+    assert json.loads(data.stdout)["findings"][1:] == [unasked]
+    assert f"- {unasked}" in table.stdout
 
 
 def loads(kerf: Kerf) -> Mapping[str, float]:

@@ -85,6 +85,12 @@ def find_kubelet(version: str | None = None) -> Path:
     return _find_one("kubelet", version)
 
 
+def find_kubeadm(version: str | None = None) -> Path:
+    """kubeadm of the same minor or release; building takes a minute or two, once. Raises BuildError."""
+    release = _release(version)
+    return cached(f"kubeadm-v{release}", lambda into: _build_kubeadm(release, into)) / "kubeadm"
+
+
 def find_program(name: str) -> Path:
     """One of our own programs, a folder of go/cmd. Raises BuildError."""
     return cached(f"programs-{_sources_hash()}", _build_programs) / name
@@ -164,11 +170,24 @@ def _build_servers(release: str, into: Path) -> None:
 
 
 def _build_kubernetes(release: str, into: Path, packages: list[str]) -> None:
+    with _module(release) as module:
+        go_build(module, into, packages, f"-s -w {_stamps(release)}")
+
+
+def _stamps(release: str) -> str:
+    """What the linker writes into a program of Kubernetes, by which it knows its version."""
     major, minor, _ = release.split(".")
     stamps = {"gitVersion": f"v{release}", "gitMajor": major, "gitMinor": minor}
-    flags = " ".join(f"-X {_VERSION_PACKAGE}.{name}={value}" for name, value in stamps.items())
-    with _module(release) as module:
-        go_build(module, into, packages, f"-s -w {flags}")
+    return " ".join(f"-X {_VERSION_PACKAGE}.{name}={value}" for name, value in stamps.items())
+
+
+def _build_kubeadm(release: str, into: Path) -> None:
+    """What it needs besides stands in no go.mod here: only its tests do."""
+    with _module(release) as module, tempfile.TemporaryDirectory(prefix="kerf-go-") as folder:
+        for name in ("go.mod", "go.sum"):
+            shutil.copy(module / name, Path(folder) / name)
+        package = "k8s.io/kubernetes/cmd/kubeadm"
+        go_build(module, into, [package], f"-s -w {_stamps(release)}", modfile=Path(folder) / "go.mod")
 
 
 def _build_programs(into: Path) -> None:

@@ -31,8 +31,9 @@ _INSTALL = """\
 # twice: `make image` builds it, and it has to be where the cluster's nodes can pull it.
 """
 _RBAC = """\
-# What Kerf may do where it runs beside the cluster's own kube-scheduler. manifests/install.yaml brings its own service
-# account and does not need this file. Written from the chart in manifests/helm/kerf by `make manifests`.
+# What Kerf may do where it runs beside the cluster's own kube-scheduler: with the service account kerf, or as a static
+# pod, which speaks as the user system:kube-scheduler does. manifests/install.yaml brings its own service account and
+# does not need this file. Written from the chart in manifests/helm/kerf by `make manifests`.
 #
 # For another namespace change it wherever kube-system stands.
 """
@@ -71,8 +72,22 @@ _AGENT = """\
 """
 _QUEUE_RBAC = """\
 # What Kerf may do besides when its queue is enabled (setting queue.enabled): kubectl apply -f manifests/queue/rbac.yaml
-# For another namespace or service account change the subject. Written from the chart in manifests/helm/kerf by
-# `make manifests`.
+# Service account and static pod as in manifests/rbac.yaml; for another namespace or account change the subject.
+# Written from the chart in manifests/helm/kerf by `make manifests`.
+"""
+_STATIC_QUEUE = """\
+# The queue for Kerf as a static pod (docs/guides/kubeadm.md): its rights, and the webhook that has pods wait, with a
+# certificate that Kerf makes. Instead of manifests/queue/rbac.yaml, manifests/webhook.yaml and queue/webhook.yaml.
+#
+#   kubectl apply -f manifests/static-pod/queue.yaml
+#   kubectl label namespace TEAM kerf.dev/queue=enabled
+#
+# Written from the chart in manifests/helm/kerf by `make manifests`. Name the image.
+"""
+_STATIC_MONITORING = """\
+# Metrics and alerts of Kerf as a static pod, for the Prometheus operator: docs/guides/kubeadm.md has the same for a
+# Prometheus without it. ServiceMonitor and PrometheusRule may need the label that your Prometheus chooses them by, such
+# as `release: kube-prometheus-stack`. Written from the chart in manifests/helm/kerf by `make manifests`.
 """
 _QUEUE_WEBHOOK = """\
 # Answered by the Kerf of manifests/webhook.yaml, with its certificate: put the CA into the caBundle fields. Written
@@ -118,33 +133,38 @@ def render_manifests(helm: Helm) -> dict[Path, str]:
         common = ("--namespace", "kube-system", "--kube-version", "v1.36.1", str(CHART))
         return _plain(helm("template", "--name-template", release, *common, *shown, *settings, *served))
 
-    queue = MANIFESTS / "queue"
+    queue, static = MANIFESTS / "queue", MANIFESTS / "static-pod"
     # A certificate is nothing to ship: whoever installs the webhook by hand makes the Secret.
     certificate = {"webhook__tls__secretName": "kerf-webhook"}
     static_pod = {
         "admissionPolicy__users": "{system:kube-scheduler}",
         "admissionPolicy__keys": "{kerf.dev/epoch-kube-scheduler}",
     }
+    users = {"rbac__users": "{system:kube-scheduler}"}
     inject = {"inject__enabled": "true", **certificate}
     queued = {"queue__enabled": "true"}
+    monitored = {"serviceMonitor__enabled": "true", "prometheusRule__enabled": "true"}
     allocated = {**queued, "mode": "planner", "dra__enabled": "true"}
     piped = {**queued, "queue__pipelines": "true"}
     return {
         MANIFESTS / "install.yaml": _INSTALL + render("kerf-scheduler", **queued),
-        MANIFESTS / "rbac.yaml": _RBAC + render("kerf", "serviceaccount", "rbac", mode="service"),
+        MANIFESTS / "rbac.yaml": _RBAC + render("kerf", "serviceaccount", "rbac", mode="service", **users),
         MANIFESTS / "admission-policy.yaml": _POLICY + render("kerf", "admission-policy", mode="service", **static_pod),
         MANIFESTS / "agent.yaml": _AGENT + render("kerf", "agent", agent__enabled="true"),
         MANIFESTS / "webhook.yaml": _WEBHOOK + render("kerf", "webhook", "webhook-inject", **inject),
         MANIFESTS / "marker-policy.yaml": _MARKER + render("kerf", "marker-policy", mode="service"),
         MANIFESTS / "marker-policy-mutating.yaml": _MARKER_ADDED
         + render("kerf", "marker-policy", api_versions=MUTATING, mode="service"),
-        queue / "rbac.yaml": _QUEUE_RBAC + render("kerf", "queue-rbac", **queued),
+        queue / "rbac.yaml": _QUEUE_RBAC + render("kerf", "queue-rbac", **queued, **users),
         queue / "webhook.yaml": _QUEUE_WEBHOOK
         + render("kerf", "webhook-queue", mode="service", **queued, **certificate),
         MANIFESTS / "dra" / "rbac.yaml": _DRA_RBAC + render("kerf", "dra", **allocated),
         DRA_POLICY: _DRA_POLICY + render("kerf", "dra-policy", **allocated),
-        queue / "pipelines.yaml": _PIPELINES + render("kerf", "pipelines", **piped),
-        queue / "mlflows.yaml": _MLFLOWS + render("kerf", "mlflows", **piped, queue__mlflows="true"),
+        queue / "pipelines.yaml": _PIPELINES + render("kerf", "pipelines", **piped, **users),
+        queue / "mlflows.yaml": _MLFLOWS + render("kerf", "mlflows", **piped, **users, queue__mlflows="true"),
+        static / "queue.yaml": _STATIC_QUEUE
+        + render("kerf", "queue-rbac", "webhook", "webhook-queue", mode="service", **queued, **users),
+        static / "monitoring.yaml": _STATIC_MONITORING + render("kerf", "monitoring", **monitored),
     }
 
 

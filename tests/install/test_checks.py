@@ -92,6 +92,7 @@ def test_from_an_empty_cluster_to_one_that_has_everything(plane: ControlPlane, h
         "Prometheus": "note",
     }
     assert found["Kerf"]["fix"].startswith("helm install kerf")
+    assert found["Kerf"]["told"] == "neither a Deployment nor a static pod was found"
     assert "nvidia-device-plugin" in found["device plugin"]["fix"]
 
     helm("install", "kerf", str(CHART), "--namespace", NAMESPACE, "--create-namespace")
@@ -111,6 +112,7 @@ def test_from_an_empty_cluster_to_one_that_has_everything(plane: ControlPlane, h
     plane.apply(bare, cpu_node("cpu"))
     _, found = check(plane)
     assert (found["Kerf"]["verdict"], found["device plugin"]["verdict"]) == ("ok", "broken")
+    assert found["Kerf"]["told"] == f"Deployment {NAMESPACE}/kerf: 1 ready, mode scheduler"
     assert "nodes with NVIDIA cards offer no GPUs: bare" in found["device plugin"]["told"]
 
     plane.request("DELETE", "/api/v1/nodes/bare")
@@ -259,7 +261,7 @@ def test_which_modes_a_cluster_can_have(plane: ControlPlane, helm: Helm) -> None
     _, found = check(plane)
     assert found["scheduler configuration"]["told"].startswith("mode planner: pods of the queue are nominated")
     assert found["rights"]["verdict"] == "ok"
-    assert found["kube-scheduler"]["told"].startswith("it does not run in kube-system, so nobody here configures it")
+    assert found["kube-scheduler"]["told"].startswith("is no pod of kube-system, so it is not looked at")
     static = pod(
         "kube-scheduler-control", namespace="kube-system", labels={"component": "kube-scheduler"}, nodeName="control"
     )
@@ -355,7 +357,73 @@ def test_who_waits_for_calls_of_a_scheduler_that_is_not_his_is_told(
 
     (found,) = asyncio.run(findings())
     assert (found.verdict, bool(found.fix)) == (verdict, verdict == "note")
-    assert ("--set mode=planner --set queue.enabled=true" in found.fix) == (verdict == "note")
+    assert ("--reset-then-reuse-values --set mode=planner --set queue.enabled=true" in found.fix) == (verdict == "note")
+
+
+@pytest.mark.parametrize(
+    ("version", "label", "group", "told"),
+    [
+        ("v1.33.4-eks-1a2b3c4", "", "", "EKS runs it, so nobody here configures it: mode planner"),
+        ("v1.33.4", "kubernetes.azure.com/cluster", "", "AKS runs it, so nobody here configures it: mode planner"),
+        ("v1.33.4", "", "config.openshift.io", "OpenShift runs it, so nobody here configures it: mode planner"),
+        ("v1.36.1+k3s1", "", "", "k3s has it call Kerf (mode service) by `kube-scheduler-arg: [config=FILE]`"),
+        ("v1.36.1+rke2r1", "", "", "RKE2 has it call Kerf (mode service) by `kube-scheduler-arg: [config=FILE]`"),
+        (
+            "v1.36.1",
+            "",
+            "",
+            "is no pod of kube-system, so it is not looked at: mode service where you can configure it",
+        ),
+    ],
+)
+def test_whose_kube_scheduler_it_is(version: str, label: str, group: str, told: str) -> None:
+    """On a cluster where it is no pod of kube-system; nobody is told that he can't configure what he can."""
+
+    class Vendors:
+        async def get(self, path: str, query: object = None) -> bytes:
+            if path == "/version":
+                return json.dumps({"gitVersion": version}).encode()
+            if path == "/apis":
+                return json.dumps({"groups": [{"name": name} for name in ("apps", group) if name]}).encode()
+            asked = dict(cast(Any, query) or {}).get("labelSelector")
+            there = path.endswith("/nodes") and label and asked == label
+            return json.dumps({"items": [{"metadata": {"name": "a"}}] if there else []}).encode()
+
+    async def findings() -> list[Finding]:
+        return [finding async for finding in control_plane(cast(Transport, Vendors()), None)]
+
+    (found,) = asyncio.run(findings())
+    assert found.verdict == "ok"
+    assert found.told.startswith(told)
+
+
+@pytest.mark.e2e
+@pytest.mark.controlplane
+def test_no_second_device_plugin_is_advised_where_one_is(tmp_path: Path) -> None:
+    """One whose pods serve no node yet, and a cloud that brings its own when nodes with GPUs come."""
+    with ControlPlane(tmp_path) as plane:
+        plane.apply(cpu_node("bare", labels={"nvidia.com/gpu.present": "true"}))
+        assert "helm upgrade --install nvidia-device-plugin" in check(plane)[1]["device plugin"]["fix"]
+        for image in (
+            "nvcr.io/nvidia/k8s-device-plugin:v0.17.4",
+            "mcr.microsoft.com/oss/v2/nvidia/k8s-device-plugin:v0.17",
+        ):
+            spec = {"containers": [{"name": "plugin", "image": image}]}
+            template = {"metadata": {"labels": {"a": "b"}}, "spec": spec}
+            head = {
+                "apiVersion": "apps/v1",
+                "kind": "DaemonSet",
+                "metadata": {"name": "theirs", "namespace": "default"},
+            }
+            plane.apply({**head, "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": template}})
+            found = check(plane)[1]["device plugin"]
+            assert "helm" not in found["fix"]
+            assert "default/theirs" in found["fix"]
+        plane.request("DELETE", "/apis/apps/v1/namespaces/default/daemonsets/theirs")
+        plane.request("DELETE", "/api/v1/nodes/bare")
+        plane.apply(cpu_node("gke", labels={"cloud.google.com/gke-nodepool": "default"}))
+        found = check(plane)[1]["device plugin"]
+        assert ("GKE has a device plugin of its own" in found["fix"], "helm" in found["fix"]) == (True, False)
 
 
 @pytest.mark.e2e

@@ -1,13 +1,14 @@
 """Everything that the chart renders is what a real API server takes: fields, types, and its pods as restricted ones."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.controlplane.api import ApiError
 from tests.controlplane.plane import ControlPlane
-from tests.install.helm import MATRIX, Helm, only
+from tests.install.helm import CHART, MATRIX, Helm, only
 from tests.install.operators import install_definitions
 
 pytestmark = [pytest.mark.e2e, pytest.mark.controlplane]
@@ -43,6 +44,23 @@ def test_every_object_is_valid(plane: ControlPlane, helm: Helm, values: tuple[st
         plane.validate(item)
     for deployment in (item for item in objects if item["kind"] == "Deployment"):
         plane.validate(pod_of(deployment))
+
+
+@pytest.mark.parametrize("values", [*MATRIX, *MORE], ids=" ".join)
+def test_every_variant_is_installed_on_a_live_api_server(
+    plane: ControlPlane, tmp_path: Path, values: tuple[str, ...]
+) -> None:
+    """What Helm makes of a live server's version and kinds, in a namespace for restricted pods; and away again."""
+    helm = Helm(tmp_path, plane.kubeconfig("admin"))
+    settings = [part for value in values for part in ("--set", value)]
+    notes = helm("install", "kerf", str(CHART), "--namespace", NAMESPACE, *settings)
+    try:
+        assert "kubectl kerf explain NAMESPACE/POD" in notes
+        for item in plane.request("GET", f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments")["items"]:
+            plane.validate(pod_of(item))
+    finally:
+        helm("uninstall", "kerf", "--namespace", NAMESPACE)
+    assert not plane.request("GET", f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments")["items"]
 
 
 def test_an_object_that_is_not_is_refused(plane: ControlPlane, helm: Helm) -> None:

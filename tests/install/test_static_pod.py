@@ -1,5 +1,6 @@
 """T8: Kerf as a static pod beside the cluster's own kube-scheduler, with that scheduler's identity and file."""
 
+import re
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from tests.controlplane.kerf import ROOT, SCHEDULER_CONFIG
 from tests.controlplane.objects import gpu_node
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import wait_until
+from tests.docs.pages import DOCS, commands, sections
 from tests.e2e.clusters import WITHIN_S, KerfCluster, KerfProcess, assigned_gpus
 from tests.telemetry.exporters import V4_8, Gpu, dcgm_page
 from tests.telemetry.exporters import Node as TelemetryNode
@@ -44,6 +46,27 @@ def test_t8_static_pod_places_pods_with_the_rights_of_kube_scheduler(tmp_path: P
         cluster.pending("too-large")
         cluster.delete_pod("pod")
         assert assigned_gpus(cluster.bound("too-large")) == [0, 1]  # woken by a patch of its status
+
+
+def test_f3_a_pod_of_the_queue_is_let_go_with_the_rights_of_the_documented_command(tmp_path: Path) -> None:
+    """docs/guides/queueing.md: the static pod speaks as kube-scheduler, and nothing else is applied."""
+    guide = sections((DOCS / "guides" / "queueing.md").read_text())["Turn it on"]
+    apply, serve = (command.text for command in list(commands(guide))[:2])
+    (manifest,) = re.findall(r"manifests/\S+\.yaml", apply)
+    with ExitStack() as running:
+        plane = running.enter_context(ControlPlane(tmp_path, users={"kerf": "system:kube-scheduler"}))
+        plane.apply(ROOT / manifest)
+        settings = re.findall(r"--set \S+", serve)
+        kerf = KerfProcess(plane, "kerf", "--host=127.0.0.1", *(word for each in settings for word in each.split()))
+        running.callback(kerf.stop)
+        running.callback(plane.start_scheduler(SCHEDULER_CONFIG / "decisive.yaml", extender_url=kerf.url).stop)
+        cluster = KerfCluster(plane, kerf)
+        cluster.add_nodes(gpu_node("node", gpus=1))
+        cluster.submit("queued", gpus=1, schedulingGates=[{"name": "kerf.dev/queue"}])
+        assert assigned_gpus(cluster.bound("queued")) == [0]
+        assert cluster.pod("queued")["metadata"]["annotations"]["kerf.dev/planned-node"] == "node"
+        assert kerf.get("/readyz") == {"status": "ok"}
+        assert kerf.metric("kerf_queue_errors_total") == 0
 
 
 def test_g12_prometheus_is_found_where_the_clusters_dns_is_not_asked(tmp_path: Path) -> None:

@@ -51,9 +51,14 @@ class Job:
     """Of the target, as service discovery gives them."""
 
 
-def configuration(jobs: Sequence[Job], interval: str = "1s", rules: Sequence[Path] = ()) -> dict[str, Any]:
-    """A prometheus.yml."""
-    scrapes = []
+def configuration(
+    jobs: Sequence[Job],
+    interval: str = "1s",
+    rules: Sequence[Path] = (),
+    written: Sequence[Mapping[str, Any]] = (),
+) -> dict[str, Any]:
+    """A prometheus.yml; `written` are scrape configurations as they stand somewhere."""
+    scrapes: list[Mapping[str, Any]] = [*written]
     for job in jobs:
         address, _, path = job.url.partition("/")
         scrapes.append(
@@ -77,11 +82,12 @@ def prometheus(
     niceness: int = 0,
     flags: Sequence[str] = (),
     host: str = "127.0.0.1",
+    written: Sequence[Mapping[str, Any]] = (),
 ) -> Iterator[Process]:
     """A running Prometheus, on loopback, that scrapes the jobs and evaluates rules; its data go with the folder."""
     executable = find_prometheus()
     config = folder / "prometheus.yml"
-    config.write_text(yaml.safe_dump(configuration(jobs, interval, rules)))
+    config.write_text(yaml.safe_dump(configuration(jobs, interval, rules, written)))
 
     def start() -> Process:
         port = free_port()

@@ -12,9 +12,12 @@ from extender.kube.client import ClusterError, Transport
 
 _POLICIES: Final = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
 _POLICY: Final = "manifests/admission-policy.yaml"
+_RIGHTS: Final = "manifests/rbac.yaml"
+_QUEUE_RIGHTS: Final = "manifests/queue/rbac.yaml"
 _POLICY_CHECK: Final = "admission policy"
 _ASSIGNMENTS: Final = "-assignments"
 """How the name of that policy ends."""
+_SERVICE_ACCOUNTS: Final = "system:serviceaccount:"
 _REVIEWS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 
 
@@ -22,21 +25,31 @@ async def rights(transport: Transport, installed: Installed | None, account: str
     """Every right of Kerf's account."""
     if account:
         namespace, _, name = account.rpartition("/")
+        user = f"system:serviceaccount:{namespace}:{name}"
     elif installed is not None:
-        namespace, name = installed.namespace, installed.account
+        namespace, user = installed.namespace, installed.user
     else:
         return
+    if not user:
+        told = "as whom the static pod speaks is not known: its --kubeconfig is not kube-scheduler's"
+        yield Finding("rights", Verdict.NOTE, told, "kubectl auth can-i --list --as USER")
+        return
     election = (installed.settings if installed else {}).get("leader_election") or {}
-    own = electing(str(election.get("mode", "off")), namespace, str(election.get("lease") or "kerf"))
-    user = f"system:serviceaccount:{namespace}:{name}"
-    fix = f"{installed.upgrade} --set rbac.create=true" if installed else "kubectl apply -f manifests/rbac.yaml"
+    mode = str(election.get("mode", "off"))
+    lease = str(election.get("lease") or ("kube-scheduler" if mode == "scheduler" else "kerf"))
+    own = electing(mode, str(election.get("namespace") or namespace), lease)
     try:
-        lacking = await missing(transport, user, (*_needed(installed), *own))
+        lacking = [
+            (right, told) for right in (*_needed(installed), *own) for told in await missing(transport, user, [right])
+        ]
     except ClusterError as error:
         yield Finding("rights", Verdict.NOTE, f"can't be read: {error}", "run this as an administrator")
         return
-    for told in lacking:
-        yield Finding("rights", Verdict.BROKEN, told, fix)
+    for right, told in lacking:
+        manifest = _QUEUE_RIGHTS if right in QUEUEING else _RIGHTS
+        fix = installed.fix("rbac.create=true", manifest) if installed else f"kubectl apply -f {manifest}"
+        minor = right.of_some and installed is not None and installed.static is not None
+        yield Finding("rights", Verdict.NOTE if minor else Verdict.BROKEN, told, fix)
     if not lacking:
         yield Finding("rights", Verdict.OK, f"{user} has all the rights it needs")
 
@@ -73,7 +86,10 @@ async def _allowed(transport: Transport, user: str, right: Right, verb: str) -> 
         "name": right.name,
         "namespace": right.namespace,
     }
-    groups = ["system:authenticated", "system:serviceaccounts", f"system:serviceaccounts:{user.split(':')[2]}"]
+    groups = ["system:authenticated"]
+    if user.startswith(_SERVICE_ACCOUNTS):
+        namespace = user.removeprefix(_SERVICE_ACCOUNTS).partition(":")[0]
+        groups += ["system:serviceaccounts", f"system:serviceaccounts:{namespace}"]
     spec = {"user": user, "groups": groups, "resourceAttributes": attributes}
     review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
     answer = ANY.decode(await transport.post(_REVIEWS, msgspec.json.encode(review)))
@@ -82,7 +98,7 @@ async def _allowed(transport: Transport, user: str, right: Right, verb: str) -> 
 
 async def admission_policy(transport: Transport, installed: Installed | None) -> AsyncIterator[Finding]:
     """The admission policy that keeps authors of pods from writing what Kerf does, and whether Kerf still may."""
-    fix = f"{installed.upgrade} --set admissionPolicy.enabled=true" if installed else f"kubectl apply -f {_POLICY}"
+    fix = installed.fix("admissionPolicy.enabled=true", _POLICY) if installed else f"kubectl apply -f {_POLICY}"
     try:
         found = {item["metadata"]["name"]: item["spec"] for item in await listed(transport, _POLICIES, KERF)}
         policies = {name: spec for name, spec in found.items() if name.endswith(_ASSIGNMENTS)}  # and not the marker's
@@ -99,7 +115,7 @@ async def admission_policy(transport: Transport, installed: Installed | None) ->
         told = "is not installed: authors of pods can write what Kerf reads after a restart (SECURITY.md)"
         yield Finding(_POLICY_CHECK, Verdict.NOTE, told, fix)
         return
-    user = f"system:serviceaccount:{installed.namespace}:{installed.account}" if installed else ""
+    user = installed.user if installed else ""
     for name, spec in in_force:
         conditions = " ".join(item["expression"] for item in spec.get("matchConditions") or ())
         if user and f"'{user}'" not in conditions:

@@ -27,7 +27,7 @@ async def check_cluster(transport: Transport, account: str = "") -> list[Finding
     found = [_supported(minor)]
     try:
         installed, told = await find_kerf(transport)
-        found.append(told)
+        found += told
     except (ClusterError, msgspec.DecodeError) as error:
         installed = None
         found.append(Finding("Kerf", Verdict.NOTE, f"what is installed can't be read: {error}"))

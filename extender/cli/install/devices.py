@@ -1,5 +1,6 @@
 """What hands out GPUs in a cluster, and what tells of their load."""
 
+import re
 import time
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +11,6 @@ import numpy as np
 
 from extender.cli.install.findings import HELM, Finding, Verdict, listed, names
 from extender.cli.install.kerf import Installed
-from extender.core.resources.cloud_labels import GKE_PRODUCT
 from extender.core.resources.nodes import (
     GPU_RESOURCE,
     LEFT_OUT_WORDS,
@@ -37,9 +37,15 @@ _PLUGIN: Final = (
     "--namespace nvidia-device-plugin --create-namespace --set gfd.enabled=true"
 )
 _DISCOVERY: Final = (
-    f"{_PLUGIN} --set devicePlugin.enabled=false"
+    f"{HELM} gpu-feature-discovery nvidia-device-plugin --repo https://nvidia.github.io/k8s-device-plugin "
+    "--namespace gpu-feature-discovery --create-namespace --set gfd.enabled=true --set devicePlugin.enabled=false"
     "    # labels alone, and no second device plugin; or describe them: the node's annotation kerf.dev/gpus"
 )
+_OF_GKE: Final = "cloud.google.com/gke-"
+"""How labels of GKE's nodes begin, whether these have GPUs or not."""
+_DAEMON_SETS: Final = "/apis/apps/v1/daemonsets"
+_OF_PLUGINS: Final = re.compile("nvidia[^ ]*device-plugin|k8s-device-plugin|projecthami/hami|gpushare-device-plugin")
+"""In the images of device plugins for NVIDIA's GPUs: NVIDIA's own, those of clouds, HAMi's, gpushare's."""
 _OF_OPERATOR: Final = "nvidia.com/gpu.deploy.device-plugin"
 _OTHERS: Final = ("nvidia.com/", "volcano.sh/vgpu-", "tencent.com/vcuda-")
 """Of KubeVirt's device plugin, which names the card, and of plugins that share GPUs and that Kerf does not serve."""
@@ -70,9 +76,8 @@ async def devices(transport: Transport) -> AsyncIterator[Finding]:
     unserved = [name for name in known.signed if name not in offering and not known.told.get(name)]
     if unserved:
         told = f"nodes with NVIDIA cards offer no GPUs: {names(unserved)}"
-        yield Finding(
-            "device plugin", Verdict.BROKEN, told, _remedy([known.nodes[name] for name in unserved], offering)
-        )
+        remedy = _remedy([known.nodes[name] for name in unserved], offering, await _plugins_there(transport))
+        yield Finding("device plugin", Verdict.BROKEN, told, remedy)
     for name, sentences in known.told.items():
         row = cluster.row_of[name]
         broken = cluster.left_out[row] in (LeftOut.UNREADABLE, LeftOut.NONE_HEALTHY)
@@ -81,7 +86,8 @@ async def devices(transport: Transport) -> AsyncIterator[Finding]:
         yield finding
     if not offering:
         if not unserved and not known.told:
-            yield Finding("device plugin", Verdict.BROKEN, "no node offers GPUs", _PLUGIN)
+            remedy = _remedy(list(known.nodes.values()), offering, await _plugins_there(transport))
+            yield Finding("device plugin", Verdict.BROKEN, "no node offers GPUs", remedy)
         return
     parts = [f"{len(rows)} nodes offer GPUs"] if rows else []
     parts += [f"{len(cut)} offer MIG devices alone"] if cut else []
@@ -161,14 +167,36 @@ def _is_others(resource: str) -> bool:
     return resource not in given and resource.startswith(_OTHERS) and not resource.startswith(MIG_RESOURCE_PREFIX)
 
 
-def _remedy(nodes: Sequence[objects.Node], offering: Collection[str]) -> str:
-    """What helps nodes that should offer GPUs: a device plugin, unless somebody else's is there already."""
+async def _plugins_there(transport: Transport) -> list[str]:
+    """DaemonSets of device plugins for GPUs, as NAMESPACE/NAME; none where they can't be read."""
+    try:
+        found = await listed(transport, _DAEMON_SETS)
+    except (ClusterError, msgspec.DecodeError):
+        return []
+    return [
+        f"{item['metadata']['namespace']}/{item['metadata']['name']}"
+        for item in found
+        if any(
+            _OF_PLUGINS.search(str(container.get("image", "")))
+            for container in item["spec"]["template"]["spec"].get("containers") or ()
+        )
+    ]
+
+
+def _remedy(nodes: Sequence[objects.Node], offering: Collection[str], there: Sequence[str]) -> str:
+    """What helps nodes that should offer GPUs: a device plugin, unless somebody else's is there already.
+
+    `there` are the DaemonSets of such."""
     labels = [node.metadata.labels or {} for node in nodes]
-    if any(GKE_PRODUCT in found for found in labels):
+    if any(key.startswith(_OF_GKE) for found in labels for key in found):
         return "GKE has a device plugin of its own, which waits for the driver: kubectl get pods -n kube-system -o wide"
     if any(_OF_OPERATOR in found for found in labels):
         pods = "kubectl get pods -A -l app=nvidia-device-plugin-daemonset -o wide"
         return f"the GPU operator has a device plugin of its own: {pods}"
+    if there:
+        namespace, _, name = there[0].partition("/")
+        why = f"kubectl -n {namespace} describe daemonset {name}"
+        return f"{why}    # a device plugin is there, {names(there)}: see its node selector, taints, and the driver"
     if offering:
         return "a device plugin serves other nodes: see its pods here, node selectors and taints"
     return _PLUGIN

@@ -35,9 +35,10 @@ class Finding:
     """A command, or what to write where."""
 
 
-async def listed(transport: Transport, path: str, selector: str = "") -> list[dict[str, Any]]:
-    """Objects at a path, those that a label selector chooses. Raises ClusterError, msgspec.DecodeError."""
-    query = {"labelSelector": selector} if selector else {}
+async def listed(transport: Transport, path: str, selector: str = "", fields: str = "") -> list[dict[str, Any]]:
+    """Objects at a path, those that a label selector and a field selector choose. Raises ClusterError,
+    msgspec.DecodeError."""
+    query = {name: value for name, value in (("labelSelector", selector), ("fieldSelector", fields)) if value}
     return (await Lister(transport, path, dict[str, Any], query).all()).items
 
 

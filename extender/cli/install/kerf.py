@@ -1,4 +1,4 @@
-"""The Kerf that the chart or install.yaml has put into a cluster, and the kube-scheduler beside it."""
+"""The Kerf that is in a cluster, by the chart, install.yaml or as a static pod, and the kube-scheduler beside it."""
 
 import re
 from collections.abc import Mapping
@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import yaml
 
-from extender.cli.install.findings import ANY, KERF, Finding, Verdict, listed
+from extender.cli.install.findings import ANY, KERF, Finding, Verdict, listed, names
+from extender.cli.install.static_pods import StaticPods, find_static_pods, told_of
 from extender.kube.client import Transport
 
 _CHART: Final = "manifests/helm/kerf"
@@ -15,20 +16,25 @@ _CHART: Final = "manifests/helm/kerf"
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """A Kerf that the chart or install.yaml has put into the cluster."""
+    """A Kerf in the cluster."""
 
     name: str
     namespace: str
     account: str
+    """Of a service account, "" for a static pod, which has none."""
     scheduler_image: str
     """"" where no kube-scheduler runs beside it."""
     ready: int
     settings: Mapping[str, Any]
     scheduler: Mapping[str, Any] | None
+    static: StaticPods | None = None
+    """What runs as static pods, None for a Deployment."""
 
     @property
     def mode(self) -> str:
-        """The chart's `mode`."""
+        """The chart's `mode`, or "static pod"."""
+        if self.static is not None:
+            return "static pod"
         if self.scheduler is not None:
             return "scheduler"
         queue = self.settings.get("queue") or {}
@@ -37,23 +43,48 @@ class Installed:
     @property
     def upgrade(self) -> str:
         """The command that installs the chart's objects again, with a change to be added."""
-        return f"helm upgrade {self.name} {_CHART} --namespace {self.namespace} --reuse-values"
+        return f"helm upgrade {self.name} {_CHART} --namespace {self.namespace} --reset-then-reuse-values"
+
+    @property
+    def service_account(self) -> str:
+        """NAMESPACE/NAME, "" for a static pod."""
+        return f"{self.namespace}/{self.account}" if self.account else ""
+
+    @property
+    def user(self) -> str:
+        """As whom it speaks to the API server, "" where that can't be told."""
+        if self.static is not None:
+            return self.static.user
+        return f"system:serviceaccount:{self.namespace}:{self.account}"
+
+    def fix(self, value: str, manifest: str) -> str:
+        """The command that brings what a value of the chart brings; beside a static pod a manifest does."""
+        return f"kubectl apply -f {manifest}" if self.static is not None else f"{self.upgrade} --set {value}"
 
 
-async def find_kerf(transport: Transport) -> tuple[Installed | None, Finding]:
-    """The Kerf that is installed, and what is to be said of it. Raises ClusterError, msgspec.DecodeError."""
+async def find_kerf(transport: Transport) -> tuple[Installed | None, list[Finding]]:
+    """The Kerf that is installed, and what is to be said of it: of a Deployment's where there are static pods too.
+
+    Raises ClusterError, msgspec.DecodeError.
+    """
     deployments = await listed(transport, "/apis/apps/v1/deployments", KERF)
+    static = await find_static_pods(transport)
+    told = list(told_of(static)) if static.kerf else []
     if not deployments:
+        if static.kerf:
+            ready = len(static.kerf)
+            return Installed("kerf", "kube-system", "", "", ready, static.settings, None, static), told
         image = "--set image.repository=REGISTRY/kerf"
         command = f"helm install kerf {_CHART} --namespace kerf-system --create-namespace {image}"
-        return None, Finding("Kerf", Verdict.BROKEN, "no Deployment was found (a static pod needs none)", command)
+        return None, [Finding("Kerf", Verdict.BROKEN, "neither a Deployment nor a static pod was found", command)]
     found = await _read(transport, deployments[0])
-    more = f", and {len(deployments) - 1} more" if len(deployments) > 1 else ""
+    others = [f"{item['metadata']['namespace']}/{item['metadata']['name']}" for item in deployments[1:]]
+    more = f", and {names(others)}" if others else ""
     name = f"Deployment {found.namespace}/{found.name}{more}"
     if found.ready:
-        return found, Finding("Kerf", Verdict.OK, f"{name}: {found.ready} ready")
+        return found, [Finding("Kerf", Verdict.OK, f"{name}: {found.ready} ready, mode {found.mode}"), *told]
     logs = f"kubectl -n {found.namespace} describe deployment {found.name}"
-    return found, Finding("Kerf", Verdict.BROKEN, f"{name}: no replica is ready", logs)
+    return found, [Finding("Kerf", Verdict.BROKEN, f"{name}: no replica is ready", logs), *told]
 
 
 async def _read(transport: Transport, deployment: Mapping[str, Any]) -> Installed:
@@ -77,6 +108,8 @@ async def _read(transport: Transport, deployment: Mapping[str, Any]) -> Installe
 
 def scheduling(installed: Installed, minor: int) -> list[Finding]:
     """The kube-scheduler beside Kerf: its version and its configuration."""
+    if installed.static is not None:
+        return []  # told with the static pods
     if installed.mode == "planner":
         told = "mode planner: pods of the queue are nominated, and any kube-scheduler binds them as it is"
         return [Finding("scheduler configuration", Verdict.OK, told)]

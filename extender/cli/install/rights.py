@@ -13,22 +13,27 @@ class Right(NamedTuple):
     """What does not work without it."""
     name: str = ""
     namespace: str = ""
+    of_some: bool = False
+    """Whether only some users miss what does not work. kube-scheduler's own role lacks some of these: a static pod does
+    without, until somebody needs them."""
 
 
 SERVING: Final = (
     Right("", "nodes", ("list", "watch"), "no pod is placed"),
-    Right("", "nodes", ("get",), "pods of HAMi are not bound"),
-    Right("", "nodes/status", ("patch",), "pods of HAMi are not bound"),
+    Right("", "nodes", ("get",), "pods of HAMi are not bound", of_some=True),
+    Right("", "nodes/status", ("patch",), "pods of HAMi are not bound", of_some=True),
     Right("", "pods", ("list", "watch"), "no pod is placed"),
     Right("", "pods", ("get",), "a pod that changes while it is placed is not bound"),
     Right("", "pods/binding", ("create",), "no pod is bound"),
     Right("", "pods/status", ("patch",), "Kerf never becomes ready, and rejected pods are not woken"),
-    Right("", "events", ("create",), "pods have no events that name their GPUs"),
-    Right("", "services", ("list",), "Prometheus is not discovered (telemetry.url)"),
+    Right("", "events", ("create",), "pods have no events that name their GPUs", of_some=True),
+    Right("", "services", ("list",), "Prometheus is not discovered (telemetry.url)", of_some=True),
     Right("resource.k8s.io", "resourceslices", ("list", "watch"), "GPUs of DRA drivers are not known"),
     Right("resource.k8s.io", "resourceclaims", ("list", "watch"), "GPUs that ResourceClaims hold count as free"),
-    Right("policy", "poddisruptionbudgets", ("list",), "nobody is told how room could be made (kerf defrag)"),
-    Right("batch", "jobs", ("list",), "pods of Jobs are never moved to make room (kerf defrag)"),
+    Right(
+        "policy", "poddisruptionbudgets", ("list",), "nobody is told how room could be made (kerf defrag)", of_some=True
+    ),
+    Right("batch", "jobs", ("list",), "pods of Jobs are never moved to make room (kerf defrag)", of_some=True),
 )
 """Whatever the mode, apart from what `serving` leaves out."""
 

@@ -20,6 +20,11 @@ _OF_NODES = FOR_WANT_OF_ROOM - {
     *(Code.NOT_REACHED, Code.NO_GPU_ROOM, Code.LEFT_OUT, Code.KEPT_FOR_HEAD, Code.GANG_TOO_LARGE)
 }
 
+_OF_SCHEDULER = [
+    Remedy(Kind.SETTING, "see whether kube-scheduler's configuration has both entries of Kerf", "kerf install check"),
+    Remedy(Kind.POD, "see whether a scheduler of its schedulerName runs"),
+]
+
 
 @dataclass(frozen=True, slots=True)
 class Standing:
@@ -37,6 +42,8 @@ class Standing:
     """Whether a scheduling gate holds it, and not the queue's."""
     unseen: bool = False
     """Whether nobody has said anything of it yet."""
+    unasked: str = ""
+    """What is wrong with its scheduler, which does not ask Kerf about it; "" for nothing."""
     refused: str = ""
     """The node that kube-scheduler refused it last although it had room, and why; "" for none."""
     ahead: int | None = None
@@ -99,6 +106,13 @@ def _told(lacking: Lacking, standing: Standing) -> tuple[str, list[Remedy]]:
         return f"{room}{why}", found
     if standing.gated:
         return standing.scheduler, [Remedy(Kind.POD, "whoever set the gate has to take it off")]
+    if standing.unasked:
+        room = (
+            f"needs {lacking.request}; there is room now on {nearest.where}, but"
+            if nearest.fits
+            else f"{nearest.words};"
+        )
+        return f"{room} {standing.unasked}", _OF_SCHEDULER
     if nearest.fits:
         return _with_room(lacking, standing)
     holds = who(nearest, list(lacking.holders))

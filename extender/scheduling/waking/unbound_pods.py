@@ -21,6 +21,7 @@ from extender.scheduling.fence import Fence
 
 _MAX_PODS: Final = 20_000
 _MAX_WORDS: Final = 500
+_MAX_NAME: Final = 63
 _FIRST_WAIT_S: Final = 0.001  # without an election it leads at once
 _MAX_WAIT_S: Final = 1.0
 
@@ -57,6 +58,10 @@ class UnboundPod:
     """`namespace/name`, "" for none."""
     gated: bool = False
     """Whether a scheduling gate keeps it from kube-scheduler."""
+    owed_since: float = 0.0
+    """Unix time: since it was made, unless it was seen before that not to be owed."""
+    scheduler: str = ""
+    """Its schedulerName."""
 
     @property
     def key(self) -> str:
@@ -160,6 +165,8 @@ class UnboundPods:
             owner=owner,
             gang=gang,
             gated=bool(gated),
+            owed_since=created if known is None else known.owed_since if known.owed else self._wall_clock(),
+            scheduler=pod.spec.scheduler_name[:_MAX_NAME],
         )
 
 

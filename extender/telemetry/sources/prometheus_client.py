@@ -4,12 +4,15 @@ The client decodes answers into Python's general objects: 40,000 series are 60 M
 decoder that keeps only the labels that matter.
 """
 
+import ipaddress
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Generic, TypedDict, TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 import requests
@@ -18,6 +21,8 @@ from prometheus_api_client.prometheus_connect import PrometheusConnect
 from urllib3.util.retry import Retry
 
 from extender.core.texts import printable
+from extender.kube.kubeconfigs.proxies import proxy_of
+from extender.kube.transport import CredentialsError
 from extender.telemetry.errors import RefusedError, SourceError, UnreachableError
 from extender.telemetry.series import Labels
 from extender.telemetry.sources.source import Access
@@ -71,6 +76,7 @@ class Prometheus:
     def __init__(self, url: str, access: Access) -> None:
         self.url = url.rstrip("/")
         self._session = _Session(access)
+        self._session.lead_to(self.url)
         self._client = PrometheusConnect(
             url=self.url, session=self._session, retry=Retry(total=0, redirect=3, raise_on_status=False)
         )
@@ -174,12 +180,26 @@ class _Session(requests.Session):
         self.status, self.content = 0, b""
         """Of the last answer."""
         self.decoder: msgspec.json.Decoder[Any] = _counted_decoder
-        self.trust_env = False  # neither a proxy nor ~/.netrc of the machine is meant for this
+        self.trust_env = (
+            False  # ~/.netrc of the machine is not meant for this, and the proxy not for what is in the cluster
+        )
         self.verify = False if access.insecure_skip_verify else access.ca_file or True
         if access.cert_file:
             self.cert = (access.cert_file, access.key_file) if access.key_file else access.cert_file
         # Compressing an answer of megabytes takes both sides longer than sending it.
         self.headers.update({"User-Agent": "kerf", "Accept-Encoding": "identity", **access.headers})
+
+    def lead_to(self, url: str) -> None:
+        """Go by the proxy of the environment, as to the API server, where a server is outside the cluster. Raises
+        SourceError."""
+        parts = urlsplit(url)
+        if _is_inside(parts.hostname or ""):
+            return
+        try:
+            proxy = proxy_of(url, "", os.environ)
+        except CredentialsError as error:
+            raise SourceError(str(error)) from None
+        self.proxies = {parts.scheme: proxy} if proxy else {}
 
     def read_secrets(self) -> None:
         """Take up the secrets as they are now. Raises SourceError."""
@@ -206,6 +226,14 @@ class _Session(requests.Session):
         response._content = content  # noqa: SLF001 - requests takes a body that others have read no other way
         response.json = lambda **_: self.decoder.decode(response.content)  # type: ignore[method-assign]
         return response
+
+
+def _is_inside(host: str) -> bool:
+    """Whether a host is the cluster's: a Service by its name or address."""
+    try:
+        return ipaddress.ip_address(host).is_private
+    except ValueError:
+        return "." not in host or host.endswith(".svc") or ".svc." in host
 
 
 def open_session(access: Access) -> requests.Session:

@@ -82,6 +82,15 @@ def test_a_pod_of_which_nobody_has_said_anything() -> None:
     assert "schedulerName" in only.text
 
 
+def test_a_pod_whose_scheduler_does_not_ask_kerf() -> None:
+    why = "kube-scheduler has not asked Kerf about any pod for 5 min"
+    sentence, (entries, _) = why_pending(Lacking("default/p", TWO, ROOM), Standing(unseen=True, unasked=why))
+    assert sentence == f"needs 2 GPUs; there is room now on n, but {why}"
+    assert entries.command == "kerf install check"
+    sentence, _ = why_pending(Lacking("default/p", TWO, SHORT), Standing(unasked=why))
+    assert sentence == f"{SHORT.words}; {why}"
+
+
 @pytest.mark.parametrize(
     ("said", "helps"),
     [

@@ -76,6 +76,33 @@ def test_a_dead_server_is_a_sentence_without_retries() -> None:
         Prometheus(url, Access()).series("X")
 
 
+@pytest.mark.parametrize(
+    ("host", "no_proxy", "proxied"),
+    [
+        ("prometheus.example.com", "", True),
+        ("prometheus.example.com", "example.com", False),
+        ("prometheus.monitoring.svc", "", False),
+        ("prometheus.monitoring.svc.cluster.local", "", False),
+        ("127.0.0.1", "", False),
+    ],
+)
+def test_a_server_outside_the_cluster_is_reached_by_the_proxy_as_the_api_server_is(
+    monkeypatch: pytest.MonkeyPatch, host: str, no_proxy: str, proxied: bool
+) -> None:
+    monkeypatch.delenv("http_proxy", raising=False)
+    monkeypatch.setenv("NO_PROXY", no_proxy)
+    with serving(lambda *_: (200, b'{"status": "success", "data": {"version": "9"}}')) as proxy:
+        monkeypatch.setenv("HTTP_PROXY", proxy.url)
+        prometheus = Prometheus(f"http://{host}:1", Access(connect_timeout_s=0.5, timeout_s=1))
+        try:
+            version = prometheus.build_info()
+        except SourceError:
+            version = ""
+        finally:
+            prometheus.close()
+    assert (version, len(proxy.asked)) == (("9", 1) if proxied else ("", 0))
+
+
 def test_secrets_are_read_again_for_every_call(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("one\n")

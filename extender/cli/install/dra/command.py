@@ -78,7 +78,7 @@ async def _run(asked: _Asked, kubeconfig: str | None, context: str | None) -> No
         if not served:
             fail(checks.NO_DRA if served is None else checks.NO_RULES.format(driver=asked.driver), FAILED)
         installed, _ = await find_kerf(api)
-        account = asked.account or (f"{installed.namespace}/{installed.account}" if installed else "")
+        account = asked.account or (installed.service_account if installed else "")
         if not account and not asked.remove:
             fail("no Kerf was found in the cluster: name its account with --service-account NAMESPACE/NAME", FAILED)
         try:

@@ -35,7 +35,7 @@ async def devices_of_kerf(transport: Transport, installed: Installed | None) -> 
         fix = f"{installed.upgrade} --set dra.enabled=true" if installed else f"{_command(rules[0])} --remove"
         yield Finding(_WHAT, Verdict.BROKEN, told, fix)
         return
-    user = policies.user_of(f"{installed.namespace}/{installed.account}") if installed else ""
+    user = installed.user if installed else ""
     open_to_others = [rule for rule in rules if rule not in held and user not in found.get(rule.name, "")]
     if open_to_others:
         told = f"no policy {open_to_others[0].name} is in force that lets {user} alone allocate what is Kerf's"

@@ -21,6 +21,18 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{ .Values.serviceAccount.name | default (include "kerf.name" .) }}
 {{- end }}
 
+{{/* Who may do what Kerf does: its service account, and the users as whom it runs where it can have none. */}}
+{{- define "kerf.subjects" -}}
+- kind: ServiceAccount
+  name: {{ include "kerf.serviceAccount" . }}
+  namespace: {{ .Release.Namespace }}
+{{- range .Values.rbac.users }}
+- kind: User
+  apiGroup: rbac.authorization.k8s.io
+  name: {{ . }}
+{{- end }}
+{{- end }}
+
 {{- define "kerf.image" -}}
 {{- if not .Values.image.repository }}
 {{- fail "image.repository names no image: build Kerf's (docker build -t REGISTRY/kerf:0.1.0 .), push it, and say --set image.repository=REGISTRY/kerf" }}
