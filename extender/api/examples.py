@@ -134,7 +134,7 @@ OF_READS: Final[dict[str, Any]] = {
         "version": 261,
         "totals": {
             **{"nodes": 38, "gpuNodes": 34, "gpus": 176, "gpusBooked": 84.0, "units": 188, "unitsFree": 104},
-            **{"fragments": 48, "gpusStranded": 5.4, "strandedPart": 0.0307, "unhealthy": 0, "load": 0.27},
+            **{"fragments": 48, "gpusStranded": 5.0, "strandedPart": 0.0284, "unhealthy": 0, "load": 0.27},
             **{"nodesSetAside": 0, "nodesFailing": 0},
             **{"reservations": 0, "gpusReserved": 0.0, "bindings": 0, "waitingPods": 1, "pendingPods": 4},
         },
@@ -176,7 +176,7 @@ ANSWERED: Final[dict[str, Any]] = {
     "/gate": _ALLOWED,
     "/what-if": {
         **{"planner": "greedy", "version": 261, "pods": 2, "placed": 1, "gpus": 2, "fragments": 0.2, "moved": []},
-        **{"fragmentsBefore": 0.25, "stranded": 0.0312, "strandedBefore": 0.0307, "nodes": [], "gained": []},
+        **{"fragmentsBefore": 0.25, "stranded": 0.0312, "strandedBefore": 0.0284, "nodes": [], "gained": []},
         **{"unreadable": 0, "skipped": [], "notChecked": {}},
         "reasons": {"needs 2 GPUs, best node: 1 free": 1},
         "unassigned": [{"pod": "research/train-1", "reason": "needs 2 GPUs, best node: 1 free"}],

@@ -98,8 +98,8 @@ def _picture(told: Any, width: int, most: int | None = None) -> Group:
     load = "" if totals["load"] is None else f", load {100 * totals['load']:.0f} %"
     head = Text(
         f"{totals['nodes']} nodes, {totals['gpuNodes']} with GPUs; "
-        f"{totals['gpusBooked']:g} of {totals['gpus']} GPUs booked{_reserved(totals)}{load}\n"
-        f"{_stranded(totals)}{totals['unhealthy']} GPUs unhealthy{_aside(totals)}; "
+        f"{totals['gpusBooked']:g} of {totals['gpus']} GPUs booked{_reserved(totals)}{_stranded(totals)}{load}\n"
+        f"{totals['unhealthy']} GPUs unhealthy{_aside(totals)}; "
         f"reservations: {totals['reservations']}, bindings under way: {totals['bindings']}\n"
         f"pods without a node: {totals['pendingPods']}, of which Kerf rejected {totals['waitingPods']}"
     )
@@ -151,7 +151,7 @@ def _stranded(totals: Any) -> str:
     if stranded is None:
         return ""
     part = f" ({100 * totals['strandedPart']:.1f} %)" if totals.get("strandedPart") else ""
-    return f"{stranded:.1f} GPUs stranded{part}, "
+    return f", {stranded:.1f} stranded{part}"
 
 
 def _aside(totals: Any) -> str:

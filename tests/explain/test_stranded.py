@@ -58,7 +58,7 @@ def test_everywhere(kerf: Kerf) -> None:
     assert found == pytest.approx(dict.fromkeys(found, found["top"]), abs=1e-3)
     totals = kerf.get("/nodes").json()["totals"]
     assert totals["strandedPart"] == round(totals["gpusStranded"] / totals["gpus"], 4)
-    assert _stranded(totals).startswith(f"{totals['gpusStranded']:.1f} GPUs stranded (")
+    assert _stranded(totals).startswith(f", {totals['gpusStranded']:.1f} stranded (")
 
 
 def test_what_if_tells_it_as_the_plan_leaves_it(kerf: Kerf) -> None:
