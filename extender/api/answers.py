@@ -67,7 +67,9 @@ class ClusterTotals(msgspec.Struct, rename=_key):
     units: int
     units_free: int
     fragments: int
+    gpus_stranded: float | None
     unhealthy: int
+    stranded_part: float | None
     nodes_set_aside: int
     nodes_failing: int
     load: float | None
@@ -87,6 +89,7 @@ class ClusterNode(msgspec.Struct, rename=_key):
     units: int
     units_free: int
     fragments: int
+    gpus_stranded: float | None
     unhealthy: int
     memory_mib: int
     memory_free_mib: int
@@ -235,6 +238,8 @@ class WhatIfResult(msgspec.Struct, rename=_key):
     gpus: int
     fragments: float
     fragments_before: float
+    stranded: float | None
+    stranded_before: float | None
     assignments: list[dict[str, Any]]
     unassigned: list[Any]
     reasons: dict[str, Any]

@@ -69,7 +69,11 @@ def _install_page(app: FastAPI, service: Service, parts: Parts) -> Streams:
     view = PageView(base.ledger, parts.placer, parts.rejections, rules, panels, base.clock, service.overviews.devices)
     streams = Streams(view, lambda: service.draining)
     install_page(app, streams)
-    service.metrics.add(lambda: usage_metrics(service.placer.snapshot(), service.status(), streams.num_open))
+    service.metrics.add(
+        lambda: usage_metrics(
+            service.placer.snapshot(), service.status(), streams.num_open, service.overviews.stranding()
+        )
+    )
     return streams
 
 

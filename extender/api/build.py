@@ -13,7 +13,7 @@ from extender.api.service import Service
 from extender.api.verbs import Verbs
 from extender.core.policies.policy import Policy
 from extender.dra.pod_claims import NO_CLAIMS, PodClaims
-from extender.explain.build import build_applying, build_room, build_what_if
+from extender.explain.build import build_applying, build_room, build_what_if, stranding_in
 from extender.explain.defrag.answers import RoomAnswers
 from extender.explain.defrag_policy.build import build_policy
 from extender.explain.defrag_policy.policy import MovePolicy
@@ -163,10 +163,11 @@ def build_parts(
     pipelines, recorder = build_pipelines(settings, base), recorder_of(settings, base)
     traces, keeper = Traces(settings.traces), keeper_of(settings, transport)
     label, set_aside = scheduling.build_label(settings, base), scheduling.build_keeper(settings, base)
-    missing = missing_nodes_of(settings, base, what_if := build_what_if(settings, base, placer, queue), unbound)
+    usage, counting = usage_of(settings, base, rank.mix.counts)
+    what_if = build_what_if(settings, base, placer, queue, usage)
+    missing = missing_nodes_of(settings, base, what_if, unbound)
     room = build_room(settings, base, what_if, queue, mover)
     policy = build_policy(settings, base, room, queue, mover, unbound)
-    usage, counting = usage_of(settings, base, rank.mix.counts)
     wanted: tuple[Part | None, ...] = (
         *(traces, keeper, base.events, base.leadership, label, waker, binder.settler),
         *(corrections, queue, mover, watch, pipelines, telemetry.observer if telemetry else None),
@@ -244,7 +245,9 @@ def build_service(settings: Settings, parts: Parts) -> Service:
         pending=PendingPods(waitlist, placer, placer.snapshot),
         workloads=workloads,
         overviews=Overviews(
-            ledger, clock, lambda: parts.waker.num_waiting, waitlist.num_pods, rules, devices, placer.policy_of, aside
+            *(ledger, clock, lambda: parts.waker.num_waiting, waitlist.num_pods, rules, devices, placer.policy_of),
+            stranding=stranding_in(parts.usage),
+            keeper=aside,
         ),
         pods=PodAnswers(placer, fixes, undecided, waitlist, costs, workloads.of_pod),
         rank=parts.rank,

@@ -52,8 +52,16 @@ ASKED: Final[dict[str, Any]] = {
 
 _NODE: Final = {
     **{"node": "a100-0", "unit": "WHOLE", "models": ["a100-sxm4-80gb"], "gpus": 8, "gpusBooked": 4.0, "units": 8},
-    **{"unitsFree": 4, "fragments": 4, "unhealthy": 0, "memoryMiB": 655360, "memoryFreeMiB": 327680, "load": 0.3626},
-    **{"pods": 3, "reservations": 0, "gpusReserved": 0.0, "devices": None, "setAside": None},
+    **{"unitsFree": 4, "fragments": 4, "gpusStranded": 0.7, "unhealthy": 0, "memoryMiB": 655360},
+    **{
+        "memoryFreeMiB": 327680,
+        "load": 0.3626,
+        "pods": 3,
+        "reservations": 0,
+        "gpusReserved": 0.0,
+        "devices": None,
+        "setAside": None,
+    },
 }
 _HOURS: Final = {"bookedGpuHours": 80.0, "usedGpuHours": 60.0, "idleGpuHours": 12.5, "measuredGpuHours": 78.0}
 
@@ -81,7 +89,7 @@ _EXPLANATION: Final = {
     **{"request": "8 GPUs", "required": {"count": 8, "unit": "GPU"}, "verdict": "rejected", "node": None, "gpus": []},
     **{"reasons": {"needs 8 GPUs, best here: 4 free": 1}, "lacks": None, "nodes": [], "offered": True, "queue": None},
     "now": {"nodesThatFit": 0, "bestNode": None, "held": None, "changed": [], "numChanged": 0, "gone": []},
-    "wouldFit": [{"change": "count", "text": "4 GPUs fewer (4 instead of 8)", "nodes": ["a100-0"], "numNodes": 1}],
+    "wouldFit": [{"change": "count", "text": "4 GPUs instead of 8", "nodes": ["a100-0"], "numNodes": 1}],
     "sentence": "needs 8 GPUs; a100-0 has 4 free, research/job-1 and research/job-2 hold 4",
     "remedies": [
         {"kind": "wait", "text": "wait for research/job-1 and research/job-2 on a100-0 to end", "command": None}
@@ -126,7 +134,8 @@ OF_READS: Final[dict[str, Any]] = {
         "version": 261,
         "totals": {
             **{"nodes": 38, "gpuNodes": 34, "gpus": 176, "gpusBooked": 84.0, "units": 188, "unitsFree": 104},
-            **{"fragments": 48, "unhealthy": 0, "nodesSetAside": 0, "nodesFailing": 0, "load": 0.27},
+            **{"fragments": 48, "gpusStranded": 5.0, "strandedPart": 0.0284, "unhealthy": 0, "load": 0.27},
+            **{"nodesSetAside": 0, "nodesFailing": 0},
             **{"reservations": 0, "gpusReserved": 0.0, "bindings": 0, "waitingPods": 1, "pendingPods": 4},
         },
         "items": [_NODE],
@@ -167,7 +176,8 @@ ANSWERED: Final[dict[str, Any]] = {
     "/gate": _ALLOWED,
     "/what-if": {
         **{"planner": "greedy", "version": 261, "pods": 2, "placed": 1, "gpus": 2, "fragments": 0.2, "moved": []},
-        **{"fragmentsBefore": 0.25, "nodes": [], "gained": [], "unreadable": 0, "skipped": [], "notChecked": {}},
+        **{"fragmentsBefore": 0.25, "stranded": 0.0312, "strandedBefore": 0.0284, "nodes": [], "gained": []},
+        **{"unreadable": 0, "skipped": [], "notChecked": {}},
         "reasons": {"needs 2 GPUs, best node: 1 free": 1},
         "unassigned": [{"pod": "research/train-1", "reason": "needs 2 GPUs, best node: 1 free"}],
         "assignments": [{"pod": "research/train-0", "node": "a100-0", "gpus": [0, 1]}],

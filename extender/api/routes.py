@@ -175,7 +175,7 @@ def _install_lists(app: FastAPI, service: Service) -> None:
         limit: Annotated[int, Query(ge=1, le=1000, description="Most pods on the page.")] = 100,
         namespace: Annotated[str, Query(max_length=63, description="Of the pods; empty: all.")] = "",
     ) -> Response:
-        """Every pod that asks for GPUs and has no node, by whose turn it is: who keeps it waiting, and why."""
+        """Every pod that asks for GPUs and has no node, in scheduling order: who keeps it waiting, and why."""
         page = service.pending.page(limit, namespace)
         nearest = await asyncio.to_thread(pending.nearest_nodes, page)
         told = pending.told(page, nearest, service.fixes)

@@ -23,7 +23,7 @@ from extender.cli.client.kerf import (
     show,
 )
 from extender.cli.client.tables import age
-from extender.core.texts import printable
+from extender.core.texts import decimals_of, figure, printable
 
 _NOT_FOUND = 404
 _USAGE = (400, 422)
@@ -34,13 +34,16 @@ _NOT_OFFERED = (
 _WAITS = "it waits in Kerf's queue: {}. Of all nodes now:"
 _MAX_NODES = 15
 _MAX_COMPARED = 3
+_LEAST_DECIMALS = 2
 
 
 @asks_kerf
 def explain(
     kerf: Kerf,
     pod: Annotated[str, typer.Argument(help="NAMESPACE/NAME, or NAME with -n.", metavar="POD")],
-    namespace: Annotated[str | None, typer.Option("--namespace", "-n", help="Of the pod; default: default.")] = None,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", help="Namespace of the pod; default: default.")
+    ] = None,
     policy: Annotated[str, typer.Option("--policy", help="Another policy, to compare with.", metavar="NAME")] = "",
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -138,16 +141,19 @@ def _print_score(answer: Any, console: Console) -> None:
 
 
 def _scores(terms: Any, nodes: list[Any]) -> Table:
-    """A line for each part of the score, a column for each of the best nodes."""
+    """A line for each part of the score that is not nothing, a column for each of the best nodes."""
     best = sorted(nodes, key=lambda node: node["rank"])[:_MAX_COMPARED]
     table = Table(box=None, pad_edge=False)
     table.add_column("PART", no_wrap=True)
     for node in best:
         table.add_column(escape(node["node"]), justify="right", overflow="fold")
     table.add_column("OF", overflow="fold")
+    decimals = decimals_of([node["score"] for node in best], _LEAST_DECIMALS)
     for name, meaning in terms.items():
-        table.add_row(name, *(f"{node['scoreTerms'][name]:.4g}" for node in best), escape(meaning))
-    table.add_row("score", *(f"{node['score']:.4g}" for node in best), "")
+        adds = [figure(node["scoreTerms"][name], decimals) for node in best]
+        if set(adds) != {"0"}:  # what would be nothing here decides nothing either
+            table.add_row(name, *adds, escape(meaning))
+    table.add_row("score", *(figure(node["score"], decimals) for node in best), "")
     return table
 
 
@@ -163,7 +169,7 @@ def _candidates(nodes: list[Any]) -> Table:
         table.add_row(
             escape(node["node"]),
             str(node.get("rank") or "-"),
-            "-" if score is None else f"{score:.4g}",
+            "-" if score is None else figure(score, _LEAST_DECIMALS),
             f"{sum(gpu.get('idle', gpu['free']) for gpu in gpus)}/{len(gpus)}",
             escape(node.get("lacks") or _gpus(gpus) or node["text"]),
         )

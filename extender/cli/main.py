@@ -22,7 +22,7 @@ COMMANDS: Final = {
     "workloads": "Every pod that has GPUs or asks for some: running, pending or gated; idle ones first.",
     "usage": "GPU-hours booked, used and idle, by namespace, owner or GPU model; pods that are idle now.",
     "what-if": "Where pods would go in the cluster as it is, and which would stay pending. Changes nothing.",
-    "defrag": "Which pods to move so that others fit, or nodes be free; --apply moves them.",
+    "defrag": "Plan the moves that make room for pods or free nodes; --apply moves them.",
     "drain": "Which pods have to move, and where, so that nodes be empty; --apply moves them.",
     "plan": "Plan pods jointly; --apply carries out the plan.",
     "pipeline": "Pipelines of Jobs: see docs/guides/pipelines.md.",

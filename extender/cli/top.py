@@ -1,4 +1,4 @@
-"""`kerf top`: nodes, GPUs, what is booked and used, fragments, reservations and waiting pods, live."""
+"""`kerf top`: nodes, GPUs, what is booked, used and stranded, reservations and waiting pods, live."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ from extender.core.texts import printable
 
 _PAGE = 500
 _HEADINGS: Final = {
-    **{"NODE": "NODE", "MODEL": "MODEL", "GPUS": "GPUS", "BOOKED": "BOOK", "FREE": "FREE", "FRAGMENT": "FRAG"},
+    **{"NODE": "NODE", "MODEL": "MODEL", "GPUS": "GPUS", "BOOKED": "BOOK", "FREE": "FREE", "STRANDED": "STRAND"},
     **{"MEMORY": "MEM", "LOAD": "LOAD", "PODS": "PODS", "RESERVED": "RES"},
 }
 """Of the columns, and what they are where the terminal is narrow."""
@@ -98,8 +98,8 @@ def _picture(told: Any, width: int, most: int | None = None) -> Group:
     load = "" if totals["load"] is None else f", load {100 * totals['load']:.0f} %"
     head = Text(
         f"{totals['nodes']} nodes, {totals['gpuNodes']} with GPUs; "
-        f"{totals['gpusBooked']:g} of {totals['gpus']} GPUs booked{_reserved(totals)}{load}\n"
-        f"{totals['fragments']} units in fragments, {totals['unhealthy']} GPUs unhealthy{_aside(totals)}; "
+        f"{totals['gpusBooked']:g} of {totals['gpus']} GPUs booked{_reserved(totals)}{_stranded(totals)}{load}\n"
+        f"{totals['unhealthy']} GPUs unhealthy{_aside(totals)}; "
         f"reservations: {totals['reservations']}, bindings under way: {totals['bindings']}\n"
         f"pods without a node: {totals['pendingPods']}, of which Kerf rejected {totals['waitingPods']}"
     )
@@ -118,7 +118,7 @@ def _node_table(items: Sequence[Any], width: int) -> Table:
     longest = _longest(lines, headings)
     if sum(longest) + gap * len(headings) + rest > width:
         headings, gap = list(_HEADINGS.values()), 1
-        lines = [[cell.replace(" units)", ")") for cell in line] for line in lines]
+        lines = [[cell.replace(" slices)", ")") for cell in line] for line in lines]
         longest = _longest(lines, headings)
     left = width - sum(longest[2:]) - gap * len(headings) - rest
     for_model = longest[1] if longest[0] + longest[1] <= left else max(min(longest[1], left // 3), _MIN_NAME)
@@ -145,6 +145,15 @@ def _reserved(told: Any) -> str:
     return f", {told['gpusReserved']:g} reserved" if told.get("gpusReserved") else ""
 
 
+def _stranded(totals: Any) -> str:
+    """Free GPUs that are of no use to expected pods; who does not lead, or a Kerf of before, tells none."""
+    stranded = totals.get("gpusStranded")
+    if stranded is None:
+        return ""
+    part = f" ({100 * totals['strandedPart']:.1f} %)" if totals.get("strandedPart") else ""
+    return f", {stranded:.1f} stranded{part}"
+
+
 def _aside(totals: Any) -> str:
     """How many nodes are set aside, or are to be, where there are any; a Kerf of before tells none."""
     counts = (totals.get("nodesSetAside", 0), "set aside"), (totals.get("nodesFailing", 0), "on which pods fail")
@@ -165,14 +174,14 @@ def _marks(node: Any) -> str:
 
 def _line(node: Any) -> list[str]:
     booked = 1 - node["memoryFreeMiB"] / node["memoryMiB"] if node["memoryMiB"] else None
-    gpus = str(node["gpus"]) if node["units"] == node["gpus"] else f"{node['gpus']} ({node['units']} units)"
+    gpus = str(node["gpus"]) if node["units"] == node["gpus"] else f"{node['gpus']} ({node['units']} slices)"
     return [
         printable(node["node"]),
         printable(", ".join(node["models"])) or "-",
         gpus,
         f"{node['gpusBooked']:g}",
         str(node["unitsFree"]),
-        str(node["fragments"]) if node["fragments"] else "-",
+        f"{node['gpusStranded']:.1f}" if node.get("gpusStranded") else "-",
         "-" if booked is None else f"{100 * booked:.0f} %",
         "-" if node["load"] is None else f"{100 * node['load']:.0f} %",
         str(node["pods"]),

@@ -112,8 +112,9 @@ def _print(answer: Any, console: Console) -> None:
         console.print(
             f"[bold]not checked:[/bold] {escape(what)} ({count} pod{'' if count == 1 else 's'})", soft_wrap=True
         )
-    before, after = (f"{100 * answer[key]:.1f} %" for key in ("fragmentsBefore", "fragments"))
-    console.print(f"in fragments: {before} of all GPU units now, {after} then")
+    if answer.get("stranded") is not None:  # a Kerf of before, or one that does not count GPU-hours, tells none
+        before, after = (f"{100 * answer[key]:.1f} %" for key in ("strandedBefore", "stranded"))
+        console.print(f"stranded: {before} of all GPUs now, {after} then")
 
 
 def _print_objects(answer: Any, console: Console) -> None:

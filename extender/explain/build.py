@@ -1,6 +1,7 @@
 """What answers questions beside the loop, as the settings want it."""
 
 import time
+from collections.abc import Callable
 
 from extender.core.occupancies import ObservedRules, sick
 from extender.explain.defrag.answers import RoomAnswers, queued_in
@@ -20,14 +21,24 @@ from extender.scheduling.placer import Placer
 from extender.settings.telemetry import TelemetrySettings
 from extender.settings.tree import Settings
 from extender.telemetry.service import rules_of
+from extender.usage.report import Usage
+from extender.usage.stranded import Stranding
 
 
-def build_what_if(settings: Settings, base: Foundation, placer: Placer, queue: QueueController | None) -> WhatIfAnswers:
+def stranding_in(usage: Usage | None) -> Callable[[], Stranding | None]:
+    """What tells how much is stranded, where GPU-hours are counted."""
+    return lambda: None if usage is None else usage.meter.stranding
+
+
+def build_what_if(
+    settings: Settings, base: Foundation, placer: Placer, queue: QueueController | None, usage: Usage | None
+) -> WhatIfAnswers:
     """What answers what-if questions."""
     return WhatIfAnswers(
         *(base.transport, base.ledger, base.mirror, base.clock, settings.decisions.policy, placer.policies_apart),
         turns=Turns(settings.access.what_if_s),
         waiting=lambda: waiting_in(queue.backlog if queue else None),
+        stranding=stranding_in(usage),
     )
 
 

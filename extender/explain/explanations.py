@@ -2,6 +2,7 @@
 
 import logging
 from collections import Counter, OrderedDict
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Final
@@ -19,6 +20,8 @@ from extender.core.fit.reasons import RESOLVABLE, Reason, resolvable, sentence
 from extender.core.occupancies import ObservedRules, counting_observed
 from extender.core.resources.requests import GpuRequest
 from extender.explain.gpu_details import gpus_of
+from extender.explain.sentences.features import FEATURE_WORDS
+from extender.explain.sentences.nearest import in_short
 from extender.explain.sentences.placed import Scores, scores_of, why_there
 from extender.scheduling.placer import Placement, PodIdentity
 
@@ -69,7 +72,7 @@ def explain(placement: Placement, rules: ObservedRules, counted: ObservedRules |
     nodes = _candidates(placement, rules, counted, scores)
     ranking = None  # what the score of the winner is made of, where the policy can say
     if decision.terms is not None and decision.best is not None:
-        ranking = dict(decision.terms(placement.cluster, decision.request, decision.best))
+        ranking = _with_meanings(decision.terms(placement.cluster, decision.request, decision.best))
     return {
         "pod": placement.pod.key,
         "uid": placement.pod.uid,
@@ -89,6 +92,12 @@ def explain(placement: Placement, rules: ObservedRules, counted: ObservedRules |
         "scoreTerms": scores.meanings(),
         "nodes": nodes,
     }
+
+
+def _with_meanings(told: Mapping[str, Any]) -> dict[str, Any]:
+    """What moved the learned score, with the features in words."""
+    features = [one | {"meaning": FEATURE_WORDS.get(one["feature"], "")} for one in told.get("features", ())]
+    return {**told, "features": features} if features else dict(told)
 
 
 def offered_rows(placement: Placement) -> tuple[Rows, Evaluation]:
@@ -177,15 +186,24 @@ def _unknown(placement: Placement) -> str:
     return sentence(Reason.UNKNOWN_NODE, placement.decision.request, 0)
 
 
+def _in_short(placement: Placement) -> str:
+    """Why a pod fits on none of its candidates, in one sentence."""
+    decision = placement.decision
+    if not len(decision.rows) and not placement.unknown:
+        return "it was offered no node"
+    rules = None if decision.by is None else decision.by.rules
+    return in_short(placement.cluster, decision.request, rules, decision.rows, decision.evaluation)
+
+
 class RejectionLog:
     """The log of pods that fit nowhere: one line for a pod and its reasons, not one for every retry."""
 
     def __init__(self) -> None:
-        self._last: OrderedDict[str, str] = OrderedDict()
+        self._last: OrderedDict[str, tuple[str, str]] = OrderedDict()  # reasons as logged, and in short
 
     def last(self, pod: PodIdentity) -> str:
-        """The reasons logged last of a pod, "" when none are remembered."""
-        return self._last.get(pod.uid or pod.key, "")
+        """Why a pod fitted nowhere when that was logged last, in one sentence; "" when it is not remembered."""
+        return self._last.get(pod.uid or pod.key, ("", ""))[1]
 
     def record(self, placement: Placement) -> None:
         """Log why a pod fits on none of its candidates, unless that was logged last time already."""
@@ -197,9 +215,9 @@ class RejectionLog:
             counts[unknown] += len(placement.unknown)
         text = "; ".join(f"{count} x {reason}" for reason, count in counts.most_common()) or "no candidates"
         key = placement.pod.uid or placement.pod.key
-        if self._last.get(key) == text:
+        if self._last.get(key, ("", ""))[0] == text:
             return
-        self._last[key] = text
+        self._last[key] = text, _in_short(placement)
         self._last.move_to_end(key)
         if len(self._last) > _MAX_REMEMBERED:
             self._last.popitem(last=False)

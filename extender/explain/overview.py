@@ -18,6 +18,7 @@ from extender.explain.node_devices import DeviceViews
 from extender.ledger.ledger import ClaimState, Ledger
 from extender.planning.plan_state import free_units, units
 from extender.scheduling.setting_aside.keeper import Keeper
+from extender.usage.stranded import Stranding
 
 
 @dataclass(frozen=True)
@@ -34,13 +35,15 @@ class Overviews:
     devices: DeviceViews
     policy_of: Callable[[PodRequest], Policy]
     """That of a request, the deployment's where it names none."""
+    stranding: Callable[[], Stranding | None] = lambda: None
+    """What tells how much is stranded; None where this process does not count."""
     keeper: Keeper | None = None
     """Of the nodes on which pods fail, where these are looked at."""
 
     def page(self, limit: int, after: str, *, gpus_only: bool) -> dict[str, Any]:
         """Totals of the whole cluster, and up to `limit` nodes in the order of their names, those past `after`."""
         cluster = self.ledger.snapshot(self.clock())
-        figures = Figures(cluster)
+        figures = self._figures(cluster)
         has_gpus = (cluster.unit != GpuUnit.NONE).tolist()
         names = sorted(name for name, row in cluster.row_of.items() if has_gpus[row] or not gpus_only)
         first = bisect_right(names, after) if after else 0
@@ -62,14 +65,17 @@ class Overviews:
         counted, by_gpu = self.policy_of(PodRequest()).rules, self.devices.by_gpu(name)
         (details,) = gpus_of(cluster, np.array([row]), self.rules, counted)
         details = [gpu | by_gpu.get(gpu["index"], {}) for gpu in details]
-        return self._item(Figures(cluster), name, row) | {
+        return self._item(self._figures(cluster), name, row) | {
             "gpuDetails": details,
             "deviceUses": self.devices.uses(name),
         }
 
     def totals(self, cluster: Cluster) -> dict[str, Any]:
         """Totals of the whole cluster."""
-        return self._totals(Figures(cluster))
+        return self._totals(self._figures(cluster))
+
+    def _figures(self, cluster: Cluster) -> "Figures":
+        return Figures(cluster, self.stranding())
 
     def _totals(self, figures: "Figures") -> dict[str, Any]:
         return {
@@ -106,8 +112,11 @@ def _apart(sums: dict[str, Any], num_reserved: float) -> dict[str, Any]:
 class Figures:
     """Sums over the GPUs of each node, made once for a page or a scrape."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, stranding: Stranding | None = None) -> None:
+        """Without `stranding` it is not told how much is stranded."""
         self._cluster = cluster
+        self._stranding = stranding
+        self._stranded = None if stranding is None else stranding.milli(cluster)  # (N,)
         self._installed = cluster.gpu_model >= 0  # (N, G)
         per_gpu = cluster.units_per_gpu
         self._units, self._free = units(cluster), free_units(cluster)  # (N,)
@@ -126,6 +135,7 @@ class Figures:
             "nodes": len(self._cluster.row_of),
             "gpuNodes": int((self._cluster.unit != GpuUnit.NONE).sum()),
             **self._sums(slice(None)),
+            "strandedPart": self._stranded_part(),
             "nodesSetAside": int((self._cluster.set_aside > 0).sum()),
             "load": self._load(np.flatnonzero(self._installed.any(axis=1))),
         }
@@ -152,8 +162,14 @@ class Figures:
             "units": int(self._units[rows].sum()),
             "unitsFree": int(self._free[rows].sum()),
             "fragments": int(self._cut[rows].sum()),
+            "gpusStranded": None if self._stranded is None else int(self._stranded[rows].sum()) / WHOLE_MILLI,
             "unhealthy": gpus - int(self._healthy[rows].sum()),
         }
+
+    def _stranded_part(self) -> float | None:
+        if self._stranding is None or self._stranded is None:
+            return None
+        return self._stranding.part(self._cluster, self._stranded)
 
     def _load(self, rows: Rows) -> float | None:
         """Mean load of the GPUs of some nodes that tell one, None where none does."""

@@ -123,7 +123,7 @@ def _compared(placement: Placement, policy: Policy, remembered: PodRequest | Non
     request, (rows, _) = placement.decision.request, offered_rows(placement)
     asked = policy.asked(replace(remembered or PodRequest(), gpus=request)) or request
     evaluation, breakdown = broken_down(placement.cluster, asked, policy, rows)
-    scores = Scores(placement.cluster, asked, rows, evaluation, breakdown, policy.terms)
+    scores = Scores(placement.cluster, asked, rows, evaluation, breakdown, policy)
     order = list(ranked(placement.cluster, rows, evaluation))
     ranks, names = {row: rank for rank, row in enumerate(order, 1)}, placement.cluster.node_names
     numbers = zip(rows.tolist(), evaluation.score.tolist(), scores.of_rows(), strict=True)

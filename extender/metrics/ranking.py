@@ -68,6 +68,6 @@ def rank_metrics(rank: LearnedRank, shadow: Shadow | None, evidence: Evidence | 
         verdicts = {"same": counts.same, "other": counts.other, "left_out": counts.left_out}
         told = "Decisions compared with the model's, by verdict."
         yield by_label(CounterMetricFamily, "kerf_shadow_decisions", told, "verdict", verdicts)
-        gain = "Value in GPUs that the model expects its own choices to have kept, compared with those made."
+        gain = "Learned score, which has no unit, that its own choices would have gained beyond those made."
         yield counter("kerf_shadow_gain_gpus", gain, counts.gain_gpus)
         yield counter("kerf_shadow_seconds", "Time spent on the model's decisions, in seconds.", counts.seconds)

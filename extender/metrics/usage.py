@@ -10,24 +10,32 @@ from extender.core.clusters import Cluster
 from extender.core.observations import Gauge
 from extender.explain.overview import Figures
 from extender.metrics.registry import by_label, gauge
+from extender.usage.stranded import Stranding
 
 _UNKNOWN_MODEL: Final = "unknown"
 
 
-def usage_metrics(cluster: Cluster, status: Mapping[str, Any], num_live_views: int) -> Iterator[Metric]:
-    """Gauges of the cluster's GPUs, and of who ranks them."""
+def usage_metrics(
+    cluster: Cluster, status: Mapping[str, Any], num_live_views: int, stranding: Stranding | None = None
+) -> Iterator[Metric]:
+    """Gauges of the cluster's GPUs, and of who ranks them; of what is stranded only where this process counts it."""
     info = {name: str(status[name]) for name in ("version", "mode", "policy")}
     yield InfoMetricFamily("kerf", "Version, mode and default policy.", info)
     yield gauge("kerf_live_views", "Open pages.", num_live_views)
-    figures = Figures(cluster)
+    figures = Figures(cluster, stranding)
     totals = figures.totals()
     gpus, free, cut = totals["gpus"], totals["unitsFree"], totals["fragments"]
     yield gauge("kerf_gpus_booked", "GPUs booked or reserved; half of a GPU counts as 0.5.", totals["gpusBooked"])
     ratio = totals["gpusBooked"] / gpus if gpus else 0.0
     yield gauge("kerf_gpu_allocation_ratio", "Booked fraction of the GPUs.", ratio)
-    yield gauge("kerf_gpu_units_cut", "Free units on partly used nodes.", cut)
+    stranded = GaugeMetricFamily("kerf_gpus_stranded", "Free GPUs that the next pod is expected not to be able to use.")
+    if totals["gpusStranded"] is not None:
+        stranded.add_metric([], totals["gpusStranded"])
+    yield stranded
+    yield gauge("kerf_gpu_units_cut", "GPUs, or time slices, that are free on nodes of which others are in use.", cut)
     ratio = cut / free if free else 0.0
-    yield gauge("kerf_gpu_fragmentation_ratio", "Fraction of the free units on partly used nodes.", ratio)
+    told = "Those as a fraction of all that are free; kerf_gpus_stranded says what of the free GPUs is of no use."
+    yield gauge("kerf_gpu_fragmentation_ratio", told, ratio)
     yield gauge("kerf_gpus_unhealthy", "GPUs never given out because they are unhealthy.", totals["unhealthy"])
     yield from _of_models(cluster, figures)
     yield from _used(cluster)

@@ -24,7 +24,8 @@ from extender.usage.accounts import Accounts, Rate
 from extender.usage.holders import Closed, Holders
 from extender.usage.idle import IdleTimes
 from extender.usage.lines import Key
-from extender.usage.rates import SICK, Occupants, Rates, unusable_of
+from extender.usage.rates import CAPACITY, FREE, SICK, STRANDED, Occupants, Rates
+from extender.usage.stranded import Stranding, unusable_of
 from extender.usage.timeline import Timeline
 
 _MINUTES_AT_ONCE: Final = 50
@@ -69,11 +70,13 @@ class Meter(Background):
         """Unix time from which on something was counted, None before."""
         self.rates: Rates | None = None
         """As they were last; None before, and where others lead."""
+        self.stranding: Stranding | None = None
+        """What tells how much is stranded; None as of `rates`."""
         self.tenure = ""
         """In which it counted last, as of `Led`."""
         self._began = float("inf")
         self._forgot_at = float("-inf")
-        self._tables: tuple[float, tuple[int, int], FragmentTables] | None = None
+        self._tables: tuple[float, tuple[int, int], Mix, FragmentTables] | None = None
         self._group_of: npt.NDArray[np.intp] = np.zeros(0, np.intp)
         """(U,) by number."""
         self._lines_of_groups: list[tuple[int, int]] = []
@@ -122,7 +125,7 @@ class Meter(Background):
             await self._count(int(min(now, max(led.until, 0.0)) * _S))
         if self._sight.standby():
             self.idle.forget()
-            self.rates = self._rate = None
+            self.rates = self._rate = self.stranding = None
             return
         if self._sight.fault():
             return  # what was known last goes on to count
@@ -136,7 +139,7 @@ class Meter(Background):
                 self.since = self._sight.wall_clock() - (now - since)
         await self.occupants.catch_up()
         cluster = self._sight.ledger.snapshot(now)
-        rate = self._rate_in(cluster, await self._current_tables(cluster, now), now)
+        rate = self._rate_in(cluster, *await self._expected(cluster, now), now)
         self.accounts.rate(int(now * _S), rate)
         self.accounts.tend(int(now * _S), rate)
         if now - self._forgot_at > _FORGET_EVERY_S:
@@ -156,15 +159,15 @@ class Meter(Background):
         """Write down in the timeline what was counted up to now."""
         self.timeline.cut(self.accounts.until_ms, self.accounts.sums())
 
-    async def _current_tables(self, cluster: Cluster, now: float) -> FragmentTables:
-        """Of the pods that are expected; worked out aside, now and then."""
+    async def _expected(self, cluster: Cluster, now: float) -> tuple[Mix, FragmentTables]:
+        """The pods that are expected; worked out aside, now and then."""
         shape = len(cluster.models), cluster.gpu_model.shape[1]
         if self._tables is None or self._tables[1] != shape or now - self._tables[0] > _MIX_EVERY_S:
             mix = self._sight.mix(cluster)
-            self._tables = now, shape, await asyncio.to_thread(tables_of, mix, *shape)
-        return self._tables[2]
+            self._tables = now, shape, mix, await asyncio.to_thread(tables_of, mix, *shape)
+        return self._tables[2], self._tables[3]
 
-    def _rate_in(self, cluster: Cluster, tables: FragmentTables, now: float) -> Rate:
+    def _rate_in(self, cluster: Cluster, mix: Mix, tables: FragmentTables, now: float) -> Rate:
         """The rates now; the same object where nothing has changed."""
         seen = cluster.version, self.occupants.version, id(tables)
         if self._rate is not None and seen == self._seen:
@@ -175,6 +178,8 @@ class Meter(Background):
         self.rates = rates = self.occupants.rates(
             cluster, self.wanted.idle_below_frac, unusable_of(cluster, tables), self._group_of[:width], num_groups
         )
+        left = rates.of_nodes[FREE] + rates.of_nodes[STRANDED]
+        self.stranding = Stranding.of(cluster, mix, tables, rates.of_nodes[CAPACITY], left)
         self.idle.note(rates, fresh, now)
         # Of all holders: who has nothing for a while, as its node is gone, comes back to the line that it had.
         live = np.flatnonzero(np.bincount(self._group_of[:width][self.holders.given()], minlength=num_groups))

@@ -10,17 +10,16 @@ from typing import Final, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from extender.core.clusters import WHOLE_MILLI, Cluster, Floats, Longs, Mask, Rows, num_true, totals
-from extender.core.fragmentation.arrays import MAX_MODELS
-from extender.core.fragmentation.fragment_tables import FragmentTables, unusable_milli
+from extender.core.clusters import WHOLE_MILLI, Cluster, Floats, Longs, Mask, Rows
 from extender.core.observations import Gauge
 from extender.core.resources.gpu_models import describe_model
 from extender.core.resources.mig import read_cutting
-from extender.core.resources.nodes import PRODUCT_LABEL, SLICES, GpuUnit, NodeOffer
+from extender.core.resources.nodes import PRODUCT_LABEL, NodeOffer
 from extender.kube.background import give_way
 from extender.ledger.ledger import Ledger
 from extender.usage.holders import Closed, Holders
 from extender.usage.shares import NO_SHARES, UNKNOWN_GPU, NodeShares, shares_of
+from extender.usage.stranded import stranded_of
 
 BOOKED, USED, MEASURED, IDLE = range(4)
 NUM_OF_HOLDERS: Final = 4
@@ -32,7 +31,6 @@ UNKNOWN_MODEL: Final = "unknown"
 _NOBODY: Final = -1
 _NODES_AT_ONCE: Final = 50
 IntegerT = TypeVar("IntegerT", bound=np.integer)
-_SLICED: Final[Mask] = np.isin(np.arange(len(GpuUnit)), SLICES)
 
 
 class Rates(NamedTuple):
@@ -191,7 +189,7 @@ class Occupants:
         num_busy = np.bincount(entries.holder[~idle], minlength=len(entries.of_holders))
         capacity, sick = self.capacity[:num_rows], self.sick[:num_rows]
         left = capacity - entries.of_nodes - sick
-        stranded = np.minimum(np.maximum(unusable[:num_rows], 0), left)
+        stranded = stranded_of(unusable, left)
         return Rates(
             np.stack(of_groups).astype(np.int64),
             np.stack([capacity, left - stranded, stranded, sick]),
@@ -244,23 +242,6 @@ def _loads(cluster: Cluster, entries: _Entries) -> Floats:
         mean = np.where(nameless.any(axis=1), load_of_rest * WHOLE_MILLI / np.maximum(milli_of_rest, 1), np.nan)
         found[others] = np.minimum(mean, 1)[entries.row[others]]
     return found
-
-
-def unusable_of(cluster: Cluster, tables: FragmentTables) -> Longs:
-    """(N,) idle GPU milli that the next pod which asks for GPUs is expected not to be able to use (FGD's measure).
-
-    GPUs of unknown holders are none; nodes that give time slices have no fragments.
-    """
-    free = cluster.gpu_free_milli.astype(np.int64)
-    if len(rows := np.flatnonzero(cluster.untracked_units)):
-        idle = cluster.gpu_idle[rows]
-        taken = idle & (np.cumsum(idle, axis=1) <= cluster.untracked_units[rows, None])
-        free[rows] = np.where(taken, 0, free[rows])
-    model = cluster.gpu_model.max(axis=1, initial=-1).astype(np.int64)
-    model = np.where(model < min(len(tables.single) - 1, MAX_MODELS), model, -1)
-    found = unusable_milli(cluster.cpu_free_milli, free, model, tables)
-    found[_SLICED[cluster.unit] | (num_true(cluster.gpu_model >= 0) == 0)] = 0
-    return np.minimum(np.floor(found), totals(free)).astype(np.int64)
 
 
 def _padded(array: npt.NDArray[IntegerT], shape: tuple[int, int], fill: int) -> npt.NDArray[IntegerT]:

@@ -266,8 +266,8 @@ FREES_UP, STAYS = "FailedNodes", "FailedAndUnresolvableNodes"
             {TOTAL: "100Gi"},
             "a100-0",
             FREES_UP,
-            "needs GPUs with 100 GiB in total, pods here have theirs by nvidia.com/gpu, "
-            "and the device plugin would give them the same GPUs",
+            "needs GPUs with 100 GiB in total; this node serves nvidia.com/gpu pods, "
+            "and the device plugin could hand out the same GPUs",
             id="beside pods that the plugin serves",
         ),
         pytest.param(

@@ -58,7 +58,7 @@ def test_explain_by_another_policy(server: Server) -> None:
     result = kerf(server, "explain", "default/placed", "--policy", "binpack")
     assert result.exit_code == 0, result.output
     assert "By policy binpack: On " in result.output
-    assert "part of its GPUs that is in use already" in " ".join(result.output.split())
+    assert "part of its GPUs that is not free" in " ".join(result.output.split())
     unknown = kerf(server, "explain", "default/placed", "--policy", "nosuch")
     assert unknown.exit_code == USAGE
     assert '"nosuch" is not a policy; use one of tightest, ' in unknown.output
@@ -74,7 +74,7 @@ def test_explain_a_pending_pod(server: Server, arguments: list[str]) -> None:
     assert "What helps\n  - a100-1 has room, but was not offered: its node selector, " in result.output
     assert "  - wait for default/job-" in result.output
     assert "It would fit with" in result.output
-    assert "GPUs fewer (" in result.output
+    assert "GPUs instead of 8: " in result.output
 
 
 def test_explain_lists_first_where_others_are_in_the_way(server: Server) -> None:

@@ -39,7 +39,7 @@ def test_a_table_with_the_reason_and_the_next_command(server: Server, program: s
     result = kerf(server, group=group)
     assert result.exit_code == 0, result.output
     assert "rejected by Kerf" in result.output
-    assert "needs 9 GPUs, best here: 8 installed" in result.output
+    assert "needs 9 GPUs; a100-0 is nearest with 8 installed" in result.output
     assert f"What would help: {program} explain " in result.output
 
 

@@ -14,7 +14,14 @@ def node(name: str, model: str, **changes: Any) -> dict[str, Any]:
     """As `GET /nodes` tells of one."""
     return {
         **{"node": name, "models": [model], "unit": "WHOLE", "gpus": 8, "gpusBooked": 6.375, "units": 8},
-        **{"unitsFree": 1, "fragments": 1, "unhealthy": 0, "memoryMiB": 655360, "memoryFreeMiB": 100000},
+        **{
+            "unitsFree": 1,
+            "fragments": 1,
+            "gpusStranded": 0.84,
+            "unhealthy": 0,
+            "memoryMiB": 655360,
+            "memoryFreeMiB": 100000,
+        },
         **{"load": 1.0, "pods": 112, "reservations": 12, "devices": None, "setAside": None},
     } | changes
 
@@ -23,16 +30,16 @@ NODES = [
     node("ip-10-0-142-211.eu-central-1.compute.internal", "NVIDIA-H100-80GB-HBM3"),
     node("gke-research-gpu-pool-a3-megagpu-8g-5f2b7c1d-x9q4", "NVIDIA-H100-80GB-HBM3", units=56, unit="REPLICA"),
     node("aks-gpunp-30128931-vmss00001a", "NVIDIA-A100-SXM4-80GB", unhealthy=2, setAside="set aside: 3 pods failed"),
-    node("node", "T4", load=None, memoryMiB=0, reservations=0, fragments=0),
+    node("node", "T4", load=None, memoryMiB=0, reservations=0, gpusStranded=0.0),
 ]
 DEVICES = {"owned": True, "free": "3 x gpu, 12 x mig-1g.10gb", "pools": []}
 
 
 def printed(nodes: list[dict[str, Any]], width: int) -> list[str]:
     totals = {
-        **{"nodes": 1200, "gpuNodes": 1200, "gpusBooked": 6212.5, "gpus": 9600, "load": 0.5, "fragments": 311},
+        **{"nodes": 1200, "gpuNodes": 1200, "gpusBooked": 6212.5, "gpus": 9600, "load": 0.5, "gpusStranded": 311.25},
         **{"unhealthy": 12, "reservations": 140, "bindings": 3, "pendingPods": 1234, "waitingPods": 1000},
-        "gpusReserved": 1.5,
+        **{"gpusReserved": 1.5, "strandedPart": 0.0324},
     }
     text = io.StringIO()
     Console(file=text, width=width, highlight=False).print(_picture({"totals": totals, "items": nodes}, width))
@@ -48,8 +55,8 @@ def test_no_number_is_cut(width: int, devices: Any) -> None:
     rows = [line for line in lines if re.search(r" 6\.375 ", line)]
     assert len(rows) == len(NODES)
     for row in rows[:3]:
-        assert re.search(r" 6\.375 +1 +1 +85 % +100 % +112 +12(?:\s|$)", row), row
-    assert re.search(r" 8 \(56( units)?\) ", rows[1])
+        assert re.search(r" 6\.375 +1 +0\.8 +85 % +100 % +112 +12(?:\s|$)", row), row
+    assert re.search(r" 8 \(56( slices)?\) ", rows[1])
     assert not devices or "mig-1g.10gb" in " ".join(lines)
     assert not [row for row in rows if re.search(r"\d…\s*(?:%|$)", row)]
 
@@ -59,7 +66,12 @@ def test_names_keep_their_ends_and_are_whole_where_there_is_room() -> None:
     assert any(line.startswith("ip-10-0") and "internal " in line for line in narrow)
     assert not any(NODES[1]["node"] in line for line in narrow)
     assert all(any(item["node"] in line for line in wide) for item in NODES)
-    assert any("FRAGMENT" in line for line in wide) and any("FRAG " in line for line in narrow)
+    assert any("STRANDED" in line for line in wide) and any("STRAND " in line for line in narrow)
+
+
+def test_what_is_stranded_is_told_as_the_part_of_all_gpus() -> None:
+    words = " ".join(printed(NODES, 160)[0].split())
+    assert "6212.5 of 9600 GPUs booked, 1.5 reserved, 311.2 stranded (3.2 %), load 50 %" in words
 
 
 def test_marks_are_whole_however_narrow_it_is() -> None:

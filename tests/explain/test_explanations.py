@@ -88,7 +88,7 @@ def test_what_would_make_a_pending_pod_fit(kerf: Kerf) -> None:
     assert (room["change"], room["text"]) == ("room", "1 more GPU free on node a100-1")
     assert room["holders"] == [{"pod": "default/holder", "units": 1, "gpus": [3], "state": "BOUND", "shared": False}]
     assert room["who"] == "default/holder holds 1 GPU"
-    assert (fewer["change"], fewer["text"]) == ("count", "1 GPU fewer (7 instead of 8)")
+    assert (fewer["change"], fewer["text"]) == ("count", "7 GPUs instead of 8")
     assert (fewer["nodes"], fewer["numNodes"]) == (["a100-1"], 1)
     gpus = {line["node"]: [gpu["obstacle"] for gpu in line["gpus"]] for line in why["nodes"]}
     assert gpus == {

@@ -36,7 +36,7 @@ def test_each_pod_has_its_place_its_reason_and_what_comes_nearest() -> None:
     assert (refused["pod"], refused["where"], refused["request"]) == ("default/refused", "kerf", "8 GPUs")
     assert refused["nearest"] == "needs 8 GPUs; large has 2 free"
     assert refused["explain"] == "kerf explain default/refused"
-    assert (unasked["where"], unasked["nearest"]) == ("scheduler", "needs 9 GPUs, best here: 8 installed (large)")
+    assert (unasked["where"], unasked["nearest"]) == ("scheduler", "needs 9 GPUs; large is nearest with 8 installed")
     assert unasked["why"] == "0/2 nodes are available: 2 Insufficient nvidia.com/gpu"
 
 

@@ -64,7 +64,7 @@ def test_the_age_of_a_rejected_pod_is_that_since_its_creation_however_often_it_i
         by_hand = made("by-hand", 5, 1800)  # of no API server: Kerf has only what came with the request
         kerf.filter(by_hand, ["n"])
         other = told(kerf)["default/by-hand"]
-    assert item["why"] == "1 x needs 5 GPUs, best here: 4 installed"
+    assert item["why"] == "needs 5 GPUs; n is nearest with 4 installed"
     assert 7200 <= age_s(item) < 7300
     assert 1800 <= age_s(other) < 1900
 

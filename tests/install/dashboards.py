@@ -65,10 +65,10 @@ _ROWS: dict[str, Sequence[Panel]] = {
             "Mean over the GPUs with known load.",
         ),
         _stat(
-            "Free units in fragments",
-            _now("kerf_gpu_fragmentation_ratio"),
+            "GPUs stranded",
+            f"{_now('kerf_gpus_stranded')} / {_now('kerf_gpus')}",
             "percentunit",
-            "Free units on partly used nodes, as a fraction of all free units.",
+            "Free GPUs that the next pod is expected not to be able to use, as a fraction of all GPUs.",
         ),
         _stat("Pods waiting", _now("kerf_pods_waiting"), description="Rejected and not placed since."),
         _stat("Nodes", _now("kerf_nodes")),
@@ -91,8 +91,8 @@ _ROWS: dict[str, Sequence[Panel]] = {
             most=1,
         ),
         Panel(
-            "Free units",
-            {"free": _now("kerf_gpu_units_free"), "in fragments": _now("kerf_gpu_units_cut")},
+            "Free GPUs or time slices",
+            {"free": _now("kerf_gpu_units_free"), "on nodes with others in use": _now("kerf_gpu_units_cut")},
             width=12,
         ),
         Panel(

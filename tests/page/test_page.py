@@ -142,7 +142,7 @@ def test_a_pending_pod_is_explained_by_keyboard(open_page: Opener, server: Serve
     waiting = page.get_by_role("table", name="Pending pods")
     link = waiting.get_by_role("link", name="default/train-9", exact=True)
     row = waiting.get_by_role("row").filter(has=page.get_by_role("link", name="default/train-9", exact=True))
-    expect(row).to_contain_text("needs 9 GPUs, best here: 8 installed (a100-0)")
+    expect(row).to_contain_text("needs 9 GPUs; a100-0 is nearest with 8 installed")
     expect(row).to_contain_text("add a node with 9 GPUs")
     for _ in range(40):
         page.keyboard.press("Tab")
@@ -152,10 +152,8 @@ def test_a_pending_pod_is_explained_by_keyboard(open_page: Opener, server: Serve
     page.keyboard.press("Enter")
     dialog = page.get_by_role("dialog", name="default/train-9")
     expect(dialog).to_contain_text("pending")
-    expect(dialog.locator(".sentence")).to_have_text("needs 9 GPUs, best here: 8 installed (a100-0)")
-    expect(dialog.get_by_role("listitem").first).to_have_text(
-        "change its request: 1 GPU fewer (8 instead of 9); it would fit now on a100-1"
-    )
+    expect(dialog.locator(".sentence")).to_have_text("needs 9 GPUs; a100-0 is nearest with 8 installed")
+    expect(dialog.get_by_role("listitem").first).to_have_text("request 8 GPUs instead of 9: fits on a100-1 now")
     expect(dialog.get_by_role("heading", name="0 of 4 candidates had room")).to_be_hidden()
     dialog.get_by_text("Details", exact=True).click()
     expect(dialog.get_by_role("heading", name="0 of 4 candidates had room")).to_be_visible()
@@ -196,7 +194,7 @@ def test_what_if_of_pods(open_page: Opener) -> None:
     card.get_by_role("button", name="Run").click()
     told = card.locator("#what-if-result")
     expect(told).to_contain_text("3 of 20 pods would be placed")
-    expect(told).to_contain_text(re.compile(r"fragmented GPU units: \d+\.\d % now, \d+\.\d % after"))
+    expect(told).to_contain_text(re.compile(r"stranded GPUs: \d+\.\d % now, \d+\.\d % after"))
     form.get_by_label("With nodes added").fill("a100-0=2")
     card.page.keyboard.press("Enter")
     expect(told).to_contain_text("5 of 20 pods would be placed")

@@ -57,7 +57,7 @@ def test_everything_then_what_changes() -> None:
     assert {row: item["gpus"][0] for row, item in second.nodes.items()} == {1: [100, -1, Mark.RESERVED]}
     asked, waits = second.tick["decisions"]
     assert (asked["number"], asked["pod"], asked["node"], asked["gpus"]) == (1, "default/asking", "n-1", [0])
-    assert (waits["number"], waits["node"], waits["why"]) == (2, None, "2 x needs 9 GPUs, best here: 4 installed")
+    assert (waits["number"], waits["node"], waits["why"]) == (2, None, "needs 9 GPUs; n-0 is nearest with 4 installed")
     (item,) = second.tick["waiting"]["items"]
     assert (item["pod"], item["request"], item["where"]) == ("default/waiting", "9 GPUs", "scheduler")
     assert item["why"] == waits["why"]

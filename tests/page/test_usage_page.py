@@ -58,7 +58,7 @@ def test_what_was_counted_is_drawn_at_once(open_page: Opener) -> None:
     page = open_page()
     card = page.locator("#usage")
     expect(card).to_contain_text(re.compile(r"On average \d[\d.]* of 176 GPUs booked"))
-    expect(card).to_contain_text(re.compile(r"Known since .*, when this Kerf began to count"))
+    expect(card).to_contain_text(re.compile(r"Since .* \(Kerf's start\); set telemetry.url for older data"))
     expect(card.get_by_role("button", name="1 h")).to_have_attribute("aria-pressed", "true")
     assert card.locator(".chart path.free").get_attribute("d")
     expect(card.locator(".count")).to_have_text(re.compile(r"^since [A-Z][a-z]{2} \d{1,2}, \d\d:\d\d$"))  # as below it
@@ -133,7 +133,7 @@ def test_an_address_that_names_nothing_shows_what_none_shows(open_page: Opener, 
 
 def test_it_says_who_tells_and_since_when(open_page: Opener) -> None:
     known = opened(open_page, knownSince=NOW - 3600 * 5)
-    expect(known.locator("#usage")).to_contain_text("when this Kerf began to count; Prometheus knows more")
+    expect(known.locator("#usage")).to_contain_text("(Kerf's start); set telemetry.url for older data")
     asked = opened(open_page, source="prometheus", knownSince=None)
     expect(asked.locator("#usage")).to_contain_text("From Prometheus.")
 

@@ -31,7 +31,7 @@ def install_workloads(app: FastAPI, service: Service) -> None:
         by: Annotated[By, Query(description="What a row is of.")] = "pod",
         sort: Annotated[Sort, Query(description="What comes first.")] = "idle",
         reverse: Annotated[bool, Query(description="The other way round.")] = False,
-        limit: Annotated[int, Query(ge=1, le=1000, description="Most rows.")] = 100,
+        limit: Annotated[int, Query(ge=1, le=1000, description="Maximum rows.")] = 100,
         offset: Annotated[int, Query(ge=0, le=_MAX_OFFSET, description="Rows before the first.")] = 0,
     ) -> Response:
         """Every pod that has GPUs or asks for some: running, pending or gated, with owner, age, GPUs and their use."""

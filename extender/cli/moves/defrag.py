@@ -27,10 +27,10 @@ def defrag(  # noqa: PLR0913, PLR0917 - options of a command
     heal: Annotated[bool, typer.Option("--heal", help="No pods on sick GPUs.")] = False,
     max_moves: Annotated[int | None, typer.Option(min=0, help="Most pods to move.")] = None,
     priority: Annotated[
-        int | None, typer.Option(help="Nobody of a higher one is moved; of pods that wait it is their own.")
+        int | None, typer.Option(help="Don't move pods of higher priority; default: than the pods that wait have.")
     ] = None,
     apply: Annotated[bool, typer.Option("--apply", help="Have the plan that is shown carried out.")] = False,
-    stops: Annotated[bool, typer.Option("--stop", help="Have nobody moved any more.")] = False,
+    stops: Annotated[bool, typer.Option("--stop", help="Stop moving pods.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """The cheapest moves by which pods would fit, or nodes or sick GPUs become free.

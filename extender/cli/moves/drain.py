@@ -13,7 +13,9 @@ def drain(
     kerf: Kerf,
     nodes: Annotated[list[str], typer.Argument(help="Nodes to empty; repeatable.", metavar="NODE...")],
     max_moves: Annotated[int | None, typer.Option(min=0, help="Most pods to move.")] = None,
-    priority: Annotated[int | None, typer.Option(help="Nobody of a higher one is moved; default: anybody.")] = None,
+    priority: Annotated[
+        int | None, typer.Option(help="Don't move pods of higher priority; default: any may move.")
+    ] = None,
     apply: Annotated[bool, typer.Option("--apply", help="Have the plan that is shown carried out.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:

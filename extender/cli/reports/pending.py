@@ -27,7 +27,7 @@ def pending(
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Most pods to list.")] = 100,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Pods that ask for GPUs and have no node, by whose turn it is. Asks a running Kerf.
+    """Pods that ask for GPUs and have no node, in scheduling order. Asks a running Kerf.
 
     Exit status 0 whether pods wait or not, 2 for wrong usage, 1 if Kerf can't be reached or refuses.
     """
@@ -46,7 +46,7 @@ def _print(told: Any, console: Console, namespace: str | None, program: str) -> 
         console.print(Text(f"no pod waits for GPUs{where}"))
         return
     count = f"{'at least ' if told['atLeast'] else ''}{told['total']}"
-    head = Text(f"{count} pod{'s' if told['total'] > 1 else ''} without a node, by whose turn it is")
+    head = Text(f"{count} pod{'s' if told['total'] > 1 else ''} without a node, in scheduling order")
     more = [Text(f"and {told['more']} more (--limit, -n NAMESPACE)")] if told["more"] else []
     hint = Text(f"What would help: {program} explain {told['pods'][0]['pod']}")
     console.print(Group(head, _table(told["pods"]), *more, hint))

@@ -109,7 +109,7 @@ def _picture(told: Mapping[str, Any], by: By) -> Group:
     capacity = totals["capacityGpuHours"]
     head = Text(
         f"GPU-hours from {time_of(told['since'])} to {time_of(told['until'])} ({whose})\n"
-        f"{hours(capacity)} there were: {part(totals['bookedGpuHours'], capacity)} booked, "
+        f"{hours(capacity)} GPU-hours available: {part(totals['bookedGpuHours'], capacity)} booked, "
         f"{part(totals['freeGpuHours'], capacity)} free, {part(totals['strandedGpuHours'], capacity)} stranded, "
         f"{part(totals['sickGpuHours'], capacity)} out of use"
     )

@@ -63,7 +63,9 @@ class State(StrEnum):
 @asks_kerf
 def workloads(  # noqa: PLR0913, PLR0917 - options of a command
     kerf: Kerf,
-    text: Annotated[str, typer.Argument(help="Words that a pod, its owner, node, ... have.", metavar="[TEXT]")] = "",
+    text: Annotated[
+        str, typer.Argument(help="Filter text: words of a pod, its owner, its node, ...", metavar="[TEXT]")
+    ] = "",
     namespace: Annotated[
         str | None, typer.Option("--namespace", "-n", help="Only pods of this namespace; default: all.")
     ] = None,
@@ -74,7 +76,7 @@ def workloads(  # noqa: PLR0913, PLR0917 - options of a command
     by: Annotated[By, typer.Option(help="What a row is of.")] = By.POD,
     sort: Annotated[Sort, typer.Option(help="What comes first: idle pods, most GPUs, least load, ...")] = Sort.IDLE,
     reverse: Annotated[bool, typer.Option("--reverse", "-r", help="The other way round.")] = False,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="Most rows.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum rows.")] = 100,
     output: FormOption = Form.TABLE,
 ) -> None:
     """Every pod that has GPUs or asks for some: how it is, where, since when, and how its GPUs are used. Idle ones come

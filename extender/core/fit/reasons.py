@@ -47,6 +47,7 @@ RESOLVABLE: Final = frozenset(
 """Reasons that go away when other pods do: only these make a node a candidate for preemption."""
 _IS_RESOLVABLE: Final = np.isin(np.arange(len(Reason)), list(RESOLVABLE))
 
+_BEST: Final = "best here: "
 _HERE: Final = {
     Reason.TOO_FEW_INSTALLED: "installed",
     Reason.UNHEALTHY: "healthy",
@@ -105,7 +106,19 @@ def sentence(reason: Reason, request: GpuRequest, available: int) -> str:
         return f"needs {request}, {_OF_DEVICES[reason]}"
     if reason in _NOT_KNOWN:
         return f"needs {request}, {_NOT_KNOWN[reason]}"
-    return f"needs {request}, {_of_number(reason, request, available)}"
+    joint = ";" if reason is Reason.KEPT_APART else ","
+    return f"needs {request}{joint} {_of_number(reason, request, available)}"
+
+
+def nearest_sentence(node: str, reason: Reason, request: GpuRequest, available: int) -> str:
+    """Of all nodes in one: the one that comes nearest, named as it may be shown, and what keeps the request from it:
+    "needs 8 GPUs of model h100; h100-1 is nearest with 6 free". `available` as in `sentence`."""
+    words = sentence(reason, request, available)
+    here = words.removeprefix(f"needs {request}").lstrip(",; ")
+    if here == words:
+        return f"{words} ({node})"
+    nearest = f"needs {request}; {node} is nearest"
+    return f"{nearest} with {here.removeprefix(_BEST)}" if here.startswith(_BEST) else f"{nearest}: {here}"
 
 
 def _of_number(reason: Reason, request: GpuRequest, available: int) -> str:
@@ -116,17 +129,17 @@ def _of_number(reason: Reason, request: GpuRequest, available: int) -> str:
         case Reason.NOT_THIS_KIND | Reason.KEPT_APART:
             return (_apart if reason is Reason.KEPT_APART else _other_kind)(request)
         case Reason.COMPUTE_BUSY:
-            return f"best here: {available} milli of one GPU free"
+            return f"{_BEST}{available} milli of one GPU free"
         case Reason.MEMORY_BUSY:
-            return f"best here: {format_mib(available)} of one GPU free"
+            return f"{_BEST}{format_mib(available)} of one GPU free"
         case Reason.OCCUPIED | Reason.KEPT_FOR_MOVE:
             return _NOT_FOR_ANYBODY[reason]
         case Reason.TOTAL_TOO_SMALL:
-            return f"best here: {format_mib(available)} installed"
+            return f"{_BEST}{format_mib(available)} installed"
         case Reason.TOTAL_BUSY:
-            return f"best here: {format_mib(available)} free"
+            return f"{_BEST}{format_mib(available)} free"
         case _:
-            return f"best here: {available} {_HERE[reason]}"
+            return f"{_BEST}{available} {_HERE[reason]}"
 
 
 def set_aside_words(num_pods: int) -> str:
@@ -141,8 +154,8 @@ def left_out_words(left_out: LeftOut) -> str:
 
 def _apart(request: GpuRequest) -> str:
     if request.unit is AskedUnit.WHOLE:
-        return f"pods here have theirs by {GPU_RESOURCE}, and the device plugin would give them the same GPUs"
-    return "pods here have theirs by annotation alone, and the device plugin would give away the same GPUs"
+        return f"this node serves {GPU_RESOURCE} pods, and the device plugin could hand out the same GPUs"
+    return "pods here have GPUs by annotation alone, and the device plugin could hand out the same GPUs"
 
 
 def _other_kind(request: GpuRequest) -> str:

@@ -6,9 +6,10 @@ found by halving: some dozens of fits in all, each over all R rows, made when so
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from extender.core.clusters import Cluster, Ints, Longs, Rows
 from extender.core.fit.fits import fit, mig_devices, share_mib
@@ -94,7 +95,23 @@ def relaxations(cluster: Cluster, request: GpuRequest, rows: Rows) -> list[Relax
 
 def shortfalls(cluster: Cluster, request: GpuRequest, rows: Rows, most: int = 3) -> list[Shortfall]:
     """The nodes among R rows where the request would fit if others let go of something, those that lack least first."""
-    checked = fit(cluster, request, rows)
+    return lacking(cluster, request, rows, fit(cluster, request, rows), most)
+
+
+class Checked(Protocol):
+    """What a check of a request on R rows has found: a Fit, or an Evaluation."""
+
+    @property
+    def reason(self) -> npt.NDArray[np.uint8]:
+        """(R,) Reason."""
+
+    @property
+    def available(self) -> Longs:
+        """(R,) the number behind it."""
+
+
+def lacking(cluster: Cluster, request: GpuRequest, rows: Rows, checked: Checked, most: int = 3) -> list[Shortfall]:
+    """The same where the rows were checked before."""
     found: list[tuple[float, int, Shortfall]] = []
     for reason, unit in _UNIT_OF.items():
         at = np.flatnonzero(checked.reason == reason)
@@ -257,5 +274,4 @@ def _below(asked: int, *values: Ints) -> Sequence[int]:
 
 
 def _fewer(asked: int, count: int) -> str:
-    fewer = asked - count
-    return f"{fewer} GPU{'s' if fewer > 1 else ''} fewer ({count} instead of {asked})"
+    return f"{count} GPU{'' if count == 1 else 's'} instead of {asked}"

@@ -45,8 +45,8 @@ class AlnairScore(RefreshedScore):
         node_value, actual = self._terms(cluster)
         size, use = NODE_WEIGHT * node_value, ACTUAL_WEIGHT * actual
         found = (
-            ("size", "memory of its GPUs times the weight of their model", size, node_value, _size),
-            ("memoryUsed", "memory of its GPUs that is in use", use, actual, _used),
+            ("size", "GiB of its GPUs times the weight of their model, by 12", size, node_value, _size),
+            ("memoryUsed", "parts of its GPUs' memory that are in use, added up", use, actual, _used),
         )
         return normalised(found, size + use, np.asarray((cluster.gpu_model >= 0).any(axis=1)), rows, 100.0)
 
@@ -66,11 +66,11 @@ class AlnairScore(RefreshedScore):
 
 
 def _size(amount: float) -> str:
-    return f"GPUs of {amount:.0f} by memory and model"
+    return f"a size of {amount:.0f} by GPU memory and model"
 
 
 def _used(amount: float) -> str:
-    return f"the memory of {amount:.2f} GPUs in use"
+    return f"GPU memory in use that comes to {amount:.2f} whole GPUs"
 
 
 def policy(options: Options) -> Policy:

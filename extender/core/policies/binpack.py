@@ -23,8 +23,8 @@ def parts(cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Breakd
     before, pod = 1 - (free_after + asked) / capacity, asked / capacity
     found = (
         Part(
-            "inUse", "part of its GPUs that is in use already", before, before,
-            lambda amount: f"{percent(amount)} of its GPUs in use",
+            "inUse", "part of its GPUs that is not free", before, before,
+            lambda amount: f"{percent(amount)} of its GPUs not free",
         ),
         Part(
             "pod", "part of its GPUs that the pod takes", pod, pod,

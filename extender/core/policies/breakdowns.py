@@ -7,6 +7,7 @@ import numpy as np
 
 from extender.core.clusters import Cluster, Floats, Rows
 from extender.core.fit.results import Fit
+from extender.core.resources.nodes import GpuUnit
 from extender.core.resources.requests import AskedUnit, GpuRequest
 
 
@@ -23,6 +24,10 @@ class Part:
     """(R,) what it is of, in the unit of its words."""
     words: Callable[[float], str]
     """An amount in words, to stand behind "there:"."""
+    tells: bool = True
+    """Whether it says anything of a node; False for what only makes the parts add up, such as rounding."""
+    unitless: bool = False
+    """Whether its amount is in no unit that people could check: what is seen of the nodes is told instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +64,21 @@ def on_rows(breakdown: Breakdown, where: Rows, num_rows: int) -> Sequence[Part]:
     return [replace(part, adds=among_all(part.adds), amount=among_all(part.amount)) for part in breakdown.parts]
 
 
-def noun(request: GpuRequest) -> str:
-    """What a request counts."""
-    return {AskedUnit.MIG: "MIG device", AskedUnit.SHARED: "time slice"}.get(request.unit, "GPU")
+def noun(request: GpuRequest, cluster: Cluster, rows: Rows) -> str:
+    """What a request counts on R rows: where slices of time go by the name of GPUs, a GPU there is a slice."""
+    by_unit = {AskedUnit.MIG: "MIG device", AskedUnit.SHARED: "time slice"}
+    if request.unit in by_unit:
+        return by_unit[request.unit]
+    sliced = cluster.taken(cluster.unit, rows) == GpuUnit.REPLICA_AS_GPU
+    return "time slice" if sliced.all() and len(rows) else "GPU or time slice" if sliced.any() else "GPU"
 
 
 def counted(amount: float, what: str) -> str:
     """A number of things: "no GPU", "1 GPU", "3 GPUs"."""
     number = round(amount)
-    return f"no {what}" if number == 0 else f"{number} {what}{'' if number == 1 else 's'}"
+    if number in (0, 1):
+        return f"{number or 'no'} {what}"
+    return f"{number} {' or '.join(f'{one}s' for one in what.split(' or '))}"
 
 
 def percent(fraction: float) -> str:

@@ -41,10 +41,13 @@ def device_breakdown(policy: Policy, own: BreakdownOf, asked: DevicesAsked) -> B
         loss, rank, where = _given(cluster, asked, rows, fit)
         free = _free(cluster, rows)
         found = [
-            Part("devicesLost", "worth that its devices lose beyond those given", -loss, loss, _lost),
+            Part(
+                "devicesLost", "room for later claims that its devices lose beyond those given, a free GPU counting 1",
+                -loss, loss, _lost,
+            ),
             Part("alternative", "what a request names first comes first", -_RANKED * rank, rank, _choice),
             Part("freeGpus", "part of its GPUs that is free", _per_free(policy) * free, free, _part_free),
-        ]
+        ]  # fmt: skip
         score = -loss - _RANKED * rank + _per_free(policy) * free
         if len(where):
             by_policy = own(cluster, replace(request, devices=None), rows[where], fit.take(where))
@@ -79,7 +82,8 @@ def _per_free(policy: Policy) -> float:
 
 
 def _lost(amount: float) -> str:
-    return f"{f'{amount:.2f} GPUs of' if amount >= 0.005 else 'no'} worth lost by other devices"
+    lost = f"{amount:.2f}" if amount >= 0.005 else "nothing"
+    return f"{lost} lost of the room for later claims (a free GPU counts 1)"
 
 
 def _choice(amount: float) -> str:

@@ -73,7 +73,7 @@ class FragmentScore:
             ),
             Part(
                 "roundedDown", "the score is a whole number", score - 50 - curved, score - 50 - curved,
-                lambda _: "a score rounded down",
+                lambda _: "a score rounded down", tells=False,
             ),
         )  # fmt: skip
         return Breakdown(score, found)

@@ -38,6 +38,10 @@ WEIGHTS: Final[Mapping[str, tuple[float, str]]] = {
     "dynamic": (2.0, "All terms for what GPUs are doing."),
 }
 """Genius' own weights and the meaning of each setting `genius.NAME`."""
+_LABELS: Final = {
+    **{"bandwidth": "memory bandwidth", "free_memory": "free memory"},
+    **{"encoder_idle": "idle encoders", "decoder_idle": "idle decoders"},
+}
 _STATIC: Final = ("memory", "multiprocessors", "decoders", "encoders", "bandwidth")
 _DYNAMIC: Final = ("free_memory", "power", "encoder_idle", "decoder_idle")
 
@@ -114,14 +118,16 @@ class GeniusScore(RefreshedScore):
         for group, names, planes, per in groups:
             shares = _shares(neutral(planes, installed), installed) * installed.sum() / per  # (K, N)
             for name, share in zip(names, shares, strict=True):
-                label = name.replace("_", " ")
-                found.append((name, WEIGHTS[name][1], weights[group] * weights[name] * share, share, _of_mean(label)))
+                words = _of_mean(_LABELS.get(name, name), together=group == "static")
+                found.append((name, WEIGHTS[name][1], weights[group] * weights[name] * share, share, words))
         *_, totals = genius_totals(static_of(cluster), _dynamic(cluster), installed, weights)
         return normalised(found, totals, among, rows, 1.0)
 
 
-def _of_mean(label: str) -> Callable[[float], str]:
-    return lambda amount: f"{label} {amount:.2f} times that of the mean GPU"
+def _of_mean(label: str, *, together: bool) -> Callable[[float], str]:
+    """In words: terms of what GPUs have are of all GPUs of the node together, those of what they do of each."""
+    what = f"{label} of its GPUs together" if together else f"{label} of each of its GPUs"
+    return lambda amount: f"{what} {amount:.2f} times the mean GPU's"
 
 
 def normalised(
@@ -141,7 +147,14 @@ def normalised(
     ]
     base = np.full(len(rows), -least * factor)
     parts.append(
-        Part("least", "what the last of all nodes has, which counts 0", base, base, lambda _: "the same for all")
+        Part(
+            "least",
+            "what the last of all nodes has, which counts 0",
+            base,
+            base,
+            lambda _: "the same for all",
+            tells=False,
+        )
     )
     return Breakdown(most * min_max(totals, among)[rows], tuple(parts))
 

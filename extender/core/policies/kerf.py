@@ -19,7 +19,7 @@ import numpy as np
 
 from extender.core.clusters import GIB_MIB, Cluster, Floats, Longs, Mask, Rows
 from extender.core.devices import choose_among
-from extender.core.fit.fits import enough_compute, fit, smallest_mib
+from extender.core.fit.fits import LARGEST_MIB, enough_compute, fit, smallest_mib
 from extender.core.fit.results import Fit
 from extender.core.observations import SampleState
 from extender.core.occupancies import ObservedRules, counting_observed
@@ -35,6 +35,8 @@ from extender.core.valuenet.learned_values import LearnedValues, Prospect
 HEURISTIC: Final = "tightest"
 """What ranks in a model's stead."""
 _LAST: Final = -1e9
+_UNKNOWN_GIB: Final = LARGEST_MIB / GIB_MIB
+"""As `smallest_mib` counts it where no GPU has room."""
 _TENTHS: Final = 10
 _HAIR: Final = 2.0**-20
 """Of a quantum, for each GiB of a GPU's memory: all the memory a GPU can have comes to less than a headroom's tenth."""
@@ -124,10 +126,11 @@ class LearnedScore:
         told = (
             Part(
                 "value",
-                "learned worth of the room it leaves to later pods, in steps of the model",
+                "learned score of what it leaves to later pods, in whole steps; it has no unit",
                 value * enough,
                 gain,
-                _worth,
+                _learned,
+                unitless=True,
             ),
             Part(
                 "live", "headroom of the GPUs by what they are doing", weights.live * tenths * enough, tenths, _headroom
@@ -164,7 +167,10 @@ class LearnedScore:
         return self._serial, self.fault, self._live.context(cluster) if self._live is not None else None
 
     def told(self, cluster: Cluster, request: GpuRequest, row: int) -> dict[str, Any]:
-        """What the score of a node that fits is made of. Keeps to itself: a thread may ask."""
+        """What the score of a node that fits is made of. Keeps to itself: a thread may ask.
+
+        `gainGPUs`, `quantumGPUs` and `movedGPUs` are of the learned score, which has no unit, whatever their names say.
+        """
         values = self._values
         if values is None or self.fault or request.mig:
             return {"served": HEURISTIC, "reason": self.fault or "the model knows nothing of MIG devices"}
@@ -202,16 +208,16 @@ def _among(score: Floats, where: Rows, num_rows: int) -> Floats:
     return found
 
 
-def _worth(gain: float) -> str:
-    return f"{abs(gain):.2f} GPUs' worth of room for later pods {'lost' if gain < 0 else 'gained'}"
+def _learned(gain: float) -> str:
+    return f"a learned score of {gain:+.2f}"
 
 
 def _headroom(amount: float) -> str:
-    return f"{percent(amount)} headroom"
+    return f"{percent(amount)} headroom by load"
 
 
 def _gib(amount: float) -> str:
-    return f"GPUs of {amount:.0f} GiB"
+    return f"a GPU of {amount:.0f} GiB that will do" if 0 < amount < _UNKNOWN_GIB else "GPUs of unknown memory"
 
 
 def _compute(amount: float) -> str:

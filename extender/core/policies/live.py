@@ -28,6 +28,7 @@ from extender.core.policies.terms.term import Plane, Samples
 from extender.core.refreshes import PerRefresh
 from extender.core.resources.requests import GpuRequest
 
+_HEADROOM_OF: Final = {"load": "compute"}
 _UNKNOWN: Final = 0.5
 """Headroom of a term that nobody tells anything of."""
 WEIGHTS: Final[Mapping[str, tuple[float, str]]] = {
@@ -93,7 +94,9 @@ class LiveScore:
             here = headroom * sound
             own = (here * fit.room).sum(axis=1) / np.maximum(fit.room.sum(axis=1), 1)
             amount = own_gpus * own + (1 - own_gpus) * here.sum(axis=1) / num_gpus
-            found.append(Part(name, WEIGHTS[name][1], weights[name] / total * amount, amount, _words(name)))
+            of_which = "of the GPUs with room for the pod and of all of the node, half each (live.own_gpus)"
+            meaning = f"{WEIGHTS[name][1].removesuffix('.')}: {of_which}"
+            found.append(Part(name, meaning, weights[name] / total * amount, amount, _words(name)))
         return Breakdown(self.apart()(cluster, request, rows, fit), tuple(found))
 
     def _headrooms(self, cluster: Cluster, rows: Rows) -> dict[str, Plane]:
@@ -143,8 +146,7 @@ def _or_mean(headroom: Plane, installed: Mask) -> Plane:
 
 
 def _words(name: str) -> Callable[[float], str]:
-    what = {"load": "of the compute unused", "memory": "of the memory free"}.get(name, f"{name} headroom")
-    return lambda amount: f"{percent(round(amount, 9))} {what}"
+    return lambda amount: f"{percent(round(amount, 9))} {_HEADROOM_OF.get(name, name)} headroom"
 
 
 def policy(options: Options) -> Policy:

@@ -49,10 +49,11 @@ def parts(cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Breakd
     smallest = smallest_mib(cluster, rows, fit)
     free = fit.free_units.astype(float)
     whole = np.where(shares, 0.0, 1.0)
+    thing = noun(request, cluster, rows[fit.fits])
     found = [
         Part(
             "leftOver", "free ones left over on the node: the fewer, the better", -left_over * whole, left_over,
-            lambda amount: f"{counted(amount, noun(request))} left over",
+            lambda amount: f"{counted(amount, thing)} left over",
         ),
         Part(
             "smallestGpu", "memory of its smallest GPU that will do: the smaller, the better",
@@ -86,7 +87,7 @@ def parts(cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Breakd
 
 
 def _size(mib: float) -> str:
-    return f"GPUs of {format_mib(int(mib))}" if 0 < mib < LARGEST_MIB else "GPUs of unknown memory"
+    return f"a GPU of {format_mib(int(mib))} that will do" if 0 < mib < LARGEST_MIB else "GPUs of unknown memory"
 
 
 def policy(options: Options) -> Policy:

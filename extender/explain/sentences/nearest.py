@@ -2,16 +2,16 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from extender.core.clusters import Cluster, Rows
+from extender.core.clusters import Cluster, Mask, Rows
 from extender.core.fit.device_obstacles import why_not
 from extender.core.fit.fits import fit
 from extender.core.fit.obstacles import obstacles
-from extender.core.fit.reasons import Reason, sentence
-from extender.core.fit.relaxations import Shortfall, shortfalls
+from extender.core.fit.reasons import Reason, nearest_sentence, resolvable
+from extender.core.fit.relaxations import Checked, Shortfall, lacking, shortfalls
 from extender.core.fit.results import Fit
 from extender.core.occupancies import ObservedRules, counting_observed
 from extender.core.resources.quantities import format_mib
@@ -21,6 +21,18 @@ from extender.explain.sentences.words import listed, named
 from extender.ledger.ledger import ClaimState
 
 _NOBODY = Unbooked(0, 0, 0)
+_OF_KIND: Final = (
+    *(Reason.TOO_FEW_INSTALLED, Reason.UNHEALTHY, Reason.WRONG_UUID, Reason.WRONG_MODEL, Reason.TOO_SMALL),
+)
+"""Reasons that count the GPUs of the kind that is asked for."""
+_NONE_HAS: Final = {
+    Reason.NO_GPUS: "has {}GPUs",
+    Reason.TOO_FEW_INSTALLED: "has {}such devices",
+    Reason.WRONG_UUID: "offers it {}GPUs of that UUID",
+    Reason.WRONG_MODEL: "offers it {}GPUs of that model",
+    Reason.TOO_SMALL: "offers it {}GPUs of that size",
+}
+"""Where they count none."""
 
 
 class Nearest(NamedTuple):
@@ -69,19 +81,62 @@ def nearest_of(cluster: Cluster, request: GpuRequest, rules: ObservedRules | Non
         return found._replace(words=f"needs {request}; there is room now on {found.where}")
     if request.devices is not None:
         return Nearest(why_not(cluster, request.devices, rows, checked.reason) or f"needs {request}")
-    if lacking := shortfalls(seen, request, rows, 1):
-        return _short(cluster, seen, request, rules, rows, checked, lacking[0])
-    last = checked.reason == checked.reason.max()
-    most = last & (checked.available == checked.available[last].max())
-    reason, row = Reason(int(checked.reason.max())), _first(rows, order, most)
+    if lacks := shortfalls(seen, request, rows, 1):
+        return _short(cluster, seen, request, rules, rows, checked, lacks[0])
+    return _lasting(cluster, seen, request, rows, checked)
+
+
+def in_short(cluster: Cluster, request: GpuRequest, rules: ObservedRules | None, rows: Rows, checked: Checked) -> str:
+    """What keeps a request from R rows that it fits on none of, in one sentence: which comes nearest, with what.
+
+    It takes the check that was made already, and looks at the cluster again only where nobody is in the way.
+    """
+    if not len(rows):
+        return "none of its candidates is known to Kerf yet"
+    if request.devices is None and (lacks := lacking(cluster, request, rows, checked, 1)):
+        (at,) = np.flatnonzero(rows == lacks[0].row)[:1]
+        node = named(cluster.node_names[lacks[0].row])
+        return nearest_sentence(node, Reason(int(checked.reason[at])), request, int(checked.available[at]))
+    if request.devices is None and not (checked.reason >= Reason.COMPUTE_BUSY).any():
+        seen = counting_observed(cluster, rules)
+        return _lasting(cluster, seen, request, rows, fit(seen, request, rows)).words
+    return _latest(cluster, request, rows, checked, np.ones(len(rows), np.bool_)).words
+
+
+def _lasting(cluster: Cluster, seen: Cluster, request: GpuRequest, rows: Rows, checked: Fit) -> Nearest:
+    """The nearest where nobody is in the way: of nodes with such GPUs the one that has most of them, as far as there
+    are any; else the one that fails the latest check."""
+    like_it = np.ones(len(rows), np.bool_)
+    if not request.mig:
+        alike = fit(seen, _of_one(request), rows)
+        like_it = alike.fits | resolvable(alike.reason)
+        if not like_it.any():
+            return _latest(cluster, request, rows, alike, ~like_it)
+    counted = np.isin(checked.reason, _OF_KIND) & (checked.available > 0)
+    if (few := like_it & counted).any() and not (checked.reason[like_it] > max(_OF_KIND)).any():
+        few &= checked.available == checked.available[few].max()
+        row = _first(rows, cluster.tie_rank[rows], few)
+        (at,) = np.flatnonzero(rows == row)[:1]
+        reason, node = Reason(int(checked.reason[at])), cluster.node_names[row]
+        words = nearest_sentence(named(node), reason, request, int(checked.available[at]))
+        return Nearest(words, node=node, reason=reason)
+    return _latest(cluster, request, rows, checked, like_it)
+
+
+def _latest(cluster: Cluster, request: GpuRequest, rows: Rows, checked: Checked, among: Mask) -> Nearest:
+    """The node among R rows that fails the latest check, with the most of what that counts."""
+    last = among & (checked.reason == checked.reason[among].max())
     number = int(checked.available[last].max())
-    words = sentence(reason, request, number)
-    if reason is Reason.NO_GPUS and not number:
-        return Nearest(words, reason=reason)
-    if reason is Reason.NO_GPUS:
-        node = names[row]
-        return Nearest(f"{words} ({named(node)})", node=node, reason=reason, left_out=True)
-    return Nearest(f"{words} ({named(names[row])})", node=names[row], reason=reason)
+    reason = Reason(int(checked.reason[last][0]))
+    if not number and reason in _NONE_HAS and request.devices is None:
+        what = _NONE_HAS[reason]
+        alone = len(rows) == 1
+        nodes = "the only node" if alone else f"none of {len(rows)} nodes"
+        return Nearest(f"needs {request}; {nodes} {what.format('no ' if alone else '')}", reason=reason)
+    row = _first(rows, cluster.tie_rank[rows], last & (checked.available == number))
+    node = cluster.node_names[row]
+    words = nearest_sentence(named(node), reason, request, number)
+    return Nearest(words, node=node, reason=reason, left_out=reason is Reason.NO_GPUS and number > 0)
 
 
 def _short(
@@ -127,10 +182,14 @@ def _short(
     )
 
 
+def _of_one(request: GpuRequest) -> GpuRequest:
+    """The same for one unit."""
+    return replace(request, count=1, memory_total_mib=min(request.memory_total_mib, 1))
+
+
 def _would_do(seen: Cluster, request: GpuRequest, rows: Rows) -> int:
     """Units on R rows that are free and like those asked for, however few there are on each."""
-    one = replace(request, count=1, memory_total_mib=min(request.memory_total_mib, 1))
-    checked = fit(seen, one, rows)
+    checked = fit(seen, _of_one(request), rows)
     return int(checked.available[checked.fits].sum())
 
 

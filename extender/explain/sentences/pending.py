@@ -135,7 +135,7 @@ def _with_room(lacking: Lacking, standing: Standing) -> tuple[str, list[Remedy]]
         words = f"{needs}; there is room on {where}, but kube-scheduler says: {standing.scheduler}"
         return words, remedies.of_scheduler(standing.scheduler, lacking.pod)
     if standing.unseen:
-        words = f"{needs}; there is room now on {where}, and its scheduler has said nothing of it yet"
+        words = f"{needs}; fits on {where}, but its scheduler has not tried it yet"
         return words, [Remedy(Kind.POD, "see whether its schedulerName names a scheduler that calls Kerf")]
     if standing.by_kerf and lacking.of_all:
         words = f"{needs}; there is room on {where}: kube-scheduler has to try it again, or its own rules keep the pod"

@@ -1,9 +1,8 @@
 """A placed pod in one sentence: why it is on its node and not on the runner-up, by the largest differences first."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -11,9 +10,10 @@ from extender.core.clusters import Cluster, Rows
 from extender.core.decisions import Decision, ranked
 from extender.core.evaluations import Evaluation, broken_down
 from extender.core.policies.breakdowns import Breakdown, Part
-from extender.core.policies.policy import Terms
+from extender.core.policies.policy import Policy
 from extender.core.resources.requests import GpuRequest
-from extender.explain.sentences.features import FEATURE_WORDS
+from extender.core.texts import in_figures
+from extender.explain.sentences.seen import compared, looks
 from extender.explain.sentences.words import bounded, named
 
 _MOST_PARTS: Final = 2
@@ -34,8 +34,8 @@ class Scores:
     evaluation: Evaluation
     breakdown: Breakdown | None
     """None where nothing was scored."""
-    terms: Terms | None = None
-    """What moved the value of the learned rank."""
+    by: Policy | None = None
+    """Whose they are, None where nothing was scored."""
 
     @property
     def first(self) -> list[int]:
@@ -62,7 +62,7 @@ def scores_of(cluster: Cluster, decision: Decision, rows: Rows, evaluation: Eval
     """What a decision's scores are made of, on some of its rows. A thread may ask."""
     by = decision.by
     told = None if by is None or decision.planned else broken_down(cluster, decision.request, by, rows)[1]
-    return Scores(cluster, decision.request, rows, evaluation, told, decision.terms)
+    return Scores(cluster, decision.request, rows, evaluation, told, by)
 
 
 def why_there(scores: Scores, num_candidates: int, *, planned: bool) -> str:
@@ -81,39 +81,40 @@ def why_there(scores: Scores, num_candidates: int, *, planned: bool) -> str:
 
 
 def _compared(scores: Scores, node: str, runner: str, winner: int, second: int) -> str:
-    if scores.breakdown is None:
+    told, by = scores.breakdown, scores.by
+    if told is None or by is None:
         return f"On {node}, which ranks before {runner}."
-    total = float(scores.breakdown.score[winner] - scores.breakdown.score[second])
-    differences = [(float(part.adds[winner] - part.adds[second]), part) for part in scores.breakdown.parts]
+    score = float(told.score[winner]), float(told.score[second])
+    if score[0] == score[1]:
+        return f"{node} and {runner} rank equal; the first by name was taken."
+    differences = [(float(part.adds[winner] - part.adds[second]), part) for part in told.parts if part.tells]
     for_it = sorted((one for one in differences if one[0] > _NOTHING), key=lambda one: -one[0])
-    against = [one for one in differences if one[0] < -_NOTHING]
-    if not for_it or abs(total) <= _NOTHING:
-        return f"On {node}: {runner}, the next, ranks the same, and comes later in a fixed order."
-    told = [part for size, part in for_it if size >= _TELLING * for_it[0][0]][:_MOST_PARTS]
-    here, there = _words(told, winner), _words(told, second)
-    sentence = f"On {node}: {here}; on {runner}, the next: {there}"
-    if scores.terms is not None and told[0].name == "value":
-        sentence += _moved(scores, scores.terms, node, runner, winner, second)
-    if against:
-        size, most = min(against, key=lambda one: one[0])
-        if -size >= _TELLING * for_it[0][0]:
-            sentence += f"; this outweighs {_words([most], winner)} against {_words([most], second)}"
+    against = min((one for one in differences if one[0] < -_NOTHING), key=lambda one: one[0], default=None)
+    largest = for_it[0][0] if for_it else 0.0
+    most = [part for size, part in for_it if size >= _TELLING * largest][:_MOST_PARTS]
+    plain = [part for part in most if not part.unitless]
+    here, there = _words(plain, winner), _words(plain, second)
+    if len(plain) < len(most):
+        sentence = compared(*looks(scores.cluster, by, scores.request, _pair(scores, winner, second)))
+        sentence += f"; besides, {here} against {there}" if plain else ""
+    elif here:
+        sentence = f"On {node}: {here}; on {runner}, the next: {there}"
+    else:
+        sentence = f"On {node}, which ranks before {runner}"
+    if against is not None and -against[0] >= _TELLING * largest:
+        part = against[1]
+        ours, theirs = _words([part], winner), _words([part], second)
+        of_other = f"the learned rank, which puts {runner} first" if part.unitless else f"{ours} against {theirs}"
+        sentence += f"; this outweighs {of_other}"
+    if here == there or any(part.unitless for part in told.parts):
+        sentence += ". (Score {} against {}.)".format(*in_figures(score))
+        return sentence
     return f"{sentence}."
+
+
+def _pair(scores: Scores, winner: int, second: int) -> tuple[int, int]:
+    return int(scores.rows[winner]), int(scores.rows[second])
 
 
 def _words(parts: list[Part], at: int) -> str:
     return " and ".join(part.words(float(part.amount[at])) for part in parts)
-
-
-def _moved(scores: Scores, terms: Terms, node: str, runner: str, winner: int, second: int) -> str:
-    """The feature by which the learned values of the two differ most."""
-    here, there = (_features(terms(scores.cluster, scores.request, int(scores.rows[at]))) for at in (winner, second))
-    gains = {name: here.get(name, 0.0) - there.get(name, 0.0) for name in here | there}
-    if not gains or gains[most := max(gains, key=gains.__getitem__)] <= _NOTHING:
-        return ""
-    moved = f"{here.get(most, 0.0):+.2f} on {node}, {there.get(most, 0.0):+.2f} on {runner}"
-    return f", mostly by {FEATURE_WORDS.get(most, named(most))} ({moved})"
-
-
-def _features(told: Mapping[str, Any]) -> dict[str, float]:
-    return {feature["feature"]: feature["movedGPUs"] for feature in told.get("features", ())}

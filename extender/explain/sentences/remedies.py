@@ -147,7 +147,8 @@ def of_room(
         found.append(Remedy(Kind.MOVE, f"see which running pods could move{elsewhere}", f"kerf defrag --for {key}"))
     for change in [change for change in changes if change["change"] != "room"][:_MAX_RELAXED]:
         where = ", ".join(named(node) for node in change["nodes"][:_MAX_NODES])
-        found.append(Remedy(Kind.POD, f"change its request: {change['text']}; it would fit now on {where}"))
+        ask = "ask" if change["text"].startswith("without") else "request"
+        found.append(Remedy(Kind.POD, f"{ask} {change['text']}: fits on {where} now"))
     return found + _of_nodes(request, nearest)
 
 

@@ -23,6 +23,7 @@ from extender.kube.paths import NODES_PATH, PODS_PATH
 from extender.kube.watches.feeds import PENDING_PODS
 from extender.ledger.ledger import Ledger
 from extender.ledger.mirror import Mirror
+from extender.usage.stranded import Stranding
 
 _PENDING: Final = {"fieldSelector": PENDING_PODS.field_selector}
 
@@ -44,6 +45,8 @@ class WhatIfAnswers:
     turns: Turns = field(default_factory=Turns)
     waiting: Callable[[], Waiting] = Waiting
     """What the queue knows of the pods that wait."""
+    stranding: Callable[[], Stranding | None] = lambda: None
+    """What tells how much is stranded; None where this process does not count."""
     _inventories: WeakKeyDictionary[Inventory, bytes] = field(default_factory=WeakKeyDictionary, init=False)
     """Pickled: they are large, and change seldom."""
 
@@ -74,9 +77,11 @@ class WhatIfAnswers:
         named = dict.fromkeys((*needs.claims, *waiting.claims))
         devices, claims = self._claims(named, drained, cluster)
         told = await self._devices(devices, claims) if devices else None
+        stranding = self.stranding()
         return Facts(
             *(nodes, pods_on, replace(cluster, devices=None), ledger, num_pods, self.policy, policies, told),
             *(pending, waiting, self.turns.max_s, tuple(crowd), self.mirror.tenants.crowd.ignored),
+            stranding=None if stranding is None else stranding.packed(),
         )
 
     def _claims(

@@ -13,6 +13,7 @@ from extender.ledger.rows import NodeRows
 from extender.planning.plans import PlanPod, View
 from extender.queueing.node_view import view_of
 from extender.queueing.pods.restrictions import Kinds
+from extender.usage.stranded import Stranding
 
 Added = Sequence[tuple[Node, str]]
 """Nodes under names of their own, each with the name of the node of the cluster that it is like, "" for none."""
@@ -46,6 +47,8 @@ class Facts:
     """Who runs on which node, as `Crowd.packed` gives it."""
     ignored: frozenset[str] = frozenset()
     """Resources that kube-scheduler does not count."""
+    stranding: Stranding | None = None
+    """What tells how much is stranded; None where the service does not count."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ from extender.kube.objects import Node, Pod
 from extender.kube.watches.lists import ListDecoder
 from extender.ledger.crowd import Crowd
 from extender.planning import reports
-from extender.planning.plan_state import fragments
+from extender.planning.plan_state import fragments, state_after
 from extender.planning.planners import PLANNERS
 from extender.planning.plans import GREEDY, Plan, View
 from extender.planning.turns import made_in_turns
@@ -93,6 +93,7 @@ def _answered_once(question: Question, facts: Facts, until: float, *, assume: bo
         plan = made_in_turns(PLANNERS[GREEDY], view, batch)
     before = made_in_turns(PLANNERS[GREEDY], replace(ground, added=()).view(), batch) if question.adds_alone else plan
     told["fragmentsBefore"] = round(fragments(facts.cluster), 4)
+    told |= _stranded(facts, view, plan, asked.drain)
     result = _result(view, plan, faults | held, [pod.key for pod in moving]) | told
     gained = [pod.key for pod, row, had in zip(batch, plan.rows, before.rows, strict=True) if row >= 0 > had]
     return result | {
@@ -102,6 +103,19 @@ def _answered_once(question: Question, facts: Facts, until: float, *, assume: bo
         "skipped": given.skipped,
         "notChecked": _not_checked(view, plan),
     }, new.tolerate_more
+
+
+def _stranded(facts: Facts, view: View, plan: Plan, drained: Sequence[str]) -> dict[str, float | None]:
+    """The stranded part of all GPUs now, and as the plan leaves them; None where the service does not count."""
+    if facts.stranding is None:
+        return {"strandedBefore": None, "stranded": None}
+    after = state_after(view, plan).cluster
+    stranding = facts.stranding.unpacked(after)
+    closed = [after.row_of[name] for name in drained if name in after.row_of]
+    return {
+        "strandedBefore": stranding.part(facts.cluster, stranding.milli(facts.cluster)),
+        "stranded": stranding.part(after, stranding.milli(after, closed)),
+    }
 
 
 def _not_checked(view: View, plan: Plan) -> dict[str, int]:

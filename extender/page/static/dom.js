@@ -57,9 +57,6 @@ export function table(caption, headings, rows) {
   );
 }
 
-/** Reasons without the request that each of them repeats. */
-export const shortened = (why, request) => why.replaceAll(` x needs ${request}, `, ' × ');
-
 /** Replace what an element holds where it would differ; the focus stays on what has the same address or key. */
 export function fill(parent, ...children) {
   const wanted = el('div', {}, ...children).childNodes;

@@ -57,13 +57,14 @@ function running({ node, gpus, sentence, workload }) {
 /** What moved the learned rank's value of the winner, or why best fit ranked instead. */
 function ranking({ served, reason, gainGPUs, headroom, features }) {
   if (served !== 'model') return el('p', {}, `ranked by ${served}: ${reason}`);
-  const rows = features.slice(0, MAX_FEATURES).map((one) => [one.feature, one.before, one.after, one.movedGPUs]);
+  const short = (value) => +value.toFixed(2) || 0;
+  const rows = features.slice(0, MAX_FEATURES).map((one) => [`${one.feature}: ${one.meaning}`, short(one.before), short(one.after), short(one.movedGPUs)]);
   return el(
     'section',
     {},
-    el('h3', {}, 'Why the learned rank prefers it'),
-    el('p', {}, `value changes by ${gainGPUs} GPUs${headroom == null ? '' : `; headroom ${headroom}`}`),
-    table('Features of the node, and what each moved', ['Feature', 'Before', 'After', 'Moved, GPUs'], rows),
+    el('h3', {}, 'How the learned rank scores it'),
+    el('p', {}, `learned score of the node with the pod, less that without: ${short(gainGPUs)} (no unit: it only ranks nodes)${headroom == null ? '' : `; headroom ${Math.round(100 * headroom)} %`}`),
+    table('Features of the node, and what each adds', ['Feature', 'Before', 'After', 'Adds'], rows),
   );
 }
 
@@ -82,8 +83,8 @@ export async function explainNode(name) {
   ]);
   const elsewhere = told.holders.filter((holder) => !holder.gpus.length && !holder.claim);
   return [
-    el('p', {}, `${told.models.join(', ') || 'no GPUs'}; ${told.gpusBooked} of ${plural(told.gpus, 'GPU')} booked, ${told.gpusReserved ? `${told.gpusReserved} reserved, ` : ''}${plural(told.unitsFree, 'unit')} free`),
-    told.fragments > 0 && el('p', {}, `${plural(told.fragments, 'unit')} fragmented: free on a node in use`),
+    el('p', {}, `${told.models.join(', ') || 'no GPUs'}; ${told.gpusBooked} of ${plural(told.gpus, 'GPU')} booked, ${told.gpusReserved ? `${told.gpusReserved} reserved, ` : ''}${plural(told.unitsFree, told.units === told.gpus ? 'GPU' : 'time slice')} free`),
+    told.gpusStranded > 0 && el('p', {}, `${figure(told.gpusStranded, 1)} of them stranded: expected pods can't use them`),
     told.devices?.owned > 0 && el('p', {}, `devices that Kerf can give to ResourceClaims: ${told.devices.free}`),
     ...(told.devices?.pools ?? []).filter((pool) => pool.fault).map((pool) => el('p', { class: 'fault' }, `pool ${pool.pool} of ${pool.driver}: ${pool.fault}`)),
     rows.length > 0 && table(`GPUs of ${name}`, ['GPU', 'Model', 'Booked', 'Used', 'Held by', ...(claimed ? ['Devices'] : [])], rows),
@@ -178,7 +179,7 @@ function candidates(told) {
   const rows = order.slice(0, MAX_CANDIDATES).map((node) => [
     link('node', node.node),
     node.rank ?? '-',
-    node.score == null ? '-' : +node.score.toPrecision(4),
+    node.score == null ? '-' : +node.score.toFixed(2) || 0,
     node.terms ? `${node.terms.freeUnits} free, takes ${node.terms.takenUnits}, leaves ${node.terms.leftUnits}` : node.lacks || node.text,
     obstacleWords(node.gpus ?? []),
   ]);
@@ -187,7 +188,7 @@ function candidates(told) {
     'section',
     {},
     el('h3', {}, 'Candidates'),
-    table('Candidates, best first', ['Node', 'Rank', 'Score', 'Units, or reason', 'GPUs'], rows),
+    table('Candidates, best first', ['Node', 'Rank', 'Score', 'Free, or reason', 'GPUs'], rows),
     hidden > 0 && el('p', { class: 'hint' }, `and ${hidden} more: kerf explain ${told.pod} -o json has all`),
   );
 }

@@ -1,6 +1,6 @@
 // The header: health, facts and totals.
 
-import { age, byId, el, figure, fill, percent, plural } from './dom.js';
+import { age, byId, el, figure, fill, plural } from './dom.js';
 
 /** Keep it current. */
 export function showHeader(store) {
@@ -38,6 +38,12 @@ function rankWords({ mode, sha256, reason }) {
   return [`${sha256.slice(0, 8)}, ${reason ? 'not used' : mode}`, reason ?? `loaded to ${mode}`];
 }
 
+/** Free GPUs that pods which are expected can't use: the same figure as in GPU-hours; told by who leads. */
+function strandedTile(tile, { gpusStranded, strandedPart }) {
+  if (gpusStranded == null) return tile('Stranded', 'unknown', 'told by the leader, where GPU-hours are counted');
+  return tile('Stranded', figure(gpusStranded, 1), `${(100 * strandedPart).toFixed(1)} % of all GPUs: free, and of no use to expected pods`);
+}
+
 function asideWords(totals) {
   const said = [];
   if (totals.nodesSetAside) said.push(`, ${figure(totals.nodesSetAside)} set aside`);
@@ -59,8 +65,8 @@ function showTotals(totals) {
       el('dd', { class: 'detail' }, booked, totals.gpusReserved > 0 && `${figure(totals.gpusReserved, 1)} reserved`),
     ),
     tile('In use', totals.load == null ? 'unknown' : `${Math.round(100 * totals.load)} %`, 'mean load of all GPUs'),
-    tile('Free units', figure(totals.unitsFree), `of ${figure(totals.units)}`),
-    tile('Fragmented', figure(totals.fragments), `${percent(totals.fragments, totals.unitsFree)} of the free units`),
+    tile('GPUs free', figure(Math.max(totals.gpus - totals.gpusBooked - totals.gpusReserved, 0), 1), `of ${figure(totals.gpus)}`),
+    strandedTile(tile, totals),
     tile('Pending', figure(totals.pendingPods), `pods without a node; ${figure(totals.waitingPods)} rejected by Kerf, ${plural(totals.reservations, 'reservation')}`),
     tile('Unhealthy', figure(totals.unhealthy), `${plural(totals.nodes, 'node')}, ${figure(totals.gpuNodes)} with GPUs${asideWords(totals)}`, totals.unhealthy || totals.nodesSetAside || totals.nodesFailing ? 'alarm' : ''),
   );

@@ -10,7 +10,7 @@ const COLUMNS = [
   { name: 'GPUs', of: (node) => node.gpus.length },
   { name: 'Booked', of: (node) => node.booked, shown: (node) => String(+node.booked.toFixed(2)) },
   { name: 'Load', of: (node) => node.load ?? -1, shown: (node) => (node.load == null ? '-' : `${Math.round(node.load)} %`) },
-  { name: 'Fragmented', of: (node) => node.fragments },
+  { name: 'Free beside others', of: (node) => node.fragments },
   { name: 'Notes', of: (node) => notes(node), shown: (node) => notes(node) || '-' },
 ];
 

@@ -117,7 +117,7 @@ function drawn({ told, of, by }, open) {
 function origin({ source, since, knownSince, note }, from) {
   if (source === 'prometheus') return el('p', { class: 'hint' }, since > from + 3600 ? `From Prometheus, which knows it since ${stamp(since)}.` : 'From Prometheus.');
   if (knownSince == null || knownSince <= from) return null;
-  return el('p', { class: 'hint', title: note }, `Known since ${stamp(knownSince)}, when this Kerf began to count; Prometheus knows more where telemetry.url names one.`);
+  return el('p', { class: 'hint', title: note }, `Since ${stamp(knownSince)} (Kerf's start); set telemetry.url for older data.`);
 }
 
 function told_of(step, gpus, by, names, amounts) {

@@ -36,14 +36,23 @@ function copy(command) {
 export function scores({ scoreTerms, nodes }) {
   const best = nodes.filter((node) => node.scoreTerms).sort((one, other) => one.rank - other.rank).slice(0, MAX_COMPARED);
   if (!best.length) return null;
-  const rows = Object.entries(scoreTerms).map(([name, meaning]) => [
-    `${name}: ${meaning}`,
-    ...best.map((node) => +node.scoreTerms[name].toPrecision(4)),
-  ]);
+  const decimals = decimalsOf(best.map((node) => node.score));
+  const shown = (value) => +value.toFixed(decimals) || 0; // no -0
+  const rows = Object.entries(scoreTerms)
+    .map(([name, meaning]) => [`${name}: ${meaning}`, ...best.map((node) => shown(node.scoreTerms[name]))])
+    .filter(([, ...adds]) => adds.some((value) => value)); // what would be nothing here decides nothing either
   return el(
     'section',
     {},
     el('h3', {}, 'What the score is made of'),
-    table('Parts of the score', ['Part', ...best.map((node) => node.node)], [...rows, ['score', ...best.map((node) => +node.score.toPrecision(4))]]),
+    table('Parts of the score', ['Part', ...best.map((node) => node.node)], [...rows, ['score', ...best.map((node) => shown(node.score))]]),
   );
+}
+
+/** As many decimals as it takes to tell different scores apart, as `kerf explain` does. */
+function decimalsOf(values) {
+  const different = new Set(values).size;
+  let decimals = 2;
+  while (decimals < 9 && new Set(values.map((value) => value.toFixed(decimals))).size < different) decimals += 1;
+  return decimals;
 }

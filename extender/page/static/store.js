@@ -104,7 +104,7 @@ export function words(node) {
   if (node.slices) parts.push(`${node.slices} time slices each`);
   if (node.migWords) parts.push(node.migWords);
   if (node.load != null) parts.push(`load ${Math.round(node.load)} %`);
-  if (node.fragments) parts.push(`${node.fragments} fragmented`);
+  if (node.fragments) parts.push(`${node.fragments} free beside others in use`);
   if (node.reserved) parts.push(`${node.reserved} reserved`);
   if (node.unmanaged) parts.push(`${node.unmanaged} used without a booking`);
   if (node.errors) parts.push(`${node.errors} with an error`);

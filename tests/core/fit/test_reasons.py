@@ -104,16 +104,15 @@ TWO = GpuRequest(2, memory_each_mib=40960)
             Reason.KEPT_APART,
             GpuRequest(1),
             8,
-            "needs 1 GPU, pods here have theirs by annotation alone, "
-            "and the device plugin would give away the same GPUs",
+            "needs 1 GPU; pods here have GPUs by annotation alone, and the device plugin could hand out the same GPUs",
             id="beside pods that the plugin does not know",
         ),
         pytest.param(
             Reason.KEPT_APART,
             GpuRequest(1, AskedUnit.WHOLE, milli=500),
             8,
-            "needs 500 milli of a GPU, pods here have theirs by nvidia.com/gpu, "
-            "and the device plugin would give them the same GPUs",
+            "needs 500 milli of a GPU; this node serves nvidia.com/gpu pods, "
+            "and the device plugin could hand out the same GPUs",
             id="beside pods that the plugin serves",
         ),
         pytest.param(

@@ -25,11 +25,11 @@ def texts(cluster: Cluster, request: GpuRequest) -> list[str]:
 @pytest.mark.parametrize(
     ("request_", "expected"),
     [
-        pytest.param(GpuRequest(5), ["1 GPU fewer (4 instead of 5)"], id="count"),
-        pytest.param(GpuRequest(9), ["5 GPUs fewer (4 instead of 9)"], id="count, far off"),
+        pytest.param(GpuRequest(5), ["4 GPUs instead of 5"], id="count"),
+        pytest.param(GpuRequest(9), ["4 GPUs instead of 9"], id="count, far off"),
         pytest.param(
             GpuRequest(3, memory_each_mib=61440),
-            ["1 GPU fewer (2 instead of 3)", "40 GiB instead of 60 GiB each"],
+            ["2 GPUs instead of 3", "40 GiB instead of 60 GiB each"],
             id="memory or count",
         ),
         pytest.param(
@@ -42,12 +42,12 @@ def texts(cluster: Cluster, request: GpuRequest) -> list[str]:
         ),
         pytest.param(
             GpuRequest(5, include=pattern("h100")),
-            ["any model instead of model h100, and 1 GPU fewer (4 instead of 5)"],
+            ["any model instead of model h100, and 4 GPUs instead of 5"],
             id="two conditions",
         ),
         pytest.param(
             GpuRequest(5, memory_each_mib=102400),
-            ["80 GiB instead of 100 GiB each, and 3 GPUs fewer (2 instead of 5)"],
+            ["80 GiB instead of 100 GiB each, and 2 GPUs instead of 5"],
             id="smaller and fewer",
         ),
         pytest.param(GpuRequest(1, mig=(("1g.5gb", 1),)), [], id="MIG"),
@@ -140,8 +140,8 @@ def told(cluster: Cluster, request: GpuRequest) -> list[tuple[str, str, object, 
 @pytest.mark.parametrize(
     ("state", "request_", "expected"),
     [
-        pytest.param(node(T4), GpuRequest(2), ("count", "1 GPU fewer (1 instead of 2)", 1 / 2), id="one of two"),
-        pytest.param(node(T4, T4), GpuRequest(4), ("count", "2 GPUs fewer (2 instead of 4)", 2 / 4), id="two fewer"),
+        pytest.param(node(T4), GpuRequest(2), ("count", "1 GPU instead of 2", 1 / 2), id="one of two"),
+        pytest.param(node(T4, T4), GpuRequest(4), ("count", "2 GPUs instead of 4", 2 / 4), id="two fewer"),
         pytest.param(
             node(A100),
             GpuRequest(1, memory_each_mib=102400),
@@ -229,13 +229,13 @@ def told(cluster: Cluster, request: GpuRequest) -> list[tuple[str, str, object, 
         pytest.param(
             node(*[T4] * 4),
             GpuRequest(5, include=pattern("h100")),
-            ("model+count", "any model instead of model h100, and 1 GPU fewer (4 instead of 5)", 1.2),
+            ("model+count", "any model instead of model h100, and 4 GPUs instead of 5", 1.2),
             id="model and count",
         ),
         pytest.param(
             node(A100, A100),
             GpuRequest(5, memory_each_mib=102400),
-            ("memoryEach+count", "80 GiB instead of 100 GiB each, and 3 GPUs fewer (2 instead of 5)", 0.8),
+            ("memoryEach+count", "80 GiB instead of 100 GiB each, and 2 GPUs instead of 5", 0.8),
             id="size and count",
         ),
     ],
@@ -294,5 +294,5 @@ def test_smaller_and_fewer_looks_at_the_eight_largest_sizes_below(free: int, exp
     }
     found = told(cluster_of(states), GpuRequest(2, memory_each_mib=10240))
     assert [text for _, text, _, _ in found] == [
-        f"{size} instead of 10 GiB each, and 1 GPU fewer (1 instead of 2)" for size in expected
+        f"{size} instead of 10 GiB each, and 1 GPU instead of 2" for size in expected
     ]

@@ -141,11 +141,11 @@ def test_each_part_has_its_words() -> None:
     policies = policies_of(Options())
     cluster = cluster_of({"a": node(T4, T4, held=[0]), "b": node(*[A100] * 4, held=[0])})
     assert words(cluster, policies["tightest"]) == [
-        {"leftOver": "no GPU left over", "smallestGpu": "GPUs of 15 GiB"},
-        {"leftOver": "2 GPUs left over", "smallestGpu": "GPUs of 80 GiB"},
+        {"leftOver": "no GPU left over", "smallestGpu": "a GPU of 15 GiB that will do"},
+        {"leftOver": "2 GPUs left over", "smallestGpu": "a GPU of 80 GiB that will do"},
     ]
     assert words(cluster, policies["binpack"])[1] == {
-        "inUse": "25 % of its GPUs in use",
+        "inUse": "25 % of its GPUs not free",
         "pod": "25 % of its GPUs for the pod",
     }
     by_pairs = policies_of(Options(expected=[Expected(0, 2, 1000, 1)]))["fgd"]  # two GPUs at a time are expected
@@ -166,11 +166,11 @@ def test_of_samples_too() -> None:
     states = {"a": node(T4), "b": node(T4)}
     cluster = observed_cluster(states, {"a": {Gauge.LOAD: (0.25,)}, "b": {Gauge.LOAD: (0.75,)}})
     live, kerf = policies_of(Options())["live"], kerf_on(cluster, only(0.5, gpus_idle=1.0), live=True)
-    assert [one["load"] for one in words(cluster, live)] == ["75 % of the compute unused", "25 % of the compute unused"]
+    assert [one["load"] for one in words(cluster, live)] == ["75 % compute headroom", "25 % compute headroom"]
     assert words(cluster, kerf)[0] == {
-        "value": "1.00 GPUs' worth of room for later pods lost",
-        "live": "70 % headroom",  # (4 * 0.75 + 2 + 4 * 0.5) / 10
-        "memory": "GPUs of 15 GiB",
+        "value": "a learned score of -1.00",
+        "live": "70 % headroom by load",  # (4 * 0.75 + 2 + 4 * 0.5) / 10
+        "memory": "a GPU of 15 GiB that will do",
         "compute": "enough CPU and memory",
     }
 

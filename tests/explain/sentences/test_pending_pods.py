@@ -54,7 +54,7 @@ def test_what_it_needs_the_nearest_node_what_is_free_there_and_who_holds_the_res
         },
         {
             "kind": "pod",
-            "text": "change its request: 2 GPUs fewer (6 instead of 8); it would fit now on near",
+            "text": "request 6 GPUs instead of 8: fits on near now",
             "command": None,
         },
         {"kind": "nodes", "text": "add a node like near", "command": "kerf what-if --waiting --add-node auto"},
@@ -126,12 +126,14 @@ def test_shares(annotations: Mapping[str, str], gpus: int | None, holder: Mappin
     ("gpus", "annotations", "sentence", "remedy"),
     [
         pytest.param(
-            9, {}, "needs 9 GPUs, best here: 8 installed (large)",
+            9, {}, "needs 9 GPUs; large is nearest with 8 installed",
             "add a node with 9 GPUs: none of those that it may go to has that", id="too many",
         ),
         pytest.param(
-            1, {"kerf.dev/gpu-model": "h100"}, "needs 1 GPU of model h100, best here: 0 of that model (large)",
-            "change its request: any model instead of model h100", id="another model",
+            1, {"kerf.dev/gpu-model": "h100"},
+            "needs 1 GPU of model h100; none of 2 nodes offers it GPUs of that model",
+            "request any model instead of model h100 (there is room on a100-sxm4-80gb): fits on small",
+            id="another model",
         ),
     ],
 )  # fmt: skip

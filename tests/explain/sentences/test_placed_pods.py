@@ -42,15 +42,18 @@ def of_decision(cluster: Any, decision: Decision) -> str:
         ("tightest", "On a: no GPU left over; on b, the next: 2 GPUs left over."),
         (
             "binpack",
-            "On a: 50 % of its GPUs in use and 50 % of its GPUs for the pod; "
-            "on b, the next: 25 % of its GPUs in use and 25 % of its GPUs for the pod.",
+            "On a: 50 % of its GPUs not free and 50 % of its GPUs for the pod; "
+            "on b, the next: 25 % of its GPUs not free and 25 % of its GPUs for the pod.",
         ),
         (
             "spread",
-            "On b: 25 % of its GPUs in use and 25 % of its GPUs for the pod; "
-            "on a, the next: 50 % of its GPUs in use and 50 % of its GPUs for the pod.",
+            "On b: 25 % of its GPUs not free and 25 % of its GPUs for the pod; "
+            "on a, the next: 50 % of its GPUs not free and 50 % of its GPUs for the pod.",
         ),
-        ("alnair", "On b: GPUs of 267 by memory and model; on a, the next: GPUs of 25 by memory and model."),
+        (
+            "alnair",
+            "On b: a size of 267 by GPU memory and model; on a, the next: a size of 25 by GPU memory and model.",
+        ),
     ],
 )
 def test_what_speaks_for_the_winner_in_words(policy: str, told: str) -> None:
@@ -73,30 +76,25 @@ def test_what_speaks_against_it_is_told_where_it_matters() -> None:
     live = POLICIES["live"]
     request = GpuRequest(1, AskedUnit.WHOLE, memory_each_mib=4096, milli=100)
     assert of_decision(cluster, decide(cluster, request, live, all_rows(cluster), Memo())) == (
-        "On a: 90 % of the compute unused; on b, the next: 10 % of the compute unused; "
-        "this outweighs 50 % of the memory free against 100 % of the memory free."
+        "On a: 90 % compute headroom; on b, the next: 10 % compute headroom; "
+        "this outweighs 50 % memory headroom against 100 % memory headroom."
     )
 
 
-def test_the_feature_that_made_most_of_the_difference_under_the_learned_rank() -> None:
+def test_the_learned_rank_is_told_by_what_is_seen_of_the_nodes() -> None:
     states = {"a": node(T4, T4, held=[0]), "b": node(T4, T4)}
     cluster = cluster_of(states)
     model = kerf_on(cluster, only(0.1, gpus_idle=0.5, node_idle=1.0))
     assert of_decision(cluster, decide(cluster, ONE, model, all_rows(cluster), Memo())) == (
-        "On a: 0.50 GPUs' worth of room for later pods lost; on b, the next: 1.50 GPUs' worth of room for later pods "
-        "lost, mostly by nodes that are idle as a whole (+0.00 on a, -1.00 on b)."
+        "a has 1 GPU free and would keep none; b is empty and stays whole. (Score -5 against -15.)"
     )
 
 
 def test_ties_single_candidates_and_plans() -> None:
     twins = {"a": node(T4), "b": node(T4)}
-    assert sentence(twins, POLICIES["tightest"]) == (
-        "On a: b, the next, ranks the same, and comes later in a fixed order."
-    )
+    assert sentence(twins, POLICIES["tightest"]) == "a and b rank equal; the first by name was taken."
     evened = {"a": node(*[T4] * 4, held=[0, 1]), "b": node(T4, T4)}  # parts differ, and their sum does not
-    assert sentence(evened, POLICIES["binpack"], GpuRequest(2)) == (
-        "On a: b, the next, ranks the same, and comes later in a fixed order."
-    )
+    assert sentence(evened, POLICIES["binpack"], GpuRequest(2)) == "a and b rank equal; the first by name was taken."
     full = node(T4, held=[0])
     assert sentence({"a": node(T4), "b": full}, POLICIES["tightest"]) == "On a, the only one of 2 candidates with room."
     assert sentence({"a": node(T4)}, POLICIES["tightest"]) == "On a, its only candidate."
@@ -157,7 +155,7 @@ def test_another_policy_is_compared_on_the_same_candidates_as_it_would_decide(po
     for entry in other["nodes"]:
         assert entry["scoreTerms"].keys() == other["scoreTerms"].keys()
         assert sum(entry["scoreTerms"].values()) == pytest.approx(entry["score"], abs=6e-8)
-    assert other["sentence"].startswith(f"On {other['node']}")
+    assert other["sentence"].startswith((f"On {other['node']}", f"{other['node']} and "))
     ranks = {entry["node"]: entry["rank"] for entry in other["nodes"]}
     assert (ranks[other["node"]], sorted(ranks.values())) == (1, list(range(1, len(ranks) + 1)))
 

@@ -78,7 +78,7 @@ def test_a_gang_that_is_too_large_is_helped_by_moves_or_nodes() -> None:
 
 def test_a_pod_of_which_nobody_has_said_anything() -> None:
     sentence, (only,) = why_pending(Lacking("default/p", TWO, ROOM), Standing(unseen=True))
-    assert sentence == "needs 2 GPUs; there is room now on n, and its scheduler has said nothing of it yet"
+    assert sentence == "needs 2 GPUs; fits on n, but its scheduler has not tried it yet"
     assert "schedulerName" in only.text
 
 

@@ -1,6 +1,6 @@
 // What Kerf has decided, newest first.
 
-import { clock, el, fill, link, shortened } from '../dom.js';
+import { clock, el, fill, link } from '../dom.js';
 
 const MAX_SHOWN = 40;
 
@@ -21,7 +21,7 @@ function showDecisions(decisions, body) {
   }
   const items = decisions.slice(0, MAX_SHOWN).map((one) => {
     const gpus = one.gpus.length ? ` GPU ${one.gpus.join(', ')}` : '';
-    const where = one.node ? ['→ ', link('node', one.node), gpus] : [shortened(one.why, one.request) || 'fits on no node'];
+    const where = one.node ? ['→ ', link('node', one.node), gpus] : [one.why || 'fits on no node'];
     return el(
       'li',
       { class: one.node ? 'placed' : 'rejected' },

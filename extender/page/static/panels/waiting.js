@@ -1,6 +1,6 @@
 // Pods that ask for GPUs and have no node, and why.
 
-import { age, ask, el, figure, fill, link, plural, shortened, table } from '../dom.js';
+import { age, ask, el, figure, fill, link, plural, table } from '../dom.js';
 import { roomLink, work } from '../room.js';
 
 const MOST = 100;
@@ -67,8 +67,8 @@ function showWaiting({ total, more, items }, told, { missing, moves }, count, bo
 }
 
 /** What keeps a pod waiting, and what is likeliest to help; until that is known, the words of whoever keeps it. */
-function reason({ why, request, where }, told) {
-  if (!told) return shortened(why, request) || (where === 'queue' ? 'not evaluated yet' : 'reason no longer known');
+function reason({ why, where }, told) {
+  if (!told) return why || (where === 'queue' ? 'not evaluated yet' : 'reason no longer known');
   return el('div', {}, told.sentence, told.remedy && el('div', { class: 'hint' }, told.remedy.text));
 }
 

@@ -34,8 +34,8 @@ export function answerWords(told, question) {
     (question.pods || told.moved.length > 0) && (question.pods || question.manifest) && el('ul', { class: 'reasons' }, Object.entries(told.reasons).map(([reason, count]) => el('li', {}, `${count} × ${reason}`))),
     pendingWords(told, question),
     pending > 0 && !told.unreadable && roomButton(told, question),
-    el('p', { class: 'hint' }, `fragmented GPU units: ${share(told.fragmentsBefore)} now, ${share(told.fragments)} after`),
-    rows.length > 0 && table('Nodes that would get pods', ['Node', 'Pods', 'GPU units in use after'], rows),
+    told.stranded != null && el('p', { class: 'hint' }, `stranded GPUs: ${share(told.strandedBefore)} now, ${share(told.stranded)} after`),
+    rows.length > 0 && table('Nodes that would get pods', ['Node', 'Pods', 'GPUs, or time slices, in use after'], rows),
     nodes.length > MAX_NODES && el('p', { class: 'hint' }, `and ${nodes.length - MAX_NODES} more nodes`),
   ];
 }
