@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from extender.api.reads.keys import OfCluster
 from extender.api.reads.keys import camel as _key
 from extender.api.reads.workload_answers import WorkloadList, WorkloadPod
 
@@ -25,7 +26,7 @@ class RunningVersion(msgspec.Struct):
     policy: str
 
 
-class Detail(msgspec.Struct):
+class Detail(OfCluster):
     """Why there is no answer."""
 
     detail: Any
@@ -51,7 +52,7 @@ class PendingPod(msgspec.Struct):
     remedy: Remedy | None
 
 
-class PendingList(msgspec.Struct, rename=_key):
+class PendingList(OfCluster, rename=_key):
     pods: list[PendingPod]
     total: int
     more: int
@@ -100,20 +101,22 @@ class ClusterNode(msgspec.Struct, rename=_key):
     set_aside: str | None
 
 
-class NodesPage(msgspec.Struct):
+class NodesPage(OfCluster):
     version: int
     totals: ClusterTotals
     items: list[ClusterNode]
     next: str | None
 
 
-class NodeDetails(ClusterNode, rename=_key):
+class NodeDetails(ClusterNode, kw_only=True, rename=_key):
     gpu_details: list[dict[str, Any]]
     device_uses: list[dict[str, Any]]
     holders: list[dict[str, Any]]
+    stale_seconds: float | msgspec.UnsetType | None = msgspec.UNSET
+    not_ready: str | msgspec.UnsetType = msgspec.UNSET
 
 
-class Explanation(msgspec.Struct, rename=_key):
+class Explanation(OfCluster, rename=_key):
     pod: str
     uid: str
     decided_at: str | None
@@ -133,8 +136,8 @@ class Explanation(msgspec.Struct, rename=_key):
     remedies: list[Remedy]
     ahead: int | None
     score_terms: dict[str, str]
-    would_fit: list[dict[str, Any]] = []
-    by_policy: dict[str, Any] = {}
+    would_fit: list[dict[str, Any]] = msgspec.field(default_factory=list)
+    by_policy: dict[str, Any] = msgspec.field(default_factory=dict)
     workload: WorkloadPod | None = None
 
 
@@ -149,7 +152,7 @@ class UsageTotals(msgspec.Struct, rename=_key):
     idle_gpu_hours: float
 
 
-class UsageReport(msgspec.Struct):
+class UsageReport(OfCluster):
     source: Literal["kerf", "prometheus"]
     since: float
     until: float
@@ -167,7 +170,7 @@ class UsageStep(UsageTotals, rename=_key):
     booked_by_namespace: list[float]
 
 
-class UsageOverTime(msgspec.Struct, rename=_key):
+class UsageOverTime(OfCluster, rename=_key):
     source: Literal["kerf", "prometheus"]
     since: float
     until: float
@@ -178,14 +181,14 @@ class UsageOverTime(msgspec.Struct, rename=_key):
     note: str | None = None
 
 
-class Telemetry(msgspec.Struct):
+class Telemetry(OfCluster):
     """More keys where telemetry is on."""
 
     state: str
     fault: str = ""
 
 
-class Rank(msgspec.Struct):
+class Rank(OfCluster):
     mode: str
     path: str | None
     served: str
@@ -201,7 +204,7 @@ class Rank(msgspec.Struct):
     mix: dict[str, Any]
 
 
-class Moves(msgspec.Struct):
+class Moves(OfCluster):
     id: str
     target: str
     phase: Literal["none", "moving", "placing", "done", "stopped"]

@@ -13,6 +13,7 @@ from extender.api.openapi import operation_id
 from extender.api.routes import KerfApp, install_routes
 from extender.api.service import Service
 from extender.kube.client import Transport
+from extender.kube.rights import MissingRights, NotingRights
 from extender.ledger.mirror import Mirror
 from extender.metrics.usage import usage_metrics
 from extender.page.routes import install_page
@@ -35,8 +36,10 @@ def create_app(
 
     `feed` is where telemetry comes from, a reading process when none is given.
     """
+    rights = MissingRights(clock)
+    transport = NotingRights(transport, rights)
     parts = build_parts(settings, transport, clock, feed)
-    service = build_service(settings, parts)
+    service = build_service(settings, parts, rights)
     app = KerfApp(
         title="Kerf",
         summary="A kube-scheduler extender that puts GPU pods on the right GPUs.",

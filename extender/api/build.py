@@ -32,6 +32,7 @@ from extender.explain.workload_tables.build import build_workloads
 from extender.kube.background import Tasks
 from extender.kube.client import Transport
 from extender.kube.objects import Pod
+from extender.kube.rights import MissingRights
 from extender.metrics import scheduling as of_scheduling
 from extender.metrics.devices import DeviceFigures, device_metrics
 from extender.metrics.gpu_hours import gpu_hour_metrics
@@ -217,8 +218,8 @@ def _placer(
     return placer
 
 
-def build_service(settings: Settings, parts: Parts) -> Service:
-    """What routes speak to."""
+def build_service(settings: Settings, parts: Parts, rights: MissingRights) -> Service:
+    """What routes speak to; `rights` are those that Kerf lacks."""
     base, placer, queue = parts.base, parts.placer, parts.queue
     ledger, mirror, clock, rules = base.ledger, base.mirror, base.clock, rules_of(settings.telemetry)
     backlog = queue.backlog if queue else None
@@ -262,6 +263,7 @@ def build_service(settings: Settings, parts: Parts) -> Service:
         recorder=parts.recorder,
         usage=parts.usage,
         unasked=parts.unasked,
+        rights=rights,
         tasks=[part.tasks for part in (mirror, *parts.in_background) if isinstance(part, _Busy)],
     )
     _add_metrics(parts, service)

@@ -63,13 +63,13 @@ def calls_of(service: "Service") -> list[Call]:
     """All of them."""
 
     async def what_if(body: bytes) -> bytes:
-        if fault := service.mirror.fault():
-            raise UnavailableError(fault)
+        if blind := service.blindness():
+            raise UnavailableError(blind.sentence)
         return await service.what_if.answer(body)
 
     async def defrag(body: bytes) -> bytes:
-        if fault := service.mirror.fault():
-            raise UnavailableError(fault)
+        if blind := service.blindness():
+            raise UnavailableError(blind.sentence)
         return await service.applying.answers.answer(body)
 
     return [

@@ -91,7 +91,11 @@ class Endpoint:
             else:
                 status = next(status for kind, status in _STATUSES.items() if isinstance(error, kind))
                 content = wire.encode({"Error": str(error)})
-        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(content))]
+        marks: list[tuple[bytes, bytes]] = []
+        if self._guarded and (blind := self._service.blindness()):
+            content = blind.marked(content)
+            marks = [(name.encode(), value.encode()) for name, value in blind.headers.items()]
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(content)), *marks]
         # The next call is to go to whoever leads, or will.
         if self._service.draining or (self._is_verb and self._service.fence.standby()):
             headers.append((b"connection", b"close"))

@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from fastapi import FastAPI, Query, Response
+from fastapi import APIRouter, FastAPI, Query, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from extender import __version__
 from extender.api import wire
+from extender.api.blindness import UNSYNCED, route_of
 from extender.api.calls import Caller, calls_of
 from extender.api.endpoints import Endpoint
 from extender.api.openapi import describe_calls
@@ -65,11 +66,16 @@ def install_routes(app: KerfApp, service: Service) -> None:
     for call, endpoint in endpoints.items():
         app.router.routes.append(Route(call.path, endpoint, methods=["POST"]))  # answers other methods with 405
     app.add_middleware(access.Guard, settings=service.settings.access)
+    of_cluster = APIRouter(route_class=route_of(service), responses=UNSYNCED)
+    of_others = APIRouter(route_class=route_of(service, needs_sync=False))
     _install_operation(app, service)
-    _install_explanations(app, service)
-    _install_lists(app, service)
-    install_workloads(app, service)
-    _install_usage(app, service)
+    _install_others(of_others, service)
+    _install_explanations(of_cluster, service)
+    _install_lists(of_cluster, service)
+    install_workloads(of_cluster, service)
+    _install_usage(of_cluster, service)
+    app.include_router(of_others)
+    app.include_router(of_cluster)
     describe_calls(app, calls)
 
 
@@ -90,6 +96,21 @@ def _install_operation(app: FastAPI, service: Service) -> None:
     async def syncz() -> JSONResponse:
         """Synced: ready to decide, or to take over. The kube-scheduler beside a sidecar waits for this."""
         return _status(service.mirror.fault())
+
+    @app.get("/version", tags=["operation"])
+    async def version() -> dict[str, str]:
+        """Version, mode and policy."""
+        policy = service.placer.policy_of(NO_REQUEST)
+        return {"version": __version__, "mode": service.settings.decisions.mode.value, "policy": policy.name}
+
+    @app.get("/metrics", tags=["operation"], response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+    async def metrics() -> Response:
+        """Prometheus metrics."""
+        return Response(service.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _install_others(app: APIRouter, service: Service) -> None:
+    """What tells of something else besides the cluster, and can before the cluster is known."""
 
     @app.get("/telemetry", tags=["operation"])
     async def telemetry() -> JSONResponse:
@@ -119,19 +140,8 @@ def _install_operation(app: FastAPI, service: Service) -> None:
         opened = await asyncio.to_thread(archives.opened, recorder.writer.directory)
         return StreamingResponse(archives.archive(opened), media_type="application/x-tar")
 
-    @app.get("/version", tags=["operation"])
-    async def version() -> dict[str, str]:
-        """Version, mode and policy."""
-        policy = service.placer.policy_of(NO_REQUEST)
-        return {"version": __version__, "mode": service.settings.decisions.mode.value, "policy": policy.name}
 
-    @app.get("/metrics", tags=["operation"], response_class=Response, responses={200: {"content": {"text/plain": {}}}})
-    async def metrics() -> Response:
-        """Prometheus metrics."""
-        return Response(service.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
-
-
-def _install_explanations(app: FastAPI, service: Service) -> None:
+def _install_explanations(app: APIRouter, service: Service) -> None:
     """What people call who want to know why."""
 
     @app.get(
@@ -167,7 +177,7 @@ def _install_explanations(app: FastAPI, service: Service) -> None:
         return Response(service.applying.state(), media_type="application/json")
 
 
-def _install_lists(app: FastAPI, service: Service) -> None:
+def _install_lists(app: APIRouter, service: Service) -> None:
     """What waits, and where."""
 
     @app.get("/pending", tags=["explanation"])
@@ -204,7 +214,7 @@ def _install_lists(app: FastAPI, service: Service) -> None:
         return JSONResponse(told | {"holders": service.fixes.held_on(node)})
 
 
-def _install_usage(app: FastAPI, service: Service) -> None:
+def _install_usage(app: APIRouter, service: Service) -> None:
     """GPU-hours, for those who share them out."""
 
     @app.get(

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from extender import __version__
+from extender.api.blindness import Blindness
 from extender.api.verbs import Verbs
 from extender.api.webhooks.node_affinity import NO_AFFINITY, AffinityWriter
 from extender.core.resources.requests import NO_REQUEST
@@ -19,6 +20,7 @@ from extender.explain.what_if.answers import WhatIfAnswers
 from extender.explain.what_if.standing import MissingNodes
 from extender.explain.workload_tables.answers import Workloads
 from extender.kube.background import Tasks
+from extender.kube.rights import MissingRights
 from extender.ledger.mirror import Mirror
 from extender.metrics.registry import Metrics
 from extender.ranking.descriptions import summary
@@ -62,6 +64,8 @@ class Service:
     pods: PodAnswers
     rank: LearnedRank
     evidence: Evidence | None
+    rights: MissingRights
+    """What the API server does not let Kerf do."""
     affinity: AffinityWriter = NO_AFFINITY
     """What the webhooks write of nodes on pods."""
     missing: MissingNodes | None = None
@@ -100,6 +104,13 @@ class Service:
         """Why the service is not ready, "" when it is."""
         return "shutting down" if self.draining else self.fence.fault() or self.mirror.fault()
 
+    def blindness(self) -> Blindness:
+        """How far this process sees the cluster. A standby may well: only others decide."""
+        why = self.mirror.fault()
+        if why and not self.fence.standby():
+            why = self.fence.fault() or why  # without an election nothing is mirrored before the take-over is done
+        return Blindness(why, self.mirror.age_s())
+
     def degraded(self) -> list[str]:
         """What works less well than it should, while the service is ready all the same."""
         faults = {
@@ -110,7 +121,7 @@ class Service:
             "history": self.recorder.writer.fault if self.recorder else "",
         }
         lacking = [fault for tasks in self.tasks for fault in tasks.lacking()]
-        return [f"{what}: {fault}" for what, fault in faults.items() if fault] + lacking
+        return [f"{what}: {fault}" for what, fault in faults.items() if fault] + lacking + self.rights.told()
 
     def hopeless(self) -> str:
         """Why the process had better end and begin anew, "" for nothing."""
@@ -120,6 +131,9 @@ class Service:
         """What the service says of itself to people; ages in whole seconds."""
         policy, observer = self.placer.policy_of(NO_REQUEST), self.observer
         age_s = observer.age_s() if observer else math.inf
+        blind = self.blindness().told
+        if blind.get("staleSeconds"):
+            blind["staleSeconds"] = int(blind["staleSeconds"])
         return {
             "version": __version__,
             "mode": self.settings.decisions.mode.value,
@@ -133,4 +147,5 @@ class Service:
                 "state": observer.status.state if observer else State.OFF,
                 "ageSeconds": int(age_s) if math.isfinite(age_s) else None,
             },
+            **blind,
         }

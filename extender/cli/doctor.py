@@ -27,6 +27,7 @@ from extender.telemetry.owners import OwnerUsage
 from extender.telemetry.service import describe, observe
 from extender.telemetry.status import State, passed_over_reason, unmatched_reason
 
+_UNAVAILABLE = 503
 _UNITS = {0.01: "percent", 1 / 2**20: "bytes"}
 
 Finding = dict[str, Any]
@@ -70,16 +71,15 @@ def _rank(kerf: Kerf) -> tuple[Finding | None, list[str]]:
         return None, [f"GET /model: {error}"]
     rank = {name: told[name] for name in ("mode", "served", "reason", "auto", "evidence")}
     faults = told["fault"], told["evidence"] and told["evidence"]["fault"]
-    return rank, [f"rank: {fault}" for fault in faults if fault] + _uncalled(kerf)
+    return rank, [f"rank: {fault}" for fault in faults if fault] + _not_well(kerf)
 
 
-def _uncalled(kerf: Kerf) -> list[str]:
-    """That kube-scheduler does not ask it, as `GET /readyz` tells it; one that is not ready tells nothing else."""
+def _not_well(kerf: Kerf) -> list[str]:
+    """Why it decides nothing, or what works less well."""
     try:
-        degraded = kerf.ask("/readyz").get("degraded", [])
-    except AnswerError:
-        return []
-    return [fault for fault in degraded if fault.startswith("kube-scheduler: ")]
+        return [str(fault) for fault in kerf.ask("/readyz").get("degraded", ())]
+    except AnswerError as error:
+        return [f"it decides nothing: {error}"] if error.status == _UNAVAILABLE else []
 
 
 async def examine(settings: Settings, transport: Transport) -> Finding:

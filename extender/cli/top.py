@@ -54,7 +54,8 @@ def top(
         told = look()
         show(told, output, lambda console: console.print(_picture(told, console.width)))
     else:
-        _watch(look, interval, out)
+        kerf.shows_blind = True
+        _watch(kerf, look, interval, out)
 
 
 def _one(kerf: Kerf, node: str, output: Output) -> None:
@@ -65,12 +66,16 @@ def _one(kerf: Kerf, node: str, output: Output) -> None:
     show(told, output, lambda console: console.print(_node_picture(told)))
 
 
-def _watch(look: Callable[[], Any], interval_s: float, out: Console) -> None:
-    with Live(_cropped(look(), out), console=out, auto_refresh=False, screen=True) as live:
+def _watch(kerf: Kerf, look: Callable[[], Any], interval_s: float, out: Console) -> None:
+    def shown() -> Group:
+        kerf.blind = ""
+        return _cropped(look(), out, kerf.blind)
+
+    with Live(shown(), console=out, auto_refresh=False, screen=True) as live:
         try:
             while True:
                 time.sleep(interval_s)
-                live.update(_cropped(look(), out), refresh=True)
+                live.update(shown(), refresh=True)
         except KeyboardInterrupt:
             return
 
@@ -88,9 +93,12 @@ def _read(kerf: Kerf, *, gpus_only: bool) -> Any:
             return told | {"next": None}
 
 
-def _cropped(told: Any, out: Console) -> Group:
+def _cropped(told: Any, out: Console, blind: str) -> Group:
     """As much as the screen holds."""
-    return _picture(told, out.size.width, max(out.size.height - 6, 1))
+    if not blind:
+        return _picture(told, out.size.width, max(out.size.height - 6, 1))
+    rest = _picture(told, out.size.width, max(out.size.height - 8, 1))
+    return Group(Text(blind, style="red"), rest)
 
 
 def _picture(told: Any, width: int, most: int | None = None) -> Group:

@@ -8,6 +8,7 @@ then restarts the process, which begins with nothing remembered. Other work is t
 import asyncio
 import contextlib
 import logging
+import random
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -105,6 +106,30 @@ class Tasks:
                 pause_s = min(self._first_pause_s * 2.0 ** (worker.num_deaths - 1), _MAX_PAUSE_S)
                 logger.exception("the %s has died, restarting in %.1f s", name, pause_s)
             await asyncio.sleep(pause_s)
+
+
+class Backoff:
+    """How long to wait before what has failed is tried again: ever longer, and never all at the same time."""
+
+    def __init__(self, first_s: float, most_s: float) -> None:
+        self._first_s = first_s
+        self._most_s = most_s
+        self.num_failures = 0
+        """In a row."""
+        self.is_news = False
+        """Whether it failed for another reason than the time before: what is to be logged once."""
+        self._why = ""
+
+    def failed(self, why: object = "") -> float:
+        """It has failed once more, and why; seconds until the next try."""
+        self.is_news, self._why = not self.num_failures or str(why) != self._why, str(why)
+        pause_s = min(self._first_s * 2.0 ** min(self.num_failures, 32), self._most_s)
+        self.num_failures += 1
+        return pause_s * random.uniform(0.5, 1.5)
+
+    def succeeded(self) -> None:
+        """It is well again."""
+        self.num_failures = 0
 
 
 class Background:

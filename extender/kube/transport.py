@@ -4,8 +4,10 @@ Apart from `client`, so that who has another way to an API server need not load 
 """
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Mapping
-from typing import Final, Protocol
+from functools import cached_property
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -15,6 +17,26 @@ from extender.kube.decoding import Decoder
 Query = Mapping[str, str]
 
 _status_decoder: Final = Decoder(objects.Status)
+_FORBIDDEN: Final = re.compile(
+    r'User "(?P<user>(?:[^"\\]|\\.)*)" cannot (?P<verb>[a-z]+) resource "(?P<resource>[^"]*)" '
+    r'in API group "(?P<group>[^"]*)"'
+)
+"""In an authorizer's words (k8s.io/apiserver/pkg/endpoints/handlers/responsewriters/errors.go), not admission's."""
+_UNAUTHORIZED, _FORBIDDEN_STATUS, _TOO_MANY, _SERVER_ERROR = 401, 403, 429, 500
+_MAX_USER: Final = 253
+
+
+class Right(NamedTuple):
+    """To do something with a kind of objects."""
+
+    verb: str
+    group: str
+    """"" for Kubernetes' own."""
+    resource: str
+    """With its part: `pods/status`."""
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.resource}" + (f".{self.group}" if "." in self.group else "")
 
 
 class ClusterError(Exception):
@@ -26,6 +48,12 @@ class ClusterError(Exception):
     └── CredentialsError    no usable kubeconfig or service account
     """
 
+    @property
+    def trouble(self) -> str:
+        """What is wrong whatever is asked for, in words that are the same for all; "" for what is wrong with this one
+        request."""
+        return str(self)
+
 
 class ApiError(ClusterError):
     """The API server answered with an error status."""
@@ -36,9 +64,31 @@ class ApiError(ClusterError):
         self.reason = reason
         self.message = message
 
+    @cached_property
+    def lacks(self) -> tuple[Right, str] | None:
+        """The right that whoever asked does not have, and as whom Kerf asked; None where it is refused for something
+        else."""
+        found = _FORBIDDEN.search(self.message) if self.status == _FORBIDDEN_STATUS else None
+        if found is None:
+            return None
+        return Right(found["verb"], found["group"], found["resource"]), found["user"][:_MAX_USER]
+
+    @property
+    def trouble(self) -> str:
+        """A right that is lacking, credentials that are not taken, or a server that can't; "" for all else."""
+        if self.lacks is not None:
+            return f"may not {self.lacks[0]}"
+        general = self.status in (_UNAUTHORIZED, _TOO_MANY) or self.status >= _SERVER_ERROR
+        return f"{self.status} {self.reason}" if general else ""
+
 
 class UnreachableError(ClusterError):
     """No answer: refused, reset, or timed out. A write may or may not have happened."""
+
+    @property
+    def trouble(self) -> str:
+        """Why, without what was asked."""
+        return str(self).partition(": ")[2] or str(self)
 
 
 class CredentialsError(ClusterError):

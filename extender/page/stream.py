@@ -22,7 +22,8 @@ from extender.kube.background import until_set
 from extender.page.view import PageView
 
 MAX_STREAMS: Final = 32
-_HEARTBEAT_S: Final = 15.0
+_HEARTBEAT_S: Final = 5.0
+"""So often a page hears something, by which it knows that what it shows is how things are."""
 _NODES_PER_EVENT: Final = 100
 """So few that working an event out holds kube-scheduler's calls up by about half a millisecond."""
 _MAX_EVENTS_KEPT: Final = 128
@@ -110,7 +111,7 @@ class Streams:
                 await patiently(_event("tick", tick, str(position)))
                 num_quiet = 0
             elif num_quiet * self._tick_s >= _HEARTBEAT_S:
-                await patiently(_body(b":\n\n"))
+                await patiently(_event("still", {}))
                 num_quiet = 0
             await until_set(gone, self._tick_s)
         if not gone.is_set():

@@ -16,6 +16,7 @@ class Cause(StrEnum):
     REQUEST = "request"
     REFUSED = "refused"
     CLAIM = "claim"
+    WRITE = "write"
 
 
 class Code(Enum):
@@ -67,6 +68,8 @@ class Code(Enum):
         "the ResourceClaims of namespace {namespace} take long to search devices for: they go on within 5 minutes",
     )
     CLAIMS_UNKNOWN = (Cause.CLAIM, "devices can't be chosen now: {why}")
+    NO_RIGHT = (Cause.WRITE, "Kerf may not {right}: user {user} lacks that right, which {manifest} gives")
+    NOT_WRITTEN = (Cause.WRITE, "Kerf can't write on it: {error}")
     UNREADABLE = (Cause.REQUEST, "{text}")
     """In the words of whoever read the request."""
 

@@ -241,7 +241,7 @@ class QueueController(QueueRules):
             and entry.uid not in leavers
             and not self.dispatcher.found_a_node(entry)
         ]
-        waiting, passed = self._claims.sort_out(self.aside(waiting))
+        waiting, passed = self._claims.sort_out(self.aside(self._awake(waiting)))
         for entry, why in passed:
             entry.pass_over(why, self._wall_clock())
         window = self._shares.window(waiting)
@@ -281,6 +281,14 @@ class QueueController(QueueRules):
         await give_way()
         self.dispatcher.withdraw(still)
         self.dispatcher.begin(self._notes.write(list(self.backlog.entries.values())))
+
+    def _awake(self, waiting: list[Entry]) -> list[Entry]:
+        """Those on which something may be written now; the others wait for that."""
+        resting = [(entry, why) for entry in waiting if (why := self.dispatcher.rests(entry)) is not None]
+        for entry, why in resting:
+            entry.pass_over(why, self._wall_clock())
+        kept = {entry.uid for entry, _ in resting}
+        return [entry for entry in waiting if entry.uid not in kept] if kept else waiting
 
     def _left(self, entry: Entry) -> None:
         self.dispatcher.left(entry)

@@ -12,10 +12,14 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from extender.core.resources.requests import PodRequest
+from extender.core.texts import printable
 from extender.kube.background import Work, all_of
-from extender.kube.client import ClusterError
+from extender.kube.client import ApiError, ClusterError
+from extender.kube.pauses import Pauses
+from extender.kube.rights import needed_by
 from extender.ledger.ledger import ClaimState, Ledger
 from extender.planning.plans import Plan, PlanPod
+from extender.planning.wait_reasons import Code, WaitReason
 from extender.queueing.claims.keeper import ClaimKeeper
 from extender.queueing.node_view import NodeBook
 from extender.queueing.options import Counts
@@ -28,6 +32,7 @@ from extender.scheduling.placer import Placement, Placer, PodIdentity
 logger = logging.getLogger(__name__)
 
 _MAX_CONCURRENT: Final = 16
+_MAX_WORDS: Final = 400
 
 
 @dataclass(eq=False)
@@ -51,6 +56,10 @@ class Dispatcher:
     """Whether kube-scheduler asks Kerf about pods that have no nomination."""
     claims: ClaimKeeper | None = field(default=None, kw_only=True)
     """What allocates devices to their ResourceClaims."""
+    pauses: Pauses = field(default_factory=Pauses, init=False)
+    """Pods that rest because they could not be let go."""
+    _withdrawals: Pauses = field(default_factory=Pauses, init=False)
+    """Pods whose nominations could not be taken back: not to have them stand is more urgent than to let go."""
     _withdrawn: set[str] = field(default_factory=set, init=False)
     """Of pods that have lost their nodes, those whose nominations are being taken back."""
     _writes: set[asyncio.Task[None]] = field(default_factory=set, init=False)
@@ -79,6 +88,16 @@ class Dispatcher:
         claimed = self.ledger.claim(entry.uid) is not None
         return entry.stage is Stage.LOST and (claimed or bool(nominated_node(entry.pod)))
 
+    def rests(self, entry: Entry) -> WaitReason | None:
+        """Why nothing is written on a pod for a while, None where it may be."""
+        error = self.pauses.why(entry.namespace, _unit_of(entry), self.clock())
+        if error is None:
+            return None
+        if isinstance(error, ApiError) and error.lacks is not None:
+            right, user = error.lacks
+            return Code.NO_RIGHT.reason(right=str(right), user=printable(user), manifest=needed_by(right)[1])
+        return Code.NOT_WRITTEN.reason(error=printable(str(error)[:_MAX_WORDS]))
+
     def works(self) -> dict[str, Work]:
         """What has to go on in the background, by its name."""
         return {}
@@ -88,7 +107,7 @@ class Dispatcher:
         for entry in (*self.backlog.recall(now), *self.backlog.notice_lost(now)):
             self.placer.release(entry.uid)
         for entry in self.backlog.lost():
-            if nominated_node(entry.pod) and entry.uid not in self._withdrawn:
+            if nominated_node(entry.pod) and entry.uid not in self._withdrawn and self._may_withdraw(entry):
                 self._withdrawn.add(entry.uid)
                 self.begin(self._withdraw_lost(entry))
 
@@ -197,9 +216,9 @@ class Dispatcher:
         entry.open(self.clock(), by_kerf=by_kerf)
         try:
             if await self.writer.open(entry.pod, "", why):
-                entry.was_opened()
+                self._opened(entry)
         except ClusterError as error:
-            logger.warning("the gate of pod %s was not opened: %s", entry.pod.key, error)
+            self._failed("the gate of pod %s was not opened: %s", entry, error)
         finally:
             if entry.stage is Stage.OPENING:
                 entry.put_back(self.clock())
@@ -208,7 +227,7 @@ class Dispatcher:
         """Take back the nominations of pods that stay behind the gate, because it could not be opened or whoever
         nominated them is gone: kube-scheduler counts their GPUs as if they ran there."""
         for entry in entries:
-            if entry.pod.status.nominated_node_name:
+            if entry.pod.status.nominated_node_name and self._may_withdraw(entry):
                 entry.withdraw()
                 self.begin(self._withdraw(entry))
 
@@ -240,7 +259,7 @@ class Dispatcher:
             entry.open(self.clock())
             domain = self.nodes.domain_of(entry.node, entry.planned.topology) if entry.planned else None
             if await self.writer.open(entry.pod, entry.node, planner, domain):
-                entry.was_opened()
+                self._opened(entry)
                 self.counts.opened += 1
 
     async def _withdraw(self, entry: Entry) -> None:
@@ -248,8 +267,9 @@ class Dispatcher:
             await self._nominate(entry, "")
             status = msgspec.structs.replace(entry.pod.status, nominated_node_name="")
             entry.pod = msgspec.structs.replace(entry.pod, status=status)  # the watch will tell
+            self._withdrawals.succeeded(entry.namespace, entry.uid)
         except ClusterError as error:
-            self._failed("the nomination of pod %s was not withdrawn: %s", entry, error)
+            self._withdrawal_failed(entry, error)
         finally:
             entry.put_back(self.clock())
 
@@ -278,8 +298,9 @@ class Dispatcher:
         try:
             async with self._pods:
                 await self.writer.nominate(entry.pod, "")
+            self._withdrawals.succeeded(entry.namespace, entry.uid)
         except ClusterError as error:
-            self._failed("the nomination of pod %s was not withdrawn: %s", entry, error)
+            self._withdrawal_failed(entry, error)
         finally:
             self._withdrawn.discard(entry.uid)
 
@@ -288,9 +309,26 @@ class Dispatcher:
         if entry.pod.spec.resource_claims:
             self.backlog.read_again(entry)
 
+    def _opened(self, entry: Entry) -> None:
+        entry.was_opened()
+        self.pauses.succeeded(entry.namespace, _unit_of(entry))
+
+    def _may_withdraw(self, entry: Entry) -> bool:
+        return self._withdrawals.why(entry.namespace, entry.uid, self.clock()) is None
+
+    def _withdrawal_failed(self, entry: Entry, error: ClusterError) -> None:
+        self.counts.errors += 1
+        logger.warning("the nomination of pod %s was not withdrawn: %s", entry.pod.key, error)
+        wait_s = self._withdrawals.failed(entry.namespace, entry.uid, error, self.clock())
+        asyncio.get_running_loop().call_later(wait_s, self.changed)
+
     def _failed(self, message: str, entry: Entry, error: Exception) -> None:
+        """A write about a pod has failed: it is tried again, ever later."""
         self.counts.errors += 1
         logger.warning(message, entry.pod.key, error)
+        if not isinstance(error, FencedError):
+            wait_s = self.pauses.failed(entry.namespace, _unit_of(entry), error, self.clock())
+            asyncio.get_running_loop().call_later(wait_s, self.changed)
 
     def _written(self, task: asyncio.Task[None]) -> None:
         self._writes.discard(task)
@@ -298,3 +336,8 @@ class Dispatcher:
         if error is not None:
             self.counts.errors += 1
             logger.error("a write of the queue failed", exc_info=error)
+
+
+def _unit_of(entry: Entry) -> str:
+    """Pods that are let go together, or not at all."""
+    return (entry.planned.gang if entry.planned is not None else "") or entry.uid

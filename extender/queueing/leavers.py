@@ -41,7 +41,8 @@ class Leavers:
 
     def open(self, leavers: Iterable[Leaver]) -> None:
         """Have just these opened, beside those whose write has begun."""
-        self._waiting = deque(in_turn(leavers, lambda leaver: leaver.entry.namespace))
+        due = [leaver for leaver in leavers if self.dispatcher.rests(leaver.entry) is None]
+        self._waiting = deque(in_turn(due, lambda leaver: leaver.entry.namespace))
         while self._num_writers < min(_MAX_CONCURRENT, len(self._waiting)):
             self._num_writers += 1
             self.dispatcher.begin(self._write())

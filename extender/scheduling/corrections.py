@@ -5,6 +5,7 @@ ledger counts what is true at once; the annotations follow, so that everybody el
 """
 
 import logging
+import time
 from typing import Final
 
 import msgspec
@@ -12,6 +13,7 @@ import msgspec
 from extender.kube.background import Background, repeat
 from extender.kube.client import ApiError, ClusterError, Transport
 from extender.kube.events import EventRecorder
+from extender.kube.pauses import Pauses
 from extender.ledger.ledger import Claim, Ledger
 from extender.plugins.holdings import Holding
 from extender.plugins.kerf import ASSIGNED_GPUS, ASSIGNED_UUIDS, EXPLANATION, format_gpus
@@ -37,6 +39,7 @@ class Corrections(Background):
         self._events = events
         self._fence = fence
         self._refused: dict[str, Holding | None] = {}  # by pod: what it could not be told
+        self._pauses = Pauses()
         self.num_corrected = 0
         """Pods that were told which GPUs they have."""
 
@@ -50,7 +53,12 @@ class Corrections(Background):
         self._refused = {claim.uid: self._refused[claim.uid] for claim in mistaken if claim.uid in self._refused}
         if self._fence.fault():
             return
-        due = (claim for claim in mistaken if self._refused.get(claim.uid) != claim.given)
+        due = (
+            claim
+            for claim in mistaken
+            if self._refused.get(claim.uid) != claim.given
+            and self._pauses.why(claim.pod.partition("/")[0], claim.uid, time.monotonic()) is None
+        )
         for _, claim in zip(range(_MAX_PER_ROUND), due, strict=False):
             await self._correct(claim)
 
@@ -66,11 +74,14 @@ class Corrections(Background):
                 f"/api/v1/namespaces/{namespace}/pods/{name}/status", msgspec.json.encode(patch)
             )
         except ClusterError as error:
-            status = error.status if isinstance(error, ApiError) else 0
+            lacks = isinstance(error, ApiError) and error.lacks is not None
+            status = error.status if isinstance(error, ApiError) and not lacks else 0
+            self._pauses.failed(namespace, claim.uid, error, time.monotonic())
             if status in _REFUSED:
                 self._refused[claim.uid] = claim.given  # the next try would end alike
             if status not in _GONE:
                 logger.warning("pod %s can't be told that it has %s: %s", claim.pod, told, error)
             return
         self.num_corrected += 1
+        self._pauses.succeeded(namespace, claim.uid)
         self._events.emit(namespace, name, claim.uid, reason="GPUsCorrected", message=f"Given {told}")

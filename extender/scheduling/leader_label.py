@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from extender.kube import objects
-from extender.kube.background import Background
+from extender.kube.background import Background, Backoff
 from extender.kube.client import ClusterError, Transport
 from extender.kube.decoding import Decoder
 from extender.scheduling.fence import Fence
@@ -24,7 +24,8 @@ logger = logging.getLogger(__name__)
 
 LABEL: Final = "kerf.dev/leads"
 _LOOK_S: Final = 0.05
-_RETRY_S: Final = 0.5
+_FIRST_RETRY_S: Final = 0.5
+_MAX_RETRY_S: Final = 5.0
 _SUCCESSOR_S: Final = 10.0
 """For which a leader that goes waits for the next one: less than half of what a kubelet gives it to end."""
 _READY_S: Final = 5.0
@@ -54,17 +55,25 @@ class LeaderLabel(Background):
         self._path = f"/api/v1/namespaces/{namespace}/pods"
         self._lease = lease
         self._look_again_s = look_again_s
-        self._last_error = ""
+        self._backoff = Backoff(_FIRST_RETRY_S, _MAX_RETRY_S)
         self._labelled_at = float("-inf")
 
     async def run(self) -> None:
         loop, looked_at = asyncio.get_running_loop(), float("-inf")
         while True:
+            pause_s = _LOOK_S
             if self._fence.fault():
                 looked_at = float("-inf")
             elif loop.time() > looked_at + self._look_again_s:
-                looked_at = loop.time() if await self._try() else float("-inf")
-            await asyncio.sleep(_RETRY_S if self._last_error else _LOOK_S)
+                try:
+                    looked_at = loop.time() if await self._settle() else float("-inf")
+                    self._backoff.succeeded()
+                except (ClusterError, msgspec.DecodeError) as error:
+                    pause_s, looked_at = self._backoff.failed(error), float("-inf")
+                    if self._backoff.is_news:
+                        message = "the label %s could not be set, callers may not find this leader: %s"
+                        logger.warning(message, LABEL, error)
+            await asyncio.sleep(pause_s)
 
     async def taken_off(self) -> None:
         """Wait while callers are led to this pod, for as long as another leader may be expected to come."""
@@ -81,18 +90,6 @@ class LeaderLabel(Background):
             return self._name in await self._labelled()
         except (ClusterError, msgspec.DecodeError):
             return True
-
-    async def _try(self) -> bool:
-        """Whether the label is where it belongs."""
-        try:
-            done = await self._settle()
-        except (ClusterError, msgspec.DecodeError) as error:
-            if str(error) != self._last_error:
-                logger.warning("the label %s could not be set, callers may not find this leader: %s", LABEL, error)
-            self._last_error = str(error)
-            return False
-        self._last_error = ""
-        return done
 
     async def _settle(self) -> bool:
         """Give the label to this pod, then take it off all others. Raises ClusterError, DecodeError.

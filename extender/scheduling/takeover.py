@@ -23,7 +23,7 @@ import msgspec
 
 from extender.core.resources.requests import RequestError
 from extender.kube import objects
-from extender.kube.background import Tasks
+from extender.kube.background import Backoff, Tasks
 from extender.kube.client import ClusterError, Transport
 from extender.kube.leadership.elections import Election
 from extender.kube.paths import PODS_PATH
@@ -43,7 +43,8 @@ EPOCH: Final = "kerf.dev/epoch"
 _NUM_WRITERS: Final = 64
 """At once. Nothing may be decided before the last one of thousands is marked, and the author of all may be one; the
 renewal of the lease has to get through between them, and finds a connection."""
-_RETRY_S: Final = 0.2
+_FIRST_RETRY_S: Final = 0.2
+_MAX_RETRY_S: Final = 3.0
 
 
 def epoch_key(lease: str = "") -> str:
@@ -129,7 +130,7 @@ class Leadership:
             self._epoch = f"{self._election.tenure}.{secrets.token_hex(4)}"
             self._tenure, self._taken_over = self._election.tenure, False
         told = "taking over from the previous leader" if self._election.contested else "pods are not synced yet"
-        progress, num_marked = told, 0
+        progress, num_marked, backoff = told, 0, Backoff(_FIRST_RETRY_S, _MAX_RETRY_S)
 
         def deadline() -> float:
             # Another term may have begun, with others leading in between, before this task is told.
@@ -143,13 +144,14 @@ class Leadership:
                 self._taken_over = True
                 break
             except (ClusterError, msgspec.DecodeError) as error:
-                logger.warning("pods being placed were not marked, retrying in %.1f s: %s", _RETRY_S, error)
-                progress = f"{told}: {error}"
+                pause_s, progress = backoff.failed(error), f"{told}: {error}"
+                if backoff.is_news:
+                    logger.warning("pods being placed were not marked, and are tried again: %s", error)
             except Exception:
                 logger.exception("pods being placed were not marked")
-                progress = f"{told}: see the log"
+                pause_s, progress = backoff.failed(), f"{told}: see the log"
             self._fence.take_over(progress, deadline, self._election.standing)
-            await asyncio.sleep(_RETRY_S)
+            await asyncio.sleep(pause_s)
         self._fence.open(term)
         self.num_terms += 1
         if self._election.contested:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from extender.kube.background import Background
+from extender.kube.background import Background, Backoff
 from extender.kube.client import ApiError, ClusterError, Transport
 from extender.kube.decoding import Decoder
 from extender.server import own_certificates
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 _HOOKS: Final = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 _LOOK_S: Final = 10.0
-_RETRY_S: Final = 0.5
+_FIRST_RETRY_S: Final = 0.5
 _CONFLICT: Final = 409
 _NOT_FOUND: Final = 404
 _decoder: Final = Decoder(dict[str, Any], whole=True)
@@ -56,7 +56,7 @@ class CertificateKeeper(Background):
         self._look_s = min(look_s, valid.total_seconds() / 20)
         self._held: dict[str, bytes] = {}
         self._written = asyncio.Event()
-        self._last_error = ""
+        self._backoff = Backoff(_FIRST_RETRY_S, self._look_s)
 
     async def ready(self) -> None:
         """Wait until the files are there: without them nothing can be served."""
@@ -64,21 +64,21 @@ class CertificateKeeper(Background):
 
     async def run(self) -> None:
         while True:
-            well = await self._try()
-            await asyncio.sleep(self._look_s if well else _RETRY_S)
+            pause_s = await self._try()
+            await asyncio.sleep(pause_s)
 
-    async def _try(self) -> bool:
-        """Look after everything once; whether that could be done."""
+    async def _try(self) -> float:
+        """Look after everything once; seconds until the next time."""
         try:
             await self._settle()
         except (ClusterError, msgspec.DecodeError, OSError, ValueError) as error:
             lost = isinstance(error, ApiError) and error.status == _CONFLICT  # to another replica, which did the same
-            if not lost and str(error) != self._last_error:
+            pause_s = self._backoff.failed(error)
+            if self._backoff.is_news and not lost:
                 logger.warning("certificates in Secret %s/%s: %s", self._namespace, self._name, error)
-            self._last_error = str(error)
-            return False
-        self._last_error = ""
-        return True
+            return pause_s
+        self._backoff.succeeded()
+        return self._look_s
 
     async def _settle(self) -> None:
         """First the Secret, then who trusts it, then this server. Raises ClusterError, DecodeError, OSError."""

@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from extender.kube.client import Query, UnreachableError
-from extender.kube.memory import MemoryCluster
 from tests.api import bodies
 from tests.api.bodies import CLUSTER, NAMES, SHARED_GPU, node, pod
+from tests.api.cut_off import CutOff
 from tests.api.services import Kerf, running
 
 GPU_NODES = ["a100-0", "a100-1", "a100-40-0", "t4-0", "t4-1"]
@@ -324,25 +323,6 @@ def test_reasons_travel_where_somebody_reads_them(num_names: int, gpus: int, num
 # A mirror that is not fit for use
 
 
-class CutOff(MemoryCluster):
-    """An API server that stops listing and watching; reads of a pod and bindings still go through."""
-
-    reachable = True
-
-    async def get(self, path: str, query: Query | None = None) -> bytes:
-        if not self.reachable and query:  # a list
-            raise UnreachableError("no route")
-        return await super().get(path, query)
-
-    async def watch(self, path: str, query: Query) -> Any:
-        if not self.reachable:
-            raise UnreachableError("no route")
-        async for lines in super().watch(path, query):
-            yield lines
-            if not self.reachable:
-                raise UnreachableError("no route")
-
-
 @pytest.mark.parametrize("state", ["unsynced", "too old"])
 def test_a_mirror_that_is_not_current_decides_nothing_about_gpus(state: str) -> None:
     asking, plain = pod(gpus=1), pod("plain")
@@ -351,9 +331,7 @@ def test_a_mirror_that_is_not_current_decides_nothing_about_gpus(state: str) -> 
     with running(cluster) as kerf:
         if cluster.reachable:
             assert kerf.filter(asking, ["t4-0"])["NodeNames"] == ["t4-0"]
-            cluster.reachable = False
-            for changed in (node("t4-0", 2, "t4"), plain):  # wakes both watches
-                cluster.apply(changed)
+            cluster.cut()
             kerf.settle()
             kerf.clock.now += 121
         why = kerf.service.fault()

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from extender.cli.logs import configure_logs
+from extender.cli.logs import Once, configure_logs
+from extender.kube.transport import ApiError, ClusterError, UnreachableError
 from extender.settings.operation import LogSettings
 from tests.api.bodies import node, pod
 from tests.api.services import Kerf, running
+from tests.kube.test_rights import forbidden
 
 REJECTIONS = "extender.explain.explanations"
 
@@ -123,3 +125,84 @@ def test_what_fits_is_no_rejection(kerf: Kerf, caplog: pytest.LogCaptureFixture,
 def test_a_failed_bind_is_logged(kerf: Kerf, caplog: pytest.LogCaptureFixture) -> None:
     kerf.bind(pod("nobody", 1), "t4-0")
     assert 'bind: pod default/nobody: 404 NotFound: pods "nobody" not found' in caplog.text
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """What was logged since the last call, without time and level."""
+    return [line.partition(" some.where: ")[2] for line in capsys.readouterr().err.splitlines()]
+
+
+LOGGER = logging.getLogger("some.where")
+
+
+@pytest.mark.usefixtures("restored")
+def test_what_stays_wrong_is_logged_once_and_what_changes_again(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logs(LogSettings())
+    for wait_s in (0.2, 0.4, 0.8):
+        LOGGER.warning("mirror of %s interrupted, retrying in %.1f s: %s", "/nodes", wait_s, "last heard 3 s ago")
+    assert lines(capsys) == ["mirror of /nodes interrupted, retrying in 0.2 s: last heard 3 s ago"]
+    LOGGER.warning("mirror of %s interrupted, retrying in %.1f s: %s", "/nodes", 1.6, "last heard 26 s ago")
+    assert lines(capsys) == []
+    LOGGER.warning("mirror of %s interrupted, retrying in %.1f s: %s", "/nodes", 1.6, "410 Gone")
+    LOGGER.warning("mirror of %s interrupted, retrying in %.1f s: %s", "/pods", 1.6, "410 Gone")
+    assert [line.rpartition(": ")[2] for line in lines(capsys)] == ["410 Gone", "410 Gone"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [forbidden("patch", "pods"), UnreachableError("PATCH {path}: refused"), ApiError(503, "Unavailable", "{path}")],
+)
+@pytest.mark.usefixtures("restored")
+def test_what_is_wrong_with_the_api_server_is_the_same_of_all_pods(
+    capsys: pytest.CaptureFixture[str], error: ClusterError
+) -> None:
+    configure_logs(LogSettings())
+    for number in range(100):
+        LOGGER.warning("the queue could not release pod %s: %s", f"default/q{number}", error)
+    assert len(lines(capsys)) == 1
+    LOGGER.warning("the label could not be set: %s", error)
+    assert len(lines(capsys)) == 1
+
+
+@pytest.mark.usefixtures("restored")
+def test_what_is_wrong_with_one_pod_is_logged_of_each(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logs(LogSettings())
+    for number in range(3):
+        for _ in range(3):
+            error = ApiError(422, "Invalid", f"q{number}: immutable")
+            LOGGER.warning("the queue could not release pod %s: %s", f"default/q{number}", error)
+    assert len(lines(capsys)) == 3
+
+
+@pytest.mark.usefixtures("restored")
+def test_information_is_never_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logs(LogSettings())
+    for _ in range(3):
+        LOGGER.info("bound")
+    assert len(lines(capsys)) == 3
+
+
+def test_a_warning_that_stays_comes_again_after_ever_longer_times_with_how_often_it_came() -> None:
+    once, told = Once(), []
+    for second in range(4 * 3600):
+        record = logging.LogRecord("a", logging.WARNING, "", 0, "100%% %s", ("broken",), None)
+        record.created = float(second)
+        if once.filter(record):
+            told.append((second, record.getMessage()))
+    assert [at for at, _ in told] == [0, 60, 180, 420, 900, 1860, 3780, 7380, 10980]
+    assert [words for _, words in told[:2]] == ["100% broken", "100% broken (and 59 times more in the last 1 min)"]
+
+
+def test_what_has_not_come_for_long_is_new() -> None:
+    once = Once()
+    for at in (0.0, 601.0, 602.0):
+        record = logging.LogRecord("a", logging.ERROR, "", 0, "broken", (), None)
+        record.created = at
+        assert once.filter(record) == (at != 602.0)
+
+
+def test_of_a_thousand_texts_a_bounded_number_is_kept() -> None:
+    once = Once()
+    for number in range(5_000):
+        assert once.filter(logging.LogRecord("a", logging.WARNING, "", 0, f"text {number}", (), None))
+    assert once.filter(logging.LogRecord("a", logging.WARNING, "", 0, "text 0", (), None)), "it is not kept any more"

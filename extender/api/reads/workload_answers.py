@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from extender.api.reads.keys import camel
+from extender.api.reads.keys import OfCluster, camel
 
 
 class WorkloadPod(msgspec.Struct, rename=camel):
@@ -53,7 +53,7 @@ class WorkloadNames(msgspec.Struct):
     gangs: list[str]
 
 
-class WorkloadList(msgspec.Struct, rename=camel):
+class WorkloadList(OfCluster, rename=camel):
     by: Literal["pod", "owner", "namespace"]
     pods: list[WorkloadPod]
     groups: list[WorkloadGroup]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Annotated
 
-from fastapi import FastAPI, Query, Response
+from fastapi import APIRouter, Query, Response
 
 from extender.api import wire
 from extender.explain.workload_tables.selections import By, Question, Sort, State
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _MAX_OFFSET = 100_000
 
 
-def install_workloads(app: FastAPI, service: Service) -> None:
+def install_workloads(app: APIRouter, service: Service) -> None:
     """Give the app the route."""
 
     @app.get("/workloads", tags=["explanation"])

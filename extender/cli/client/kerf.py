@@ -5,7 +5,7 @@ import json
 import os
 import ssl
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from enum import StrEnum
 from functools import wraps
 from http.client import HTTPException
@@ -22,6 +22,7 @@ from rich.console import Console
 from extender.cli.client.port_forwards import Cluster, ClusterError, KerfPod
 from extender.cli.consoles import console
 from extender.cli.printing import as_json, as_yaml, echo
+from extender.explain.sentences.blind import blind_for
 
 _TIMEOUT_S = 30.0
 
@@ -35,7 +36,7 @@ class Output(StrEnum):
 
 
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="table, json or yaml.")]
-_OK = 200
+_OK, _UNAVAILABLE = 200, 503
 DEFAULT_SERVER = "http://127.0.0.1:8888"
 CaFileOption = Annotated[
     Path | None,
@@ -95,6 +96,10 @@ class Kerf:
         """Whether a token may go there: not to whatever calls itself Kerf in some namespace."""
         self._ca_file = ca_file
         self._opened = ExitStack()
+        self.blind = ""
+        """Of a Kerf that can't see the cluster, by its last answer that spoke of it: that in a sentence."""
+        self.shows_blind = False
+        """Whether the command shows that itself; else it is said on standard error, before anything is printed."""
 
     def __enter__(self) -> "Kerf":
         return self
@@ -124,9 +129,13 @@ class Kerf:
             headers = {"content-type": "application/json", **self._credentials()}
             request = Request(address + path, data, headers)  # noqa: S310 - checked by _base
             with self._opener().open(request, timeout=timeout_s) as response:
-                return json.load(response)
+                answer = json.load(response)
         except HTTPError as error:
-            raise AnswerError(error.code, _detail(error)) from None
+            answer = _body(error)
+            self._look_at(answer)
+            if self.blind and error.code == _UNAVAILABLE:
+                fail(self.blind if self.shows_blind else answer["notReady"], FAILED)
+            raise AnswerError(error.code, _detail(answer, error.code)) from None
         except (URLError, OSError) as error:
             fail(
                 f"can't reach Kerf at {address}: {getattr(error, 'reason', error)}\n"
@@ -138,6 +147,16 @@ class Kerf:
             )
         except ValueError as error:
             fail(f"the server at {address} is not Kerf: {error}", FAILED)
+        self._look_at(answer)
+        return answer
+
+    def _look_at(self, answer: Any) -> None:
+        """Say so if it is one of a Kerf that can't see the cluster, once."""
+        if not isinstance(answer, dict) or "notReady" not in answer:
+            return
+        said, self.blind = self.blind, f"{blind_for(answer['staleSeconds'])} (kerf doctor)"
+        if not said and not self.shows_blind:
+            echo(self.blind, err=True)
 
     def _base(self) -> str:
         """The address, looked for once."""
@@ -153,16 +172,22 @@ class Kerf:
 
     def _leader(self, pods: Sequence[KerfPod]) -> str:
         """The forwarded address of the pod that leads, which alone knows the cluster. Raises ClusterError."""
+        said = f"see /readyz of {pods[0].name}"
         for pod in pods:
             forward = ExitStack()
             host = forward.enter_context(self._cluster.forwarded(pod))
             for address in (f"http://{host}", f"https://{host}"):
-                with suppress(OSError, HTTPException):
+                try:
                     if self._opener().open(f"{address}/readyz", timeout=_TIMEOUT_S).status == _OK:
                         self._opened.push(forward)
                         return address
+                except HTTPError as error:
+                    told = _body(error)
+                    said = f"{pod.name}: {told.get('status') or error.code}" if isinstance(told, dict) else said
+                except (OSError, HTTPException):
+                    continue
             forward.close()
-        raise ClusterError(f"none of the {len(pods)} Kerf pods is ready to decide: see /readyz of {pods[0].name}")
+        raise ClusterError(f"none of the {len(pods)} Kerf pods is ready to decide: {said}")
 
     def _opener(self) -> OpenerDirector:
         """Without the proxies of the environment: Kerf is on loopback, or behind a Service. Raises OSError."""
@@ -201,7 +226,12 @@ def asks_kerf(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def run(**given: Any) -> None:
         with Kerf(given.pop("context"), **{option.name: given.pop(option.name) for option in shared[1:]}) as kerf:
-            command(kerf, **given)
+            try:
+                command(kerf, **given)
+            except typer.Exit as ended:
+                raise typer.Exit(FAILED if kerf.blind else ended.exit_code) from None
+            if kerf.blind:
+                raise typer.Exit(FAILED)
 
     options = [option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in (*own, *shared)]
     run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
@@ -225,12 +255,16 @@ def fail(text: str, status: int) -> NoReturn:
     raise typer.Exit(status)
 
 
-def _detail(error: HTTPError) -> str:
+def _body(error: HTTPError) -> Any:
+    """The JSON of an answer that says no, None where it has none."""
     try:
-        told = json.loads(error.read())
+        return json.loads(error.read())
     except ValueError:
-        return f"status {error.code}"
-    detail = told.get("detail") or told.get("Error") if isinstance(told, dict) else None
+        return None
+
+
+def _detail(told: Any, status: int) -> str:
+    detail = told.get("detail") or told.get("Error") or told.get("status") if isinstance(told, dict) else None
     if isinstance(detail, list):  # FastAPI's, of parameters out of range
         detail = "; ".join(f"{item['loc'][-1]}: {item['msg']}" for item in detail)
-    return str(detail or f"status {error.code}")
+    return str(detail or f"status {status}")

@@ -14,7 +14,10 @@ from extender.ledger.ledger import Claim, ClaimState
 from extender.planning.wait_reasons import FOR_WANT_OF_ROOM, Cause, Code, WaitReason
 
 _BESIDE_ROOM = frozenset(
-    {Cause.GANG, Cause.GATE, Cause.QUOTA, Cause.RESERVATION, Cause.CLAIM, Cause.REQUEST, Cause.REFUSED}
+    {
+        *(Cause.GANG, Cause.GATE, Cause.QUOTA, Cause.RESERVATION, Cause.CLAIM, Cause.REQUEST, Cause.REFUSED),
+        Cause.WRITE,
+    }
 )
 _OF_NODES = FOR_WANT_OF_ROOM - {
     *(Code.NOT_REACHED, Code.NO_GPU_ROOM, Code.LEFT_OUT, Code.KEPT_FOR_HEAD, Code.GANG_TOO_LARGE)

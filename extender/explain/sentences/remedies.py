@@ -78,6 +78,7 @@ _OF_QUEUE: Final = {
     Code.NODES_BUSY: ((Kind.WAIT, "wait for other pods to give CPU or memory back"),),
     Code.UNREADABLE: ((Kind.POD, "correct its request"),),
     Code.GANG_TOO_LARGE: (),
+    Code.NO_RIGHT: ((Kind.SETTING, "give user {user} the right to {right}, as {manifest} does"),),
 }
 _LOOKS_AGAIN: Final = ((Kind.WAIT, "wait: Kerf looks again by itself"),)
 

@@ -21,6 +21,7 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 
 from extender.kube import objects
+from extender.kube.background import Backoff
 from extender.kube.decoding import Decoder, Outline, outline, shallow
 from extender.kube.transport import ApiError, ClusterError, Transport
 from extender.kube.watches.lists import PAGE_SIZE, Lister
@@ -120,7 +121,7 @@ class Reflector(Generic[ObjectT]):
 
     async def run(self) -> None:
         """Mirror until cancelled."""
-        backoff_s = self._times.first_backoff_s
+        backoff = Backoff(self._times.first_backoff_s, self._times.max_backoff_s)
         while True:
             began = self._clock()
             try:
@@ -131,7 +132,7 @@ class Reflector(Generic[ObjectT]):
                 self._went_on = False
                 self._went_on = await self._watch()
                 if self._clock() - began > 1.0:
-                    backoff_s = self._times.first_backoff_s
+                    backoff.succeeded()
                     continue
                 self.last_error = "the API server ends the watch at once"
             except ApiError as error:
@@ -148,11 +149,10 @@ class Reflector(Generic[ObjectT]):
                 self.last_error = str(error) or type(error).__name__
                 raise
             if self._clock() - began > self._times.max_backoff_s:
-                backoff_s = self._times.first_backoff_s  # it had worked for a while
-            wait_s = backoff_s * random.uniform(0.5, 1.5)
+                backoff.succeeded()  # it had worked for a while
+            wait_s = backoff.failed()
             logger.warning("mirror of %s interrupted, retrying in %.1f s: %s", self._path, wait_s, self.last_error)
             await asyncio.sleep(wait_s)
-            backoff_s = min(2 * backoff_s, self._times.max_backoff_s)
 
     async def relist(self) -> None:
         """Take in a complete list, begun now; not while `run` does. Raises ClusterError, DecodeError."""

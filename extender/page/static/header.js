@@ -1,29 +1,32 @@
 // The header: health, facts and totals.
 
+import { showAsOf } from './as_of.js';
 import { age, byId, el, figure, fill, plural } from './dom.js';
 
 /** Keep it current. */
 export function showHeader(store) {
   store.addEventListener('status', () => showStatus(store));
   store.addEventListener('totals', () => showTotals(store.sections.totals));
+  showAsOf(store, () => showStatus(store));
 }
 
-function showStatus({ connected, sections: { status } }) {
+function showStatus({ lost, heard, sections: { status } }) {
   const health = byId('health');
   const fault = status?.fault;
-  const told = !connected ? 'no connection to Kerf' : !status ? 'connecting' : fault || status.degraded[0] || 'ready';
-  const kind = !connected ? 'bad' : !status ? 'waiting' : fault ? 'bad' : status.degraded.length ? 'poor' : 'good';
+  const told = lost ? 'no connection to Kerf' : !status ? 'connecting' : fault || status.degraded[0] || 'ready';
+  const kind = lost ? 'bad' : !status ? 'waiting' : fault ? 'bad' : status.degraded.length ? 'poor' : 'good';
   if (health.textContent !== told) health.textContent = told; // a status that is the same is not said again
   health.className = `health ${kind}`;
   if (!status) return;
   const { state, ageSeconds } = status.telemetry;
+  const since = lost ? (Date.now() - heard) / 1000 : 0;
   const facts = {
     Policy: [status.policy, status.ranking],
     'Learned rank': rankWords(status.model),
     ...(status.model.learning && { Learning: [status.model.learning] }),
     Mode: [status.mode],
     Queue: [status.queue ? 'on' : 'off'],
-    Telemetry: [ageSeconds == null ? state : `${state}, ${age(ageSeconds)} old`],
+    Telemetry: [ageSeconds == null ? state : `${state}, ${age(ageSeconds + since)} old`],
     Version: [status.version],
   };
   const items = Object.entries(facts).map(([name, [value, title]]) =>

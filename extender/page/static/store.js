@@ -3,6 +3,9 @@
 import { plural } from './dom.js';
 
 const MAX_DECISIONS = 100;
+const LOOK_MS = 1000;
+const SILENT_MS = 12_000; // Kerf says something every 5 s
+const DEAD_MS = 30_000; // after so long a connection is made anew
 
 export const MARK = { error: 1, fragment: 2, stale: 4, unmanaged: 8, unindexed: 16, reserved: 32, mig: 64 };
 
@@ -11,18 +14,35 @@ export class Store extends EventTarget {
   sections = {}; // what the server tells for each panel, by name
   decisions = []; // newest first
   connected = false;
+  heard = 0; // when Kerf last said something: Unix time in ms, 0 for never
+  #silent = false;
+  #source = null;
   #changed = new Map(); // kind to the rows or keys that changed
   #asked = false;
   #loading = false; // until the first tick: half a cluster is not worth laying out
 
+  /** Whether Kerf can't be heard: what is known is how things were. */
+  get lost() {
+    return !this.connected || this.#silent;
+  }
+
   /** Follow the stream; the browser comes back by itself, and names the last event that it has. */
   follow(url) {
-    const source = new EventSource(url);
-    const on = (kind, take) => source.addEventListener(kind, (event) => take(JSON.parse(event.data)));
-    source.addEventListener('open', () => this.#connect(true));
+    if (!this.#source) setInterval(() => this.#look(url), LOOK_MS);
+    const source = (this.#source = new EventSource(url));
+    const on = (kind, take) =>
+      source.addEventListener(kind, (event) => {
+        this.#hear();
+        take(JSON.parse(event.data));
+      });
+    on('still', () => {});
+    source.addEventListener('open', () => {
+      this.#hear();
+      this.#connect(true);
+    });
     source.addEventListener('error', () => {
       this.#connect(false);
-      if (source.readyState === EventSource.CLOSED) setTimeout(() => this.follow(url), 5000);
+      if (source.readyState === EventSource.CLOSED && source === this.#source) setTimeout(() => this.follow(url), 5000);
     });
     on('begin', () => {
       this.nodes.clear();
@@ -46,6 +66,24 @@ export class Store extends EventTarget {
         this.#note('decisions', 0);
       }
     });
+  }
+
+  #hear() {
+    this.heard = Date.now();
+    if (this.#silent) this.#note('status', 0);
+    this.#silent = false;
+  }
+
+  /** A connection may be dead without the browser's noticing. */
+  #look(url) {
+    const silentMs = Date.now() - this.heard;
+    if (!this.connected || silentMs < SILENT_MS) return;
+    this.#silent = true;
+    this.#note('status', 0);
+    if (silentMs < DEAD_MS) return;
+    this.#source.close();
+    this.#connect(false);
+    this.follow(url);
   }
 
   #connect(connected) {

@@ -11,6 +11,7 @@ from extender.dra.objects import ResourceClaim
 from extender.dra.pod_claims import Hold
 from extender.kube.background import repeat
 from extender.kube.client import ClusterError
+from extender.kube.pauses import Pauses
 from extender.queueing.claims.keeper import ClaimKeeper
 from extender.queueing.pods.entries import Stage
 from extender.scheduling.binding.marks import read
@@ -34,6 +35,7 @@ class Reclaimer:
     """Looks again and again at what is held and at what nobody uses."""
 
     keeper: ClaimKeeper
+    _pauses: Pauses = field(default_factory=Pauses, init=False)
     _unused_since: dict[str, float] = field(default_factory=dict, init=False)  # claims by uid
     _orphaned_since: dict[str, float] = field(default_factory=dict, init=False)  # claims that are gone, by uid
 
@@ -55,7 +57,8 @@ class Reclaimer:
             self._orphaned_since.clear()
             return
         for uid, hold in list(keeper.owned.holds.items()):
-            if uid not in keeper.writing and not self._is_awaited(hold.claim.key, hold.node):
+            awaited = uid in keeper.writing or self._is_awaited(hold.claim.key, hold.node)
+            if not awaited and not self._rests(hold.claim):
                 await self._settle(uid, hold)
         self._forget_orphans()
         await self._free_unused()
@@ -72,11 +75,22 @@ class Reclaimer:
                     return  # it has changed meanwhile: once more
         except (ClusterError, FencedError, msgspec.DecodeError) as error:
             logger.warning("claim %s is still in doubt: %s", hold.claim.key, error)
+            self._failed(hold.claim, error)
             return
+        self._pauses.succeeded(hold.claim.metadata.namespace, uid)
         keeper.ledger.let_go_devices(uid)
         if found is not None:
             keeper.ledger.claim_written(found)
         keeper.changed(hold.claim.key)
+
+    def _rests(self, claim: ResourceClaim) -> bool:
+        """Whether what was to be written on it failed a short while ago."""
+        metadata = claim.metadata
+        return self._pauses.why(metadata.namespace, metadata.uid, self.keeper.clock()) is not None
+
+    def _failed(self, claim: ResourceClaim, error: Exception) -> None:
+        if not isinstance(error, FencedError):
+            self._pauses.failed(claim.metadata.namespace, claim.metadata.uid, error, self.keeper.clock())
 
     def _forget_orphans(self) -> None:
         keeper, now = self.keeper, self.keeper.clock()
@@ -98,7 +112,7 @@ class Reclaimer:
             if found is None or self._is_used(found, unused[uid]):
                 continue  # while the one before was taken back others went on
             waits = all(self._waits(found, pod) for pod in _pods_of(found))
-            if now - since >= (_FREE_AFTER_S if waits else _FREE_ENDED_AFTER_S):
+            if now - since >= (_FREE_AFTER_S if waits else _FREE_ENDED_AFTER_S) and not self._rests(found):
                 await self._free(found)
 
     def _is_used(self, claim: ResourceClaim, node: str) -> bool:
@@ -117,8 +131,10 @@ class Reclaimer:
         except (ClusterError, FencedError, msgspec.DecodeError) as error:
             keeper.counts.errors += 1
             logger.warning("the devices of claim %s, which no pod uses, were not taken back: %s", claim.key, error)
+            self._failed(claim, error)
             return
         else:
+            self._pauses.succeeded(claim.metadata.namespace, uid)
             if freed is not None:
                 keeper.counts.freed += 1
                 keeper.ledger.claim_written(freed)

@@ -123,9 +123,9 @@ class DirectDispatcher(Dispatcher):
         try:
             await self.fence.confirm_now()
             if await self._direct.open_without_node(pod, why) is not None:
-                entry.was_opened()
+                self._opened(entry)
         except (ClusterError, FencedError, msgspec.DecodeError) as error:
-            logger.warning("the gate of pod %s was not opened: %s", entry.pod.key, error)
+            self._failed("the gate of pod %s was not opened: %s", entry, error)
         finally:
             if entry.stage is Stage.OPENING:
                 entry.doubt()
@@ -166,7 +166,7 @@ class DirectDispatcher(Dispatcher):
             entry.open(self.clock())
             kept_to = self._products.kept_to(pod, entry.planned, entry.node) if entry.planned else {}
             if await self._direct.open(pod, planner, kept_to) is not None:
-                entry.was_opened()
+                self._opened(entry)
                 self.counts.opened += 1
 
     async def _nominate_anew(self, entries: Sequence[Entry]) -> None:

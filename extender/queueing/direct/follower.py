@@ -19,6 +19,7 @@ from extender.kube.background import repeat
 from extender.kube.client import ClusterError
 from extender.kube.events import EventRecorder
 from extender.kube.objects import Pod
+from extender.kube.pauses import Pauses
 from extender.ledger.ledger import ClaimState, Ledger
 from extender.plugins.pods import assigned_node, is_elsewhere
 from extender.queueing.direct.assignments import DirectAssignments
@@ -54,6 +55,7 @@ class Follower:
     counts: Counts
     clock: Callable[[], float]
     taken: Callable[[Entry, str], None]
+    _pauses: Pauses = field(default_factory=Pauses, init=False)
     _departed: dict[str, _Departed] = field(default_factory=dict, init=False)
     _elsewhere: dict[str, Pod] = field(default_factory=dict, init=False)
     _unassigned: set[str] = field(default_factory=set, init=False)
@@ -69,7 +71,13 @@ class Follower:
             await self._ask(departed)
         self._unassigned = {uid for uid in self._unassigned if self.ledger.claim(uid) is not None}
         if not self.fence.fault():
-            for pod in list(self._elsewhere.values())[:_MAX_PER_ROUND]:
+            now = self.clock()
+            due = [
+                pod
+                for uid, pod in self._elsewhere.items()
+                if self._pauses.why(pod.metadata.namespace, uid, now) is None
+            ]
+            for pod in due[:_MAX_PER_ROUND]:
                 await self._put_right(pod)
 
     def left(self, entry: Entry) -> None:
@@ -172,7 +180,10 @@ class Follower:
                 return
         except (ClusterError, FencedError, RequestError, msgspec.DecodeError) as error:
             logger.warning("pod %s was bound to node %s, and can't be told what it has there: %s", pod.key, node, error)
+            if not isinstance(error, FencedError):
+                self._pauses.failed(pod.metadata.namespace, uid, error, self.clock())
             return
+        self._pauses.succeeded(pod.metadata.namespace, uid)
         self._elsewhere.pop(uid, None)
         self.counts.reassigned += assignment is not None
         if wanted and assignment is None:

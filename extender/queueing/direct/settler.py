@@ -15,6 +15,7 @@ import msgspec
 from extender.kube.background import repeat
 from extender.kube.client import ClusterError
 from extender.kube.objects import Pod
+from extender.kube.pauses import Pauses
 from extender.ledger.ledger import Ledger
 from extender.queueing.direct.writer import DirectWriter, is_blank
 from extender.queueing.last_turns import in_turn
@@ -40,6 +41,7 @@ class Settler:
     fence: Fence
     clock: Callable[[], float]
     changed: Callable[[], None]
+    _pauses: Pauses = field(default_factory=Pauses, init=False)
     _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MAX_CONCURRENT), init=False)
 
     async def run(self) -> None:
@@ -52,7 +54,9 @@ class Settler:
             for claim in self.ledger.firm():
                 self.ledger.release(claim.uid)
         elif not self.fence.fault():
-            unsettled = in_turn(self.backlog.unsettled(), lambda entry: entry.namespace)
+            now = self.clock()
+            due = [one for one in self.backlog.unsettled() if not self._pauses.why(one.namespace, one.uid, now)]
+            unsettled = in_turn(due, lambda entry: entry.namespace)
             await asyncio.gather(*(self._settle(entry) for entry in unsettled))
 
     async def _settle(self, entry: Entry) -> None:
@@ -71,7 +75,10 @@ class Settler:
                         return  # it has changed since: once more
             except (ClusterError, FencedError, msgspec.DecodeError) as error:
                 logger.warning("pod %s of the queue is still in doubt: %s", entry.pod.key, error)
+                if not isinstance(error, FencedError):
+                    self._pauses.failed(entry.namespace, entry.uid, error, self.clock())
                 return
+            self._pauses.succeeded(entry.namespace, entry.uid)
             if entry.stage is Stage.UNSETTLED and self.backlog.entries.get(entry.uid) is entry:
                 self._end(entry, found)
 

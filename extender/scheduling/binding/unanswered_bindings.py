@@ -21,6 +21,7 @@ from extender.kube import objects
 from extender.kube.background import Background, repeat
 from extender.kube.client import ApiError, ClusterError, Transport
 from extender.kube.decoding import Decoder
+from extender.kube.pauses import Pauses
 from extender.ledger.ledger import Claim, ClaimState, Ledger
 from extender.scheduling.binding.marks import change, read, refused
 from extender.scheduling.fence import Fence
@@ -54,6 +55,7 @@ class Settler(Background):
         self._fence = fence
         self._clock = clock
         self._unsettled: list[_Unsettled] = []
+        self._pauses = Pauses()
 
     def add(self, pod: PodIdentity, claim: Claim, version: str) -> None:
         """A Binding of this version of a pod may take effect yet; its claim stands until it is settled."""
@@ -73,11 +75,15 @@ class Settler(Background):
     async def settle_round(self) -> None:
         """Settle what can be settled now."""
         for unsettled in tuple(self._unsettled):
+            pod, node = unsettled.pod, unsettled.claim.node
+            if self._pauses.why(pod.namespace, pod.uid, self._clock()) is not None:
+                continue
             try:
                 if await self._settle(unsettled):
                     self._unsettled.remove(unsettled)
+                self._pauses.succeeded(pod.namespace, pod.uid)
             except (ClusterError, msgspec.DecodeError) as error:
-                pod, node = unsettled.pod, unsettled.claim.node
+                self._pauses.failed(pod.namespace, pod.uid, error, self._clock())
                 logger.warning("whether pod %s is bound to %s is not known yet: %s", pod.key, node, error)
             except Exception:
                 logger.exception("could not find out whether pod %s is bound", unsettled.pod.key)

@@ -19,6 +19,7 @@ from extender.kube.background import Background, repeat
 from extender.kube.client import ApiError, ClusterError, Transport
 from extender.kube.events import EventRecorder
 from extender.kube.paths import NODES_PATH
+from extender.kube.pauses import Pauses
 from extender.ledger.ledger import Ledger
 from extender.plugins.protocol import UnreadableError
 from extender.plugins.set_aside import MAX_TIMES, NEVER, SET_ASIDE, Note, is_exempt, read_note, text_of
@@ -72,6 +73,7 @@ class Keeper(Background):
         self._cases: dict[str, Case] = {}  # by which this process has set nodes aside
         self._opened: dict[str, float] = {}  # when this process first knew that a node is on trial
         self._failing: dict[str, Case] = {}
+        self._pauses = Pauses()
 
     # Reading
 
@@ -221,6 +223,8 @@ class Keeper(Background):
     async def _write(self, node: objects.Node, note: Note | None, why: str, case: Case | None = None) -> bool:
         """Write a note on a node as it is known, or take it away; whether that succeeded."""
         name = node.metadata.name
+        if self._pauses.why("", name, self._clock()) is not None:
+            return False
         text = None if note is None else text_of(note)
         metadata = {"annotations": {SET_ASIDE: text}, "resourceVersion": node.metadata.resource_version}
         try:
@@ -231,7 +235,9 @@ class Keeper(Background):
         except ClusterError as error:
             if not (isinstance(error, ApiError) and error.status in (404, 409)):  # else it is looked at anew
                 logger.warning("node %s: %s was not written: %s", name, SET_ASIDE, error)
+                self._pauses.failed("", name, error, self._clock())
             return False
+        self._pauses.succeeded("", name)
         self._on_its_way[name] = note, self._clock() + _ON_ITS_WAY_S
         if note is None:
             self._clear(name)

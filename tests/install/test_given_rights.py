@@ -1,0 +1,32 @@
+"""What is told of a right that Kerf lacks, which manifest gives it, is so."""
+
+import pytest
+import yaml
+
+from extender.kube.rights import GIVEN
+from extender.kube.transport import Right
+from tests.controlplane.kerf import ROOT
+
+
+def given(manifest: str) -> set[Right]:
+    """All rights of the roles of a manifest."""
+    documents = [one for one in yaml.safe_load_all((ROOT / manifest).read_text()) if one]
+    return {
+        Right(verb, group, resource)
+        for document in documents
+        if document["kind"] in ("Role", "ClusterRole")
+        for rule in document["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+MANIFESTS = sorted({manifest for _, manifest in GIVEN.values()})
+
+
+@pytest.mark.parametrize("manifest", MANIFESTS)
+def test_a_manifest_gives_what_is_said_of_it_and_nothing_else(manifest: str) -> None:
+    told = {right for right, (_, of) in GIVEN.items() if of == manifest}
+    assert told <= given(manifest)
+    assert given(manifest) <= GIVEN.keys(), "one that no sentence names a manifest for"
