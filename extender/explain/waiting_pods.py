@@ -11,6 +11,7 @@ from extender.explain.sentences.pending import Standing
 from extender.kube.objects import unix_time
 from extender.queueing.pods.backlog import Backlog
 from extender.queueing.pods.entries import Entry
+from extender.queueing.pods.objects import GATE
 from extender.scheduling.placer import PodIdentity
 from extender.scheduling.waking.unbound_pods import UnboundPod, UnboundPods
 from extender.scheduling.waking.waker import Waker
@@ -31,6 +32,15 @@ class Waitlist:
     """None when the queue is off."""
     clock: Callable[[], float]
     wall_clock: Callable[[], float]
+    passed: Callable[[str], str] = lambda uid: ""
+    """Why a pod should have waited in the queue that has passed it by; "" for all others."""
+
+    def num_unattended(self) -> int:
+        """Pods behind the queue's gate while there is no queue: nobody takes it off."""
+        return sum(self._is_unattended(pod) for pod in self.unbound.all())
+
+    def _is_unattended(self, pod: UnboundPod) -> bool:
+        return self.backlog is None and pod.gated and GATE in pod.why
 
     def num_pods(self) -> int:
         """How many wait."""
@@ -92,13 +102,20 @@ class Waitlist:
         beside = self._beside_queue(self.unbound.get(uid), refused_by_kerf=refused_by_kerf)
         return replace(beside, refused=entry.refused) if entry is not None else beside
 
-    @staticmethod
-    def _beside_queue(known: UnboundPod | None, *, refused_by_kerf: bool) -> Standing:
+    def _beside_queue(self, known: UnboundPod | None, *, refused_by_kerf: bool) -> Standing:
         if known is None or known.asked is None:
             return Standing()
         gated = not known.owed and not known.refused
         told, unseen = known.why if gated or known.refused else "", known.owed and not refused_by_kerf
-        return Standing(scheduler=told, by_kerf=refused_by_kerf, gated=gated, unseen=unseen)
+        unattended, passed = self._is_unattended(known), self.passed(known.uid)
+        return Standing(
+            scheduler=told,
+            by_kerf=refused_by_kerf,
+            gated=gated,
+            unattended=unattended,
+            unseen=unseen,
+            passed=passed,
+        )
 
     def _ahead(self, entry: Entry) -> int:
         """How many pods that wait in the queue come before one by priority, then age."""

@@ -13,6 +13,7 @@ from extender.ledger.mirror import Mirror
 from extender.metrics.registry import counter, gauge
 from extender.scheduling.corrections import Corrections
 from extender.scheduling.fence import Fence
+from extender.scheduling.reporters import Reporters
 from extender.scheduling.setting_aside.keeper import Keeper
 from extender.scheduling.takeover import Leadership
 from extender.scheduling.waking.waker import Waker
@@ -69,6 +70,12 @@ def correction_metrics(ledger: Ledger, corrections: Corrections) -> Iterator[Met
     yield counter("kerf_assignments_corrected", told, corrections.num_corrected)
     mistaken = "Pods that have other GPUs than their annotations say."
     yield gauge("kerf_assignments_mistaken", mistaken, len(ledger.mistaken()))
+
+
+def reporter_metrics(reporters: Reporters) -> Iterator[Metric]:
+    """Whether nodes' reports are kept up to date."""
+    told = "Ready nodes with a report of a node agent, and without an agent that is ready."
+    yield gauge("kerf_agents_silent", told, len(reporters.silent()))
 
 
 def set_aside_metrics(keeper: Keeper) -> Iterator[Metric]:
