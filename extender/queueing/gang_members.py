@@ -7,7 +7,7 @@ authors of pods don't have, and both outlive whoever has read them.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import floor
@@ -41,11 +41,19 @@ class Loss:
     node: str = ""
     priority: int | None = None
     """Of the pod; None where somebody has looked at that already."""
+    beside: frozenset[str] = frozenset()
+    """UIDs of those that had a node when it was seen to go: the API server's times are whole seconds."""
 
     @property
     def key(self) -> tuple[str, str]:
         """Of no other loss."""
         return self.gang, self.source
+
+    def concerns(self, pod: Pod) -> bool:
+        """Whether a pod of the gang is of the same start of it as the one that was lost."""
+        mark = condition_of(pod, GANG_PREEMPTED)
+        marked = mark is not None and mark.message == self.mark
+        return unix_time(pod.metadata.creation_timestamp) < self.at or pod.metadata.uid in self.beside or marked
 
     @property
     def mark(self) -> str:
@@ -97,7 +105,9 @@ class GangMembers(Store[Pod]):
         its author writes later."""
         gang = self._gang_of.get(item.metadata.uid) or _gang_of(item)
         if gang and item.metadata.deletion_timestamp:
-            self._note(_preempted(item, gang, None))
+            known = self.by_uid.get(item.metadata.uid)
+            seen_to_go = known is not None and not known.metadata.deletion_timestamp
+            self._note(_preempted(item, gang, None, self._by_gang.of(gang) if seen_to_go else ()))
         elif gang and (mark := condition_of(item, GANG_PREEMPTED)) is not None and mark.status == "True":
             self._note(Loss.of_mark(gang, mark.message))
         if gang and not item.finished:
@@ -114,7 +124,7 @@ class GangMembers(Store[Pod]):
             gang = self._gang_of.pop(before.metadata.uid)
             self._by_gang.pop(gang, before.metadata.uid)
             if not before.metadata.deletion_timestamp:
-                self._note(_preempted(before, gang, floor(self._wall_clock())))
+                self._note(_preempted(before, gang, floor(self._wall_clock()), self._by_gang.of(gang)))
 
     def _note(self, loss: Loss | None) -> None:
         if loss is None or loss.key in self._settled or loss.key in self.losses:
@@ -137,12 +147,21 @@ def _gang_of(pod: Pod) -> str:
         return ""
 
 
-def _preempted(pod: Pod, gang: str, at: int | None) -> Loss | None:
-    """What a gang has lost with a pod that is leaving; at that time where the API server tells of none."""
+def _preempted(pod: Pod, gang: str, at: int | None, beside: Iterable[str]) -> Loss | None:
+    """What a gang has lost with a pod that is leaving; at that time where the API server tells of none. `beside` as of
+    `Loss`."""
     target, metadata = condition_of(pod, _TARGET), pod.metadata
     if target is None or target.status != "True" or target.reason != _BY_SCHEDULER:
         return None
     if at is None:
         at = int(unix_time(metadata.deletion_timestamp)) - (metadata.deletion_grace_period_seconds or 0)
     node = pod.spec.node_name or ""
-    return Loss(gang, metadata.uid, at, f"{metadata.name} was preempted on {node}", node, pod.spec.priority or 0)
+    return Loss(
+        gang=gang,
+        source=metadata.uid,
+        at=at,
+        why=f"{metadata.name} was preempted on {node}",
+        node=node,
+        priority=pod.spec.priority or 0,
+        beside=frozenset(beside),
+    )

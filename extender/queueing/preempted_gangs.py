@@ -18,7 +18,7 @@ from extender.kube.background import until_set
 from extender.kube.client import ApiError, ClusterError, Transport
 from extender.kube.decoding import Decoder
 from extender.kube.events import EventRecorder
-from extender.kube.objects import ObjectList, Pod, unix_time
+from extender.kube.objects import ObjectList, Pod
 from extender.queueing.gang_eviction import evict
 from extender.queueing.gang_members import GANG_PREEMPTED, GangMembers, Loss, condition_of
 from extender.queueing.gangs import Gangs, succeeded_with
@@ -99,7 +99,7 @@ class PreemptedGangs:
 
     async def _tries_to_end(self, loss: Loss, pods: Sequence[Pod]) -> bool:
         """End the pods of a gang that can't go on; whether there are any. `pods` were let go and are not leaving."""
-        pods = [pod for pod in pods if unix_time(pod.metadata.creation_timestamp) < loss.at]
+        pods = [pod for pod in pods if loss.concerns(pod)]
         owners = {owner.uid for pod in pods if not pod.finished and (owner := pod.metadata.controller)}
         here = [
             pod for pod in pods if not pod.finished or pod.metadata.controller is None or succeeded_with(pod, owners)

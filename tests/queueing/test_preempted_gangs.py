@@ -300,6 +300,15 @@ def test_pods_made_since_are_of_a_later_start_and_stay() -> None:
     assert Kerf(cluster).check() == [], "nor after a restart"
 
 
+@pytest.mark.parametrize("grace_s", [30, 0])
+def test_a_gang_that_was_made_in_the_second_of_the_preemption_ends_too(grace_s: int) -> None:
+    """The API server's times are whole seconds."""
+    cluster = Cluster(*(pod(name, creationTimestamp="2026-01-01T01:00:00Z") for name in "abc"))
+    kerf = Kerf(cluster)
+    cluster.preempt("a", grace_s=grace_s)
+    assert kerf.check(0.0) == ["b", "c"]
+
+
 # Whose word ends whom
 
 
