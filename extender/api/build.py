@@ -7,7 +7,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from extender.api.evictions import Evictions
-from extender.api.optional_parts import affinity_writer, cpu_pods_of, keeper_of, missing_nodes_of, recorder_of, usage_of
+from extender.api.optional_parts import (
+    affinity_writer,
+    certificate_metrics_of,
+    cpu_pods_of,
+    keeper_of,
+    missing_nodes_of,
+    recorder_of,
+    usage_of,
+)
 from extender.api.readiness import Readiness
 from extender.api.service import Service
 from extender.api.verbs import Verbs
@@ -67,6 +75,7 @@ from extender.scheduling.leader_label import LeaderLabel
 from extender.scheduling.placer import Placer
 from extender.scheduling.preemption import Preemptor
 from extender.scheduling.queue_rules import QueueRules
+from extender.scheduling.reporters import Reporters
 from extender.scheduling.setting_aside.keeper import Keeper
 from extender.scheduling.waking.unbound_pods import UnboundPods, UnboundWatch
 from extender.scheduling.waking.waker import Waker
@@ -124,6 +133,8 @@ class Parts:
     waker: Waker
     corrections: Corrections
     set_aside: Keeper | None
+    reporters: Reporters | None
+    """Node agents; None where webhooks are all that is served."""
     usage: Usage | None
     """What counts GPU-hours."""
     metrics: Metrics
@@ -191,6 +202,7 @@ def build_parts(
         waker=waker,
         corrections=corrections,
         set_aside=set_aside,
+        reporters=None if settings.webhook.alone else Reporters.watched(mirror.hub),
         usage=usage,
         metrics=metrics,
         traces=traces,
@@ -224,7 +236,17 @@ def build_service(settings: Settings, parts: Parts, rights: MissingRights) -> Se
     ledger, mirror, clock, rules = base.ledger, base.mirror, base.clock, rules_of(settings.telemetry)
     backlog = queue.backlog if queue else None
     devices, aside = DeviceViews(ledger), parts.set_aside
-    waitlist = Waitlist(parts.unbound, parts.waker, parts.rejections, backlog, clock, time.time, parts.unasked)
+    passed = queue.passed.why if queue else lambda uid: ""
+    waitlist = Waitlist(
+        parts.unbound,
+        parts.waker,
+        parts.rejections,
+        backlog,
+        clock,
+        time.time,
+        unasked=parts.unasked,
+        passed=passed,
+    )
     left_s = queue.running.left_s if queue else lambda uid: None
     fixes = Fixes(placer, ledger, rules, time.time, left_s, lambda uid: parts.unbound.get(uid) is not None)
     undecided = UndecidedPods(base.transport, placer, _claims_of(queue))
@@ -284,10 +306,14 @@ def _add_metrics(parts: Parts, service: Service) -> None:
     add(lambda: of_scheduling.leadership_metrics(base.fence, base.leadership))
     add(lambda: rank_metrics(parts.rank, parts.shadow, parts.evidence))
     add(lambda: of_scheduling.task_metrics(service.tasks))
+    if parts.reporters is not None:
+        add(partial(of_scheduling.reporter_metrics, parts.reporters))
     if parts.set_aside is not None:
         add(partial(of_scheduling.set_aside_metrics, parts.set_aside))
     add(lambda: pending_metrics(service.waitlist))
     add(lambda: of_scheduling.caller_metrics(parts.unasked))
+    if (certificate := service.settings.server.tls_cert_file) is not None:
+        add(certificate_metrics_of(certificate))
     if parts.usage is not None:
         add(partial(gpu_hour_metrics, parts.usage))
     if parts.learning is not None:

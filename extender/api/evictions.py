@@ -33,8 +33,10 @@ class Evictions:
     async def preempt(self, body: bytes) -> bytes:
         """Answer preempt: nobody is evicted on a guess, so in doubt no node is left. Raises WireError."""
         asked = preemption_wire.read_preemption_args(body)
+        running = await self.queue.running_gangs(uid for proposal in asked.proposals for uid in proposal.uids)
+        gangs = self.preemptor.gangs_of(running)
         candidates = [
-            self.preemptor.candidate(asked.pod, proposal.node, proposal.uids, proposal.num_pdb_violations)
+            self.preemptor.candidate(asked.pod, proposal.node, proposal.uids, proposal.num_pdb_violations, gangs)
             for proposal in asked.proposals
         ]
         key = asked.pod.key
@@ -74,8 +76,13 @@ class Evictions:
         self.metrics.preemptions.labels("kept").inc(len(chosen))
         self.metrics.preemptions.labels("dropped").inc(len(proposed) - len(chosen))
         self.metrics.spared_victims.inc(spared)
-        nodes = ", ".join(f"{candidate.node} ({len(candidate.victims)} pods)" for candidate in chosen[:_MAX_IN_LOG])
+        nodes = ", ".join(map(_in_log, chosen[:_MAX_IN_LOG]))
         logger.info("pod %s may evict on %d of %d nodes: %s", key, len(chosen), len(proposed), nodes or "none")
+
+
+def _in_log(candidate: Candidate) -> str:
+    ending = f" and {num} more of their gangs" if (num := len(candidate.ending)) else ""
+    return f"{candidate.node} ({len(candidate.victims)} pods{ending})"
 
 
 def _meta(candidate: Candidate) -> preemption_wire.MetaVictims:

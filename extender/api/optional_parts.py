@@ -1,10 +1,13 @@
 """Parts that settings may leave out, or that need little."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from prometheus_client.core import Metric
 
 from extender.api.webhooks.node_affinity import AffinityWriter
 from extender.core.resources.requests import NO_REQUEST
@@ -34,6 +37,13 @@ from extender.usage.report import BudgetWatch, IdleRecall, Usage
 
 if TYPE_CHECKING:
     from extender.server.certificate_keeper import CertificateKeeper
+
+
+def certificate_metrics_of(path: Path) -> Callable[[], Iterable[Metric]]:
+    """Metrics of the certificate in a file."""
+    from extender.metrics.certificates import certificate_metrics  # and with it the same library
+
+    return partial(certificate_metrics, path)
 
 
 def keeper_of(settings: Settings, transport: Transport) -> "CertificateKeeper | None":

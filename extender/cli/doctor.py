@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import math
 import time
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import msgspec
@@ -15,6 +16,7 @@ from rich.table import Table
 
 from extender.cli.client.kerf import FAILED, AnswerError, CaFileOption, Kerf, Output, OutputOption, fail, show
 from extender.cli.settings import ConfigOption, ContextOption, KubeconfigOption, SetOption, api_server, load
+from extender.cli.silence import silent_faults
 from extender.kube import objects
 from extender.kube.client import ClusterError, CredentialsError, Transport
 from extender.kube.paths import NODES_PATH
@@ -92,13 +94,15 @@ async def examine(settings: Settings, transport: Transport) -> Finding:
     )
     observer = observe(settings, transport, ledger, time.monotonic)
     try:
+        silent = await silent_faults(settings, transport, datetime.now(UTC))
         if observer is None:
-            return {"state": State.OFF, "nodes": {}, "findings": ["telemetry is off (setting telemetry.source)"]}
+            off = "telemetry is off (setting telemetry.source)"
+            return {"state": State.OFF, "nodes": {}, "findings": [off, *silent]}
         ledger.arrays.observe(observer.wanted.times)
         faults = await _learn_nodes(transport, ledger, observer)
         await observer.round()
         told = describe(observer, OwnerUsage(ledger))
-        told["findings"] = faults + _findings(observer, ledger)
+        told["findings"] = faults + _findings(observer, ledger) + silent
         return told
     finally:
         if observer is not None:

@@ -11,6 +11,7 @@ from extender.explain.sentences.pending import Standing
 from extender.kube.objects import unix_time
 from extender.queueing.pods.backlog import Backlog
 from extender.queueing.pods.entries import Entry
+from extender.queueing.pods.objects import GATE
 from extender.scheduling.callers import Unasked
 from extender.scheduling.placer import PodIdentity
 from extender.scheduling.waking.unbound_pods import UnboundPod, UnboundPods
@@ -34,6 +35,15 @@ class Waitlist:
     wall_clock: Callable[[], float]
     unasked: Unasked | None = None
     """None where nobody looks whether kube-scheduler asks."""
+    passed: Callable[[str], str] = lambda uid: ""
+    """Why a pod should have waited in the queue that has passed it by; "" for all others."""
+
+    def num_unattended(self) -> int:
+        """Pods behind the queue's gate while there is no queue: nobody takes it off."""
+        return sum(self._is_unattended(pod) for pod in self.unbound.all())
+
+    def _is_unattended(self, pod: UnboundPod) -> bool:
+        return self.backlog is None and pod.gated and GATE in pod.why
 
     def num_pods(self) -> int:
         """How many wait."""
@@ -100,8 +110,17 @@ class Waitlist:
             return Standing()
         gated = not known.owed and not known.refused
         told, unseen = known.why if gated or known.refused else "", known.owed and not refused_by_kerf
+        unattended, passed = self._is_unattended(known), self.passed(known.uid)
         unasked = self.unasked.why(known) if self.unasked is not None and not refused_by_kerf else ""
-        return Standing(scheduler=told, by_kerf=refused_by_kerf, gated=gated, unseen=unseen, unasked=unasked)
+        return Standing(
+            scheduler=told,
+            by_kerf=refused_by_kerf,
+            gated=gated,
+            unattended=unattended,
+            unseen=unseen,
+            unasked=unasked,
+            passed=passed,
+        )
 
     def _ahead(self, entry: Entry) -> int:
         """How many pods that wait in the queue come before one by priority, then age."""

@@ -34,6 +34,7 @@ class Metadata(Object, rename="camel"):
     annotations: dict[str, str] | None = None
     creation_timestamp: str = ""
     deletion_timestamp: str | None = None
+    deletion_grace_period_seconds: int | None = None
     owner_references: list[OwnerReference] | None = None
 
     @property

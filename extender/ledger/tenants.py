@@ -83,6 +83,10 @@ class Tenants:
         """Whether a pod is on some node."""
         return uid in self._node_of
 
+    def node_of(self, uid: str) -> str:
+        """The node of a pod, "" where it is on none that is known."""
+        return self._node_of.get(uid, "")
+
     def on(self, node: str) -> Mapping[str, Tenant]:
         """The pods of a node by UID."""
         return self._on.of(node)

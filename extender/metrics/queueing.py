@@ -37,8 +37,10 @@ def queue_metrics(queue: QueueController, mover: Mover | None = None) -> Iterato
     yield counter("kerf_queue_unassigned", "Pods bound elsewhere, where no GPUs were free.", counts.unassigned)
     yield counter("kerf_queue_failed_open", "Gates opened because the pod had waited too long.", counts.failed_open)
     yield counter("kerf_queue_released", "Pods released without a node, for autoscalers.", counts.released)
-    evicted = queue.gang_eviction.num_evicted
+    evicted = queue.gang_eviction.num_evicted + queue.preempted_gangs.num_evicted
     yield counter("kerf_queue_evicted", "Pods evicted because their gang was incomplete.", evicted)
+    told = "Pods that opted in to the queue and came without its gate, because the webhook was not asked in time."
+    yield counter("kerf_queue_passed", told, queue.passed.num_passed)
     yield counter("kerf_queue_errors", "Failed rounds and writes.", counts.errors)
     skipped = Counts(reason.code.cause for entry in waiting if (reason := entry.skips.reason) is not None)
     values = {cause.value: skipped[cause] for cause in Cause}
@@ -92,6 +94,8 @@ def pending_metrics(waitlist: Waitlist) -> Iterator[Metric]:
     longest = dict(nlargest(_MAX_NAMESPACES, waitlist.longest().items(), key=lambda item: item[1]))
     told = "Age of the oldest pod that asks for GPUs and has no node, in seconds."
     yield by_label(GaugeMetricFamily, "kerf_pending_longest_seconds", told, "namespace", longest)
+    told = "Pods that ask for GPUs and are held by the queue's gate while the queue is off."
+    yield gauge("kerf_unattended_gates", told, waitlist.num_unattended())
 
 
 def pipeline_metrics(pipelines: PipelineController) -> Iterator[Metric]:

@@ -14,6 +14,7 @@ from extender.metrics.registry import counter, gauge
 from extender.scheduling.callers import Unasked
 from extender.scheduling.corrections import Corrections
 from extender.scheduling.fence import Fence
+from extender.scheduling.reporters import Reporters
 from extender.scheduling.setting_aside.keeper import Keeper
 from extender.scheduling.takeover import Leadership
 from extender.scheduling.waking.waker import Waker
@@ -76,6 +77,12 @@ def caller_metrics(unasked: Unasked) -> Iterator[Metric]:
     """Whether kube-scheduler asks about pods that wait for it."""
     told = "Pods that ask for GPUs and wait for a scheduler that asks nobody about them."
     yield gauge("kerf_pods_unasked", told, unasked.num_pods())
+
+
+def reporter_metrics(reporters: Reporters) -> Iterator[Metric]:
+    """Whether nodes' reports are kept up to date."""
+    told = "Ready nodes with a report of a node agent, and without an agent that is ready."
+    yield gauge("kerf_agents_silent", told, len(reporters.silent()))
 
 
 def set_aside_metrics(keeper: Keeper) -> Iterator[Metric]:

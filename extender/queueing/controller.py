@@ -10,7 +10,7 @@ waits for a plan; how many pods are between plan and binding is bounded.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -32,15 +32,18 @@ from extender.queueing.claims.keeper import ClaimKeeper
 from extender.queueing.claims.of_queue import QueueClaims
 from extender.queueing.dispatch import Dispatcher
 from extender.queueing.gang_eviction import GangEviction
+from extender.queueing.gang_members import GangMembers
 from extender.queueing.gangs import Gangs, units_of
 from extender.queueing.leavers import Leaver, Leavers
 from extender.queueing.node_view import NodeBook
 from extender.queueing.opt_in import Namespaces, opted_out
 from extender.queueing.options import Counts, Options
+from extender.queueing.passed_pods import PassedPods
 from extender.queueing.pods.backlog import Backlog
 from extender.queueing.pods.entries import Entry
 from extender.queueing.pods.nominations import NOMINATION_LOST, PodWriter
 from extender.queueing.pods.notes import Notes
+from extender.queueing.preempted_gangs import PreemptedGangs
 from extender.queueing.quota_use import QuotaUse
 from extender.queueing.round_planner import RoundPlanner, in_order
 from extender.queueing.running_pods import RunningPods, learn_finished
@@ -102,12 +105,15 @@ class QueueController(QueueRules):
         self.namespaces = Namespaces(self._dirty.set)
         self.aside: Callable[[list[Entry]], list[Entry]] = lambda waiting: waiting
         """Leaves out those whose nodes are not a round's to choose."""
+        self.passed = PassedPods(self.namespaces, lambda: self._own["namespaces"].synced, standby, events)
         self.running = RunningPods(self.durations, wall_clock)
         self.use = QuotaUse(options.quotas, ledger, self.backlog, self.running)
         self._gangs = Gangs(transport, clock, page_size)
+        self.members = GangMembers(wall_clock)
         self.gang_eviction = GangEviction(
-            transport, self._gangs, self.running.gangs, timeout_s=options.gang_timeout_s, clock=clock, standby=standby
+            transport, self._gangs, self.members.gangs, timeout_s=options.gang_timeout_s, clock=clock, standby=standby
         )
+        self.preempted_gangs = PreemptedGangs(transport, self._gangs, self.members, events, clock, standby)
         writer = PodWriter(transport)
         self._planner = RoundPlanner(
             *(options, ledger, placer, self.backlog, self.nodes, self.use.by_namespace, clock), self._tell_of_refusal
@@ -126,11 +132,14 @@ class QueueController(QueueRules):
         self._own = self._subscribed(hub)
         self.reflectors = self._own | {"nodes": hub.subscribe(NODES, self.nodes)}
         """All that a round goes by; what is not the queue's own begins and ends with the mirror of the cluster."""
-        if options.order is Order.KERF or options.fair_share or options.quotas.gpus or options.gang_timeout_s:
+        if options.order is Order.KERF or options.fair_share or options.quotas.gpus:
             self.reflectors["running pods"] = hub.subscribe(BOUND_PODS, self.running)
+        if options.gang_timeout_s or options.gangs_end_whole:
+            self.reflectors["members of gangs"] = hub.subscribe(BOUND_PODS, self.members)
 
     def _subscribed(self, hub: WatchHub) -> dict[str, Reflector[Any]]:
         waiting, namespaces = hub.subscribe(PENDING_PODS, self.backlog), hub.subscribe(_NAMESPACES, self.namespaces)
+        hub.subscribe(PENDING_PODS, self.passed)
         return {_WAITING: waiting, "namespaces": namespaces}
 
     def start(self) -> None:
@@ -144,6 +153,8 @@ class QueueController(QueueRules):
             self.tasks.begin("queue's list of finished pods", self._learn, needed=False)
         if self.options.gang_timeout_s:
             self.tasks.begin("eviction of incomplete gangs", self.gang_eviction.run, needed=False)
+        if self.options.gangs_end_whole:
+            self.tasks.begin("end of preempted gangs", self.preempted_gangs.run, needed=False)
 
     async def list_again(self, *, anew: bool = True) -> None:
         """Take in all waiting pods as they are; `anew`: as if none had been known. Raises ClusterError, DecodeError."""
@@ -191,6 +202,20 @@ class QueueController(QueueRules):
     def evicts_nobody(self, uid: str) -> str:
         """Why a pod may evict nobody."""
         return self._releases.evicts_nobody(uid)
+
+    async def running_gangs(self, uids: Iterable[str]) -> list[Mapping[str, int]]:
+        """The gangs of running pods, where they end whole; who belongs to a PodGroup that is not known yet needs all
+        of its pods."""
+        if not self.options.gangs_end_whole:
+            return []
+        gangs = dict.fromkeys(gang for uid in uids if (gang := self.members.gang_of(uid)))
+        alive = {gang: [pod for pod in self.members.of(gang) if not pod.metadata.deletion_timestamp] for gang in gangs}
+        await self._gangs.learn_needs(alive)
+        found: list[Mapping[str, int]] = []
+        for gang, pods in alive.items():
+            needs = {pod.metadata.uid: self._gangs.needs(gang, pod) for pod in pods}
+            found.append({uid: len(pods) if need is None else need for uid, need in needs.items()})
+        return found
 
     def kept_from(self, uid: str) -> frozenset[str]:
         """Nodes that a pod let go has to leave to the first in the order that has no room."""

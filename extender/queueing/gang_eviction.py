@@ -55,52 +55,52 @@ class GangEviction:
         now, running = self.clock(), self.running()
         for gang in self._short_since.keys() - running.keys():
             del self._short_since[gang]
-        await self.gangs.learn_groups(running)
-        left: list[tuple[str, int]] = []
+        await self.gangs.learn_needs(running)
+        left: list[str] = []
         for gang, pods in running.items():
-            group = self.gangs.group(gang, pods)
-            if group is None:
+            needs = [self.gangs.needs(gang, pod) for pod in pods]
+            if None in needs:
                 continue  # the API server is asked about a few at once
-            if not group.together or sum(not pod.metadata.deletion_timestamp for pod in pods) >= group.size:
+            if sum(not pod.metadata.deletion_timestamp for pod in pods) >= max(need or 0 for need in needs):
                 self._short_since.pop(gang, None)
             elif now - self._short_since.setdefault(gang, now) >= self.timeout_s:
-                left.append((gang, group.size))
-        by_namespace = groupby(sorted(left), key=lambda item: item[0].partition("/")[0])
+                left.append(gang)
+        by_namespace = groupby(sorted(left), key=lambda gang: gang.partition("/")[0])
         for namespace, gangs in islice(by_namespace, _MAX_NAMESPACES):  # the others at the next check
-            await self._give_up(namespace, dict(gangs))
+            await self._give_up(namespace, list(gangs))
 
-    async def _give_up(self, namespace: str, sizes: Mapping[str, int]) -> None:
-        """Evict the pods of gangs that were let go, unless one is whole: those that have succeeded count."""
-        for gang in sizes:
+    async def _give_up(self, namespace: str, gangs: Sequence[str]) -> None:
+        """Evict the pods of gangs that were let go and can't go on with so few: those that have succeeded count."""
+        for gang in gangs:
             del self._short_since[gang]
         try:
             members = await self.gangs.ask_members(namespace)
-            for gang, size in sizes.items():
+            for gang in gangs:
                 pods = members.get(gang, [])
-                if sum(bool(pod.spec.node_name) for pod in pods) >= size:
-                    continue
-                left = [pod for pod in pods if not pod.finished]
+                here = sum(bool(pod.spec.node_name) for pod in pods)
+                left = [pod for pod in pods if not pod.finished and here < (self.gangs.needs(gang, pod) or 0)]
                 if left:  # else all are going already
-                    logger.warning("gang %s: evicting the remaining pods, %d of %d", gang, len(left), size)
+                    logger.warning("gang %s: evicting the %d remaining pods", gang, len(left))
                 for pod in left:
-                    await self._evict(pod)
+                    self.num_evicted += not await evict(self.transport, pod)
         except (ClusterError, msgspec.DecodeError) as error:
             logger.warning("gangs of %s could not be evicted: %s", namespace, error)
 
-    async def _evict(self, pod: Pod) -> None:
-        metadata = pod.metadata
-        body = {
-            "apiVersion": "policy/v1",
-            "kind": "Eviction",
-            "metadata": {"name": metadata.name, "namespace": metadata.namespace},
-            "deleteOptions": {"preconditions": {"uid": metadata.uid}},
-        }
-        path = PodIdentity.of(pod).path
-        try:
-            await self.transport.post(f"{path}/eviction", msgspec.json.encode(body))
-        except ApiError as error:
-            if error.status not in _LEFT_ALONE:
-                raise
-            logger.warning("pod %s was not evicted: %s", pod.key, error)
-        else:
-            self.num_evicted += 1
+
+async def evict(transport: Transport, pod: Pod) -> str:
+    """Have a pod of a gang go; why that can't be now, "" where it goes. Raises ClusterError."""
+    metadata = pod.metadata
+    body = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": metadata.name, "namespace": metadata.namespace},
+        "deleteOptions": {"preconditions": {"uid": metadata.uid}},
+    }
+    try:
+        await transport.post(f"{PodIdentity.of(pod).path}/eviction", msgspec.json.encode(body))
+    except ApiError as error:
+        if error.status not in _LEFT_ALONE:
+            raise
+        logger.warning("pod %s was not evicted: %s", pod.key, error)
+        return error.message
+    return ""

@@ -173,6 +173,21 @@ class Gangs:
         """Ask for PodGroups, of those gangs whose pods don't say all there is to say."""
         await self._groups.learn([group_key(gang, pods) for gang, pods in gangs.items() if not size_of(pods)])
 
+    async def learn_needs(self, gangs: Mapping[str, Sequence[Pod]]) -> None:
+        """Ask for PodGroups, of those pods that don't say themselves how many their gang is."""
+        unsaid = {gang: [pod for pod in pods if not gang_of(pod)[1]] for gang, pods in gangs.items()}
+        await self._groups.learn([group_key(gang, pods) for gang, pods in unsaid.items() if pods])
+
+    def needs(self, gang: str, pod: Pod) -> int | None:
+        """How many pods of its gang a pod that was let go needs to go on, itself among them; None while nobody knows.
+
+        By its own word, or its PodGroup's: who claims to be of somebody else's gang, and of what size that is, ends
+        none of its pods. 0 where they don't start together, or there is no such group.
+        """
+        size = gang_of(pod)[1]
+        group = Group(size) if size else self._groups.get(group_key(gang, [pod]))
+        return None if group is None else group.size if group.together else 0
+
     def group(self, gang: str, pods: Sequence[Pod]) -> Group | None:
         """What the pods of a gang say of it, else their PodGroup; None while nobody knows yet."""
         size = size_of(pods)
@@ -288,11 +303,11 @@ def _missing(gang: str, found: list[Entry], size: int, started: list[Pod]) -> Wa
     if len(found) >= size:
         return None
     owners = {owner.uid for entry in found if (owner := entry.pod.metadata.controller)}
-    here = len(found) + sum(not pod.finished or _succeeded_with(pod, owners) for pod in started)
+    here = len(found) + sum(not pod.finished or succeeded_with(pod, owners) for pod in started)
     return None if here >= size else Code.GANG_INCOMPLETE.reason(gang=gang, here=here, size=size)
 
 
-def _succeeded_with(pod: Pod, owners: set[str]) -> bool:
+def succeeded_with(pod: Pod, owners: set[str]) -> bool:
     """Whether a pod that has succeeded is of this gang, and not of an earlier one of the same name."""
     owner = pod.metadata.controller
     return (owner and owner.uid in owners) or PIPELINE_LABEL in (pod.metadata.labels or {})  # named after their attempt

@@ -31,6 +31,7 @@ class Options:
     patience_s: float = 0.0
     fail_open_s: float = 0.0
     gang_timeout_s: float = 0.0
+    gangs_end_whole: bool = True
     release_for_autoscalers: bool = False
     release_after_s: float = 60.0
     release_limit_s: float = 900.0

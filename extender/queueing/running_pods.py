@@ -11,7 +11,6 @@ from extender.kube.objects import Pod, unix_time
 from extender.kube.paths import PODS_PATH
 from extender.kube.watches.stores import Store
 from extender.plugins.pods import read_holding
-from extender.queueing.pods.batches import by_gang
 from extender.queueing.sources import list_objects
 
 FINISHED_PODS: Final = "spec.nodeName!=,status.phase!=Pending,status.phase!=Running,status.phase!=Unknown"
@@ -28,10 +27,6 @@ class RunningPods(Store[Pod]):
         """GPUs and the time of the first sight, by UID: an edit of its annotations gives nothing back."""
         self.gpus: defaultdict[str, float] = defaultdict(float)
         """GPUs in use by namespace."""
-
-    def gangs(self) -> dict[str, list[Pod]]:
-        """The pods by their gang, where they have one."""
-        return by_gang(self.by_uid.values())
 
     def left_s(self, uid: str) -> float | None:
         """How long a pod is expected to go on, by how long others like it have run; None where nothing is known of

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Cluster
 from extender.core.fit.fits import fit
-from extender.core.preemption import Candidate, Victim, least_lost, needed
+from extender.core.preemption import Candidate, Gang, Member, Victim, least_lost, needed
 from extender.core.resources.requests import GpuRequest
 from extender.kube import objects
 from extender.ledger.ledger import Ledger
@@ -34,35 +34,66 @@ class Preemptor:
     wall_clock: Callable[[], float]
     _answers: OrderedDict[str, tuple[float, list[Candidate]]] = field(default_factory=OrderedDict, init=False)
 
-    def candidate(self, pod: objects.Pod, node: str, uids: Iterable[str], num_pdb_violations: int) -> Candidate:
-        """A proposal with what Kerf knows of the victims. One it has not heard of counts as the most worthy."""
+    def candidate(
+        self,
+        pod: objects.Pod,
+        node: str,
+        uids: Iterable[str],
+        num_pdb_violations: int,
+        gangs: Mapping[str, Gang] | None = None,
+    ) -> Candidate:
+        """A proposal with what Kerf knows of the victims. One it has not heard of counts as the most worthy.
+
+        `gangs` are those of the victims, by UID, as `gangs_of` has them.
+        """
         now = self.wall_clock()
         tenants = self.tenants.on(node)
         alone = self.ledger.without(node, (), self.clock())
         victims: list[Victim] = []
         for uid in uids:
-            claim, tenant = self.ledger.claim(uid), tenants.get(uid)
-            gpus = _num_gpus(alone, claim.holding) if alone and claim and claim.node == node else 0.0
+            gpus, tenant, gang = self._gpus_of(uid, node, alone), tenants.get(uid), (gangs or {}).get(uid)
             if tenant is None:
-                victims.append(Victim(uid, (pod.spec.priority or 0) - 1, gpus))
+                victims.append(Victim(uid, (pod.spec.priority or 0) - 1, gpus, gang=gang))
             else:
-                victims.append(Victim(uid, tenant.priority, gpus, gpus * tenant.ran_s(now), tenant.leaving))
+                victims.append(Victim(uid, tenant.priority, gpus, gpus * tenant.ran_s(now), tenant.leaving, gang))
         return Candidate(node, tuple(victims), num_pdb_violations)
+
+    def gangs_of(self, running: Iterable[Mapping[str, int]]) -> dict[str, Gang]:
+        """Gangs, by the UID of each of their pods; of each gang it is given how many pods each of its pods needs."""
+        now, nodes = self.wall_clock(), dict[str, Cluster | None]()
+
+        def member(uid: str, needs: int) -> Member:
+            node = self.tenants.node_of(uid)
+            tenant = self.tenants.on(node).get(uid)
+            if node not in nodes:
+                nodes[node] = self.ledger.without(node, (), self.clock())
+            gpus = self._gpus_of(uid, node, nodes[node])
+            return Member(needs, tenant.priority, gpus * tenant.ran_s(now)) if tenant is not None else Member(needs)
+
+        gangs = [Gang({uid: member(uid, needs) for uid, needs in pods.items()}) for pods in running]
+        return {uid: gang for gang in gangs for uid in gang.members}
+
+    def _gpus_of(self, uid: str, node: str, alone: Cluster | None) -> float:
+        """How many GPUs of a node a pod holds, given the node."""
+        claim = self.ledger.claim(uid)
+        return _num_gpus(alone, claim.holding) if alone and claim and claim.node == node else 0.0
 
     async def choose(
         self, pod: objects.Pod, demands: Demands, request: GpuRequest, candidates: Sequence[Candidate]
     ) -> list[Candidate]:
         """The candidates that make the pod fit and lose least, each with the victims that it needs.
 
-        Hundreds of nodes take a second: other calls are let in between.
+        None by which a pod of the same or a higher priority would end with its gang. Hundreds of nodes take a second:
+        other calls are let in between.
         """
+        priority = pod.spec.priority or 0
         spares = asks_resources_alone(demands)
         left: list[Candidate] = []
         for number, candidate in enumerate(candidates):
             if number % _NODES_AT_ONCE == _NODES_AT_ONCE - 1:
                 await asyncio.sleep(0)
             with_needed = self._needed(pod, request, candidate, spares=spares)
-            if with_needed is not None:
+            if with_needed is not None and all(member.priority < priority for member in with_needed.ending):
                 left.append(with_needed)
         chosen = least_lost(left)
         self._remember(pod.metadata.uid, chosen)

@@ -1,6 +1,6 @@
 """What a pending queue says of pods that kube-scheduler asks about, whether they came by its gate or not."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
 from extender.core.resources.requests import GpuRequest
 from extender.kube.objects import Pod
@@ -21,6 +21,10 @@ class QueueRules:
     def evicts_nobody(self, uid: str) -> str:
         """Why a pod may evict nobody, "" when it may."""
         return ""
+
+    async def running_gangs(self, uids: Iterable[str]) -> list[Mapping[str, int]]:
+        """The gangs of running pods: of each gang how many pods each of its pods needs to go on, by UID."""
+        return []
 
     def kept_from(self, uid: str) -> frozenset[str]:
         """Nodes that a pod has to leave to the first in the queue."""

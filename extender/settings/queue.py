@@ -54,6 +54,9 @@ class QueueSettings(Section):
     """The gate of a pod that has waited this many seconds is opened regardless; 0: never."""
     gang_timeout_s: float = Field(default=0.0, ge=0)
     """The remaining pods of a released gang that has been incomplete for this many seconds are evicted; 0: never."""
+    gangs_end_whole: bool = True
+    """Whether a gang that has lost a pod to preemption, and has fewer than its size left, ends as a whole, and counts
+    as one victim when Kerf chooses whom to preempt."""
     release_for_autoscalers: bool = False
     """Whether pods that no node has room for are let go, one pod or gang at a time, so that autoscalers see them. Their
     gates stay open: see docs/guides/autoscaling.md."""

@@ -371,6 +371,60 @@ def test_shares_lose_their_part_of_a_gpu() -> None:
         assert kerf.preempt(pod("urgent", 1, priority=9), proposals) == {"t4-0": uids("old")}
 
 
+# Gangs
+
+
+def in_gang(name: str, on: str, gpus: str, size: int, **options: Any) -> Manifest:
+    manifest = holder(name, on, gpus, **options)
+    manifest["metadata"]["annotations"] |= {"kerf.dev/gang": "g", "kerf.dev/gang-size": str(size)}
+    return manifest
+
+
+def preempted(asking: Manifest, proposals: dict[str, list[str]], *holders: Manifest, **settings: Any) -> Any:
+    """What is left of proposals where the queue is on."""
+    with running([*bodies.CLUSTER, *holders], queue__enabled=True, **settings) as kerf:
+        kerf.run(until(lambda: not kerf.service.fault()))
+        return kerf.preempt(asking, proposals)
+
+
+LONG, SHORT = "2026-01-01T00:00:00Z", "2026-01-01T12:00:00Z"
+PAIRS = {"t4-0": uids("m0"), "t4-1": uids("alone")}
+
+
+@pytest.mark.parametrize(
+    ("size", "settings", "left"),
+    [
+        pytest.param(2, {}, "t4-1", id="its gang can't go on, and has done more"),
+        pytest.param(1, {}, "t4-0", id="its gang goes on"),
+        pytest.param(2, {"queue__gangs_end_whole": False}, "t4-0", id="gangs that don't end whole"),
+    ],
+)
+def test_a_gang_is_one_victim_with_all_its_pods_have_done(size: int, settings: dict[str, Any], left: str) -> None:
+    """By itself m0 has done half of what `alone` has."""
+    holders = [
+        in_gang("m0", "t4-0", "0", size, started=SHORT),
+        in_gang("m1", "a100-0", "0,1,2,3", size, started=LONG),
+        holder("f0", "t4-0", "1"),
+        holder("f1", "t4-1", "1"),
+        holder("alone", "t4-1", "0", started=LONG),
+    ]
+    assert list(preempted(pod("urgent", 1, priority=9), PAIRS, *holders, **settings)) == [left]
+
+
+def test_nobody_is_preempted_with_whom_a_pod_of_a_higher_priority_would_end() -> None:
+    gang = [in_gang("m0", "t4-0", "0", 2), in_gang("m1", "a100-0", "0", 2, priority=9), holder("f0", "t4-0", "1")]
+    proposal = {"t4-0": uids("m0")}
+    assert preempted(pod("urgent", 1, priority=9), proposal, *gang) == {}
+    assert preempted(pod("urgent", 1, priority=10), proposal, *gang) == proposal
+
+
+def test_a_claim_to_be_of_a_gang_protects_nobody() -> None:
+    """The gang goes on without the pod that says it is of it, and of a size that it never had."""
+    gang = [in_gang(f"m{number}", "a100-0", str(number), 2, priority=9) for number in range(2)]
+    claims = [in_gang("x", "t4-0", "0", 100), holder("f0", "t4-0", "1")]
+    assert preempted(pod("urgent", 1, priority=9), {"t4-0": uids("x")}, *gang, *claims) == {"t4-0": uids("x")}
+
+
 def test_nobody_is_evicted_for_a_pod_whose_namespace_has_all_it_may_have() -> None:
     """On a full node kube-scheduler's own plugins fail first: it asks whom to evict without having asked filter."""
     asking, proposal = pod("urgent", 2, priority=1000), {"t4-0": uids("t0", "t1")}

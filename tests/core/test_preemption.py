@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.core.preemption import Candidate, Victim, least_lost, needed
+from extender.core.preemption import Candidate, Gang, Member, Victim, least_lost, needed
 
 
 def victims_of(**priorities: int) -> tuple[Victim, ...]:
@@ -125,6 +125,49 @@ def test_equals_are_all_left_in_their_order() -> None:
     equals = [Candidate(node, victims_of(x=1)) for node in "cab"]
     assert least_lost([*equals, Candidate("d", victims_of(x=2))]) == equals
     assert least_lost([]) == []
+
+
+def gang_of(needs: int, *others: tuple[int, float], victims: int = 1) -> Gang:
+    """A gang with victims "v0", "v1", ... and others of these priorities and GPU-seconds."""
+    members = {f"v{number}": Member(needs) for number in range(victims)}
+    return Gang(members | {f"o{number}": Member(needs, *other) for number, other in enumerate(others)})
+
+
+def test_a_gang_that_can_not_go_on_counts_as_a_whole() -> None:
+    gang = gang_of(3, (5, 100.0), (1, 40.0))
+    candidate = Candidate("n", (Victim("v0", 0, 1, 7.0, gang=gang), Victim("x", 0, 1, 1.0)))
+    assert candidate.loss == (0, 5, 7.0 + 1.0 + 100.0 + 40.0, 4)
+    assert [member.priority for member in candidate.ending] == [5, 1]
+
+
+def test_a_gang_that_has_enough_left_counts_as_its_victims() -> None:
+    gang = gang_of(2, (5, 100.0), (1, 40.0), victims=2)
+    victims = tuple(Victim(f"v{number}", 0, 1, 7.0, gang=gang) for number in range(2))
+    assert Candidate("n", victims).loss == (0, 0, 14.0, 2)
+    gang = gang_of(3, (5, 100.0), (1, 40.0), victims=2)
+    victims = tuple(Victim(f"v{number}", 0, 1, 7.0, gang=gang) for number in range(2))
+    assert Candidate("n", victims[:1]).loss == (0, 0, 7.0, 1), "one may go"
+    assert Candidate("n", victims).loss == (0, 5, 154.0, 4), "two are one too many, and the others count once"
+
+
+def test_one_that_leaves_anyway_takes_nobody_with_it() -> None:
+    victim = Victim("v0", 0, 1, 7.0, leaving=True, gang=gang_of(2, (5, 100.0)))
+    assert Candidate("n", (victim,)).ending == []
+
+
+def test_each_goes_on_by_its_own_word_for_how_many_it_needs() -> None:
+    gang = Gang({"v0": Member(100), "a": Member(2, 9), "b": Member(2, 9), "y": Member(100, 1)})
+    assert [member.priority for member in Candidate("n", (Victim("v0", gang=gang),)).ending] == [1]
+
+
+def test_one_without_whom_a_gang_ends_is_spared_for_one_who_is_alone() -> None:
+    """It has done less itself; its gang has done more."""
+    gang = gang_of(2, (0, 100.0))
+    victims = (Victim("v0", 0, 1, 1.0, gang=gang), Victim("alone", 0, 1, 50.0))
+    assert uids(spared(Candidate("n", victims), 1)) == "alone"
+    higher = gang_of(2, (9, 0.0))
+    victims = (Victim("v0", 0, 1, 1.0, gang=higher), Victim("alone", 3, 1, 50.0))
+    assert uids(spared(Candidate("n", victims), 1)) == "alone"
 
 
 VICTIMS = st.lists(

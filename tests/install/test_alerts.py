@@ -12,6 +12,7 @@ from tests.install.helm import CHART
 from tests.telemetry.prometheuses import find_promtool
 
 ALERTS = CHART / "alerts.yaml"
+ALERTS_PAGE = CHART.parents[2] / "docs" / "reference" / "alerts.md"
 PAGE = CHART.parents[2] / "extender" / "page" / "static"
 RULES = [rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]]
 
@@ -31,6 +32,11 @@ WELL = {
     'kerf_nodes_failing{instance="a"}': "0x60",
     'kerf_nodes_failing{instance="b"}': "0x60",
     "kerf_queue_errors_total": "7x60",
+    "kerf_queue_passed_total": "2x60",
+    "kerf_unattended_gates": "0x60",
+    "kerf_agents_silent": "0x60",
+    "kerf_certificate_left_seconds": "2592000-60x60",
+    "kerf_certificate_valid_seconds": "7776000x60",
     "kerf_model_refused": "0x60",
     "kerf_history_fault": "0x60",
     "kerf_learning_fault": "0x60",
@@ -63,6 +69,11 @@ WELL = {
         ("KerfNodesFail", {'kerf_nodes_failing{instance="a"}': "0x20 1x40"}, "20m", "23m"),
         ("KerfUnreadable", {"kerf_unreadable_objects_total": "3x20 4x40"}, "20m", "22m"),
         ("KerfQueueFails", {"kerf_queue_errors_total": "7x20 7+1x40"}, "20m", "30m"),
+        ("KerfQueuePassed", {"kerf_queue_passed_total": "2x20 3x40"}, "20m", "22m"),
+        ("KerfGatesStay", {"kerf_unattended_gates": "0x20 1x40"}, "20m", "32m"),
+        ("KerfAgentStopped", {"kerf_agents_silent": "0x20 2x40"}, "20m", "37m"),
+        # Made for 90 days, of which 14 are left after 20 minutes.
+        ("KerfCertificateEnds", {"kerf_certificate_left_seconds": "1210800-60x60"}, "20m", "32m"),
         ("KerfMovesStopped", {"kerf_defrag_plans_stopped_total": "2x20 2+1x40"}, "20m", "30m"),
         ("KerfModelRefused", {"kerf_model_refused": "0x20 1x40"}, "20m", "27m"),
         ("KerfHistoryFails", {"kerf_history_fault": "0x20 1x40"}, "20m", "37m"),
@@ -92,6 +103,13 @@ def test_telemetry_that_never_was_is_no_alert(tmp_path: Path) -> None:
 
 def test_nothing_fires_when_all_is_well(tmp_path: Path) -> None:
     check(tmp_path, WELL, [("count(ALERTS)", when, None) for when in ("5m", "30m", "1h")])
+
+
+@pytest.mark.parametrize("rule", RULES, ids=[rule["alert"] for rule in RULES])
+def test_its_page_has_its_severity_duration_and_expression(rule: dict[str, Any]) -> None:
+    holds = f"after {rule['for']}" if "for" in rule else "at once"
+    text = f"## {rule['alert']}\n{rule['labels']['severity']}, {holds}: `{rule['expr']}`\n"
+    assert text in ALERTS_PAGE.read_text(), f"write into {ALERTS_PAGE.name}:\n{text}"
 
 
 LINKS = {rule["alert"]: link for rule in RULES if (link := rule["annotations"].get("dashboard_url"))}

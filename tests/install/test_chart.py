@@ -361,7 +361,8 @@ def test_kerf_makes_its_certificates_with_the_right_to_that_secret_alone(helm: H
     assert bundles(objects) == {None}
     settings = yaml.safe_load(only(objects, "ConfigMap", "kerf")["data"]["kerf.yaml"])["certificates"]
     webhook = {
-        item["name"]: item["value"] for item in containers(only(objects, "Deployment", "kerf-webhook"))["kerf"]["env"]
+        item["name"]: item.get("value")
+        for item in containers(only(objects, "Deployment", "kerf-webhook"))["kerf"]["env"]
     }
     hooks_of = json.loads(webhook["KERF_CERTIFICATES__WEBHOOKS"])
     assert settings["client"] == "kube-scheduler"
@@ -583,6 +584,20 @@ def test_alerts_are_the_file_s_and_each_has_its_page(helm: Helm) -> None:
 def test_an_address_that_is_none_is_refused(helm: Helm, url: str) -> None:
     with pytest.raises(HelmError, match="page"):
         helm.render(f"page.url={url}".replace("{", "\\{").replace("}", "\\}"))
+
+
+def test_of_the_webhook_nothing_is_scraped_but_its_certificate(helm: Helm) -> None:
+    """It knows nodes too: what it told of them would hide that Kerf is down."""
+    objects = helm.render("serviceMonitor.enabled=true", "inject.enabled=true", "webhook.tls.issuer.name=ca")
+    monitor = only(objects, "ServiceMonitor", "kerf-webhook")["spec"]
+    service = only(objects, "Service", "kerf-webhook-metrics")
+    (endpoint,) = monitor["endpoints"]
+    assert endpoint["metricRelabelings"] == [
+        {"sourceLabels": ["__name__"], "regex": "kerf_certificate_.*", "action": "keep"}
+    ]
+    assert monitor["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    container = containers(only(objects, "Deployment", "kerf-webhook"))["kerf"]
+    assert {"name": "metrics", "containerPort": 8889} in container["ports"]
 
 
 def test_prometheus_keeps_the_labels_that_kerf_gives(helm: Helm) -> None:

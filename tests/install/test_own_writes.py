@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from extender.queueing.gang_members import GANG_PREEMPTED
 from tests.controlplane.api import Api, ApiError
 from tests.controlplane.kerf import RBAC, ROOT, SERVICE_ACCOUNT
 from tests.controlplane.objects import gpu_node, pod
@@ -91,6 +92,10 @@ OWN_WRITES = {
     "open": (
         f"{PODS}/gated",
         noted({"kerf.dev/planned-by": "p"}, spec={"schedulingGates": GATES[:1], "nodeSelector": {"zone": "a"}}),
+    ),
+    "end a gang": (
+        f"{PODS}/waits/status",
+        {"status": {"conditions": [{"type": "Mine", "status": "True"}, {"type": GANG_PREEMPTED, "status": "True"}]}},
     ),
     "lead": (f"{OWN}/kerf-0/status", {"metadata": {"labels": {"kerf.dev/leads": "kerf"}}}),
     "lock a node": (f"{NODE}/status", noted({"hami.io/mutex.lock": "now", "kerf.dev/set-aside": "{}"})),

@@ -174,7 +174,8 @@ class Lost:
 
     def _running(self) -> dict[str, list[Pod]]:
         items = [item for item in self.api.answers[PODS]["items"] if item["status"]["phase"] == "Running"]
-        found = [pod(item["metadata"]["name"], annotations=GANG) for item in items if item["spec"].get("nodeName")]
+        on_nodes = [item["metadata"] for item in items if item["spec"].get("nodeName")]
+        found = [pod(metadata["name"], annotations=metadata["annotations"]) for metadata in on_nodes]
         return {"ns/g": found} if found else {}
 
     def check(self, now: float) -> list[str]:
@@ -193,6 +194,14 @@ def test_what_is_left_of_a_gang_is_evicted_after_the_time_out_and_not_before() -
     [(path, body), *_] = lost.api.written
     assert path == "/api/v1/namespaces/ns/pods/a/eviction"
     assert body["deleteOptions"] == {"preconditions": {"uid": "uid-a"}}
+
+
+def test_nobody_elses_size_evicts_a_gang() -> None:
+    """Who claims to be of the gang, and that it is of a hundred, is evicted alone."""
+    claims = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "100"}
+    lost = Lost(*(member(name) for name in "abc"), member("x", annotations=claims))
+    assert lost.check(0.0) == []
+    assert lost.check(60.0) == ["x"]
 
 
 def test_nothing_is_said_of_a_gang_whose_pods_are_all_going(caplog: pytest.LogCaptureFixture) -> None:

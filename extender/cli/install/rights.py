@@ -47,7 +47,7 @@ def serving(*, extender: bool) -> tuple[Right, ...]:
 
 QUEUEING: Final = (
     Right("", "pods", ("patch",), "pods never leave the queue"),
-    Right("", "pods/eviction", ("create",), "gangs that have lost a member hold what they have (queue.gang_timeout_s)"),
+    Right("", "pods/eviction", ("create",), "gangs that have lost a pod hold what they have (queue.gangs_end_whole)"),
     Right("", "namespaces", ("list", "watch"), "the queue never starts"),
     Right("scheduling.x-k8s.io", "podgroups", ("get",), "gangs of PodGroups wait for ever"),
     Right("scheduling.k8s.io", "podgroups", ("get",), "gangs of Kubernetes' own PodGroups wait for ever"),

@@ -42,13 +42,17 @@ class Standing:
     by_kerf: bool = False
     """Whether Kerf itself was asked last, and had no node for it."""
     gated: bool = False
-    """Whether a scheduling gate holds it, and not the queue's."""
+    """Whether a scheduling gate holds it, and no queue that would take it off."""
+    unattended: bool = False
+    """Whether that is the queue's gate, and the queue is off."""
     unseen: bool = False
     """Whether nobody has said anything of it yet."""
     unasked: str = ""
     """What is wrong with its scheduler, which does not ask Kerf about it; "" for nothing."""
     refused: str = ""
     """The node that kube-scheduler refused it last although it had room, and why; "" for none."""
+    passed: str = ""
+    """Why it should have waited in the queue, which it has passed by; "" for nothing."""
     ahead: int | None = None
     """Pods that wait in the queue and come before it, None where it does not wait there."""
 
@@ -76,7 +80,7 @@ class Lacking:
 def why_pending(lacking: Lacking, standing: Standing) -> tuple[str, list[Remedy]]:
     """The sentence, and what helps, the likeliest first."""
     sentence, found = _told(lacking, standing)
-    return bounded(sentence), found
+    return bounded(f"{sentence}; it {standing.passed}" if standing.passed else sentence), found
 
 
 def of_claim(claim: Claim, refused: str = "") -> str:
@@ -107,6 +111,8 @@ def _told(lacking: Lacking, standing: Standing) -> tuple[str, list[Remedy]]:
                 Remedy(Kind.NODES, "see which nodes are missing", "kerf what-if --waiting --add-node auto"),
             ]
         return f"{room}{why}", found
+    if standing.unattended:
+        return f"{standing.scheduler}, and the queue is off: nobody takes that off", remedies.of_gate()
     if standing.gated:
         return standing.scheduler, [Remedy(Kind.POD, "whoever set the gate has to take it off")]
     if standing.unasked:

@@ -89,6 +89,14 @@ def of_queue(why: WaitReason) -> list[Remedy]:
     return [Remedy(kind, text.format(**said)) for kind, text in _OF_QUEUE.get(why.code, _LOOKS_AGAIN)]
 
 
+def of_gate() -> list[Remedy]:
+    """What helps a pod that is held by the queue's gate while there is no queue."""
+    return [
+        Remedy(Kind.SETTING, "turn the queue on (setting queue.enabled)"),
+        Remedy(Kind.POD, "take the gate off: docs/guides/queueing.md has the commands that open all gates"),
+    ]
+
+
 _NEVER: Final = frozenset(
     {
         *(Reason.NO_GPUS, Reason.TOO_FEW_INSTALLED, Reason.WRONG_UUID, Reason.WRONG_MODEL, Reason.TOO_SMALL),

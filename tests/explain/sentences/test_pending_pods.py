@@ -223,6 +223,35 @@ def gated(name: str, gpus: int, ago_s: float, **options: Any) -> Manifest:
     return made(name, gpus, ago_s, schedulingGates=[{"name": GATE}], **options)
 
 
+def test_a_gate_that_nobody_opens_says_so() -> None:
+    """The queue is off, and its webhook or an author has given the pod the gate."""
+    with running([node("n", 2)]) as kerf:
+        kerf.create(gated("asks", 1, 60))
+        kerf.create(made("other", 1, 60, schedulingGates=[{"name": "example.com/other"}]))
+        told_once(kerf, 2)
+        told, other = explained(kerf, "asks"), explained(kerf, "other")
+        rows = {row["pod"]: row["sentence"] for row in kerf.get("/pending").json()["pods"]}
+        assert kerf.metric("kerf_unattended_gates") == 1
+    assert told["sentence"] == ("held by scheduling gate kerf.dev/queue, and the queue is off: nobody takes that off")
+    assert rows["default/asks"] == told["sentence"]
+    assert kinds(told) == ["setting", "pod"]
+    assert other["sentence"] == "held by scheduling gate example.com/other"
+
+
+def test_a_pod_that_has_passed_the_queue_says_so() -> None:
+    with running([node("n", 2)], queue__enabled=True) as kerf:
+        kerf.create(made("asks", 4, 60, labels={"kerf.dev/queue": "enabled"}))
+        told_once(kerf, 1)
+        told = explained(kerf, "asks")
+        assert kerf.metric("kerf_queue_passed_total") == 1
+        events = [event["reason"] for event in kerf.events()]
+    assert told["sentence"].endswith(
+        "; it opted in to the queue by its label kerf.dev/queue: enabled, and came without its gate: the webhook was "
+        "not asked in time"
+    )
+    assert "PassedQueue" in events
+
+
 def test_why_the_queue_passes_it_over_and_how_many_come_first() -> None:
     with running([node("n", 2)], queue__enabled=True) as kerf:
         for manifest in (gated("older", 8, 600), gated("urgent", 8, 5, priority=9), gated("asks", 1, 60)):
