@@ -35,7 +35,7 @@ class Output(StrEnum):
 
 
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="table, json or yaml.")]
-_OK = 200
+_OK, _UNAUTHORIZED, _NOT_FOUND = 200, 401, 404
 DEFAULT_SERVER = "http://127.0.0.1:8888"
 CaFileOption = Annotated[
     Path | None,
@@ -52,9 +52,11 @@ and not all of what they ask for was checked."""
 class AnswerError(Exception):
     """Kerf has answered with a status that means no."""
 
-    def __init__(self, status: int, detail: str) -> None:
-        super().__init__(detail)
+    def __init__(self, status: int, detail: str, hint: str = "") -> None:
+        super().__init__(detail + hint)
         self.status = status
+        self.detail = detail
+        """What Kerf says, without the hint of what to do about it."""
 
 
 class Kerf:
@@ -124,9 +126,15 @@ class Kerf:
             headers = {"content-type": "application/json", **self._credentials()}
             request = Request(address + path, data, headers)  # noqa: S310 - checked by _base
             with self._opener().open(request, timeout=timeout_s) as response:
-                return json.load(response)
+                answer = json.load(response)
+                if not isinstance(answer, dict):
+                    raise ValueError(f"{path} answers no object")
+                return answer
         except HTTPError as error:
-            raise AnswerError(error.code, _detail(error)) from None
+            detail = _detail(error)
+            if error.code == _NOT_FOUND and detail in ("", "Not Found"):  # of a path that every Kerf has
+                fail(f"the server at {address} is not Kerf, or of another version: there is no {path}", FAILED)
+            raise AnswerError(error.code, detail or f"status {error.code}", self._token_hint(error.code)) from None
         except (URLError, OSError) as error:
             fail(
                 f"can't reach Kerf at {address}: {getattr(error, 'reason', error)}\n"
@@ -138,6 +146,10 @@ class Kerf:
             )
         except ValueError as error:
             fail(f"the server at {address} is not Kerf: {error}", FAILED)
+
+    def is_other(self, missing: KeyError) -> NoReturn:
+        """End the command: an answer lacks what every Kerf of this version tells."""
+        fail(f"the server at {self._base()} is not Kerf, or of another version: its answer has no {missing}", FAILED)
 
     def _base(self) -> str:
         """The address, looked for once."""
@@ -178,6 +190,18 @@ class Kerf:
             context.load_cert_chain(certificate, os.environ.get(KEY_FILE) or None)
         return context
 
+    def _token_hint(self, status: int) -> str:
+        """What to do where Kerf asks who calls, "" for another answer."""
+        if status != _UNAUTHORIZED:
+            return ""
+        if not os.environ.get(TOKEN_FILE):
+            return f"; name a file with it in {TOKEN_FILE}"
+        return (
+            f" ({TOKEN_FILE})"
+            if self._trusted
+            else f"; that of {TOKEN_FILE} goes to --server or --kerf-namespace alone"
+        )
+
     def _credentials(self) -> dict[str, str]:
         """The header with the first token of the file that the environment names; ends the command if it has none."""
         path = os.environ.get(TOKEN_FILE)
@@ -201,7 +225,10 @@ def asks_kerf(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def run(**given: Any) -> None:
         with Kerf(given.pop("context"), **{option.name: given.pop(option.name) for option in shared[1:]}) as kerf:
-            command(kerf, **given)
+            try:
+                command(kerf, **given)
+            except KeyError as error:
+                kerf.is_other(error)
 
     options = [option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in (*own, *shared)]
     run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
@@ -226,11 +253,12 @@ def fail(text: str, status: int) -> NoReturn:
 
 
 def _detail(error: HTTPError) -> str:
+    """What Kerf says of it, "" where it is not as Kerf says it."""
     try:
         told = json.loads(error.read())
     except ValueError:
-        return f"status {error.code}"
+        return ""
     detail = told.get("detail") or told.get("Error") if isinstance(told, dict) else None
     if isinstance(detail, list):  # FastAPI's, of parameters out of range
         detail = "; ".join(f"{item['loc'][-1]}: {item['msg']}" for item in detail)
-    return str(detail or f"status {error.code}")
+    return str(detail or "")

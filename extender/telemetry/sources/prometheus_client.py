@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Generic, TypedDict, TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 import requests
@@ -206,6 +207,18 @@ class _Session(requests.Session):
         response._content = content  # noqa: SLF001 - requests takes a body that others have read no other way
         response.json = lambda **_: self.decoder.decode(response.content)  # type: ignore[method-assign]
         return response
+
+    def get_redirect_target(self, resp: requests.Response) -> str | None:
+        """Where an answer leads to, on the same host. Raises SourceError for another host: that is a login, mostly, and
+        no place for what is asked."""
+        target = super().get_redirect_target(resp)
+        host, other = urlsplit(resp.url).hostname, urlsplit(target or "").hostname
+        if target and other and other != host:
+            settings = "telemetry.url to an address that needs no login in a browser"
+            raise SourceError(
+                f"{resp.url.partition('?')[0]} leads to {printable(other)}, a login perhaps: set {settings}"
+            )
+        return target
 
 
 def open_session(access: Access) -> requests.Session:
