@@ -38,7 +38,7 @@ class Remedy(msgspec.Struct):
     command: str | None
 
 
-class PendingPod(msgspec.Struct):
+class PendingPod(msgspec.Struct, rename=_key):
     pod: str
     request: str
     where: Literal["queue", "kerf", "scheduler"]
@@ -50,6 +50,7 @@ class PendingPod(msgspec.Struct):
     explain: str
     sentence: str
     remedy: Remedy | None
+    moves_help: bool
 
 
 class PendingList(OfCluster, rename=_key):
@@ -246,6 +247,8 @@ class WhatIfResult(msgspec.Struct, rename=_key):
     assignments: list[dict[str, Any]]
     unassigned: list[Any]
     reasons: dict[str, Any]
+    no_move_helps: list[str]
+    """Pods without a node that would have none either if running pods moved."""
     nodes: list[dict[str, Any]]
     moved: list[str]
     gained: list[str]

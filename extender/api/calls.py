@@ -136,7 +136,7 @@ def _verbs(verbs: Verbs) -> list[Call]:
         Call(
             *("/bind", "bind", wire.ExtenderBindingArgs, wire.BindResult, verbs.bind),
             "Binds a pod to a node with its GPUs. Errors are reported in `Error`, always with status 200.",
-            lambda text: wire.encode(wire.BindResult(text)),
+            wire.encode_bind_result,
         ),
     ]
 
@@ -168,4 +168,4 @@ def _hooks(service: "Service") -> list[Call]:
 
 
 def _filter_fault(text: str) -> bytes:
-    return wire.encode(wire.FilterResult(error=text))
+    return wire.encode_filter_result(wire.FilterResult(error=text))

@@ -121,6 +121,7 @@ OF_READS: Final[dict[str, Any]] = {
                 "explain": "kerf explain research/train-2",
                 "sentence": "needs 8 GPUs of model h100; h100-1 has 6 free, research/job-3 holds 2",
                 "remedy": {"kind": "wait", "text": "wait for research/job-3 on h100-1 to end", "command": None},
+                "movesHelp": False,
             }
         ],
         **{"total": 1, "more": 0, "atLeast": False},
@@ -177,7 +178,7 @@ ANSWERED: Final[dict[str, Any]] = {
     "/what-if": {
         **{"planner": "greedy", "version": 261, "pods": 2, "placed": 1, "gpus": 2, "fragments": 0.2, "moved": []},
         **{"fragmentsBefore": 0.25, "stranded": 0.0312, "strandedBefore": 0.0284, "nodes": [], "gained": []},
-        **{"unreadable": 0, "skipped": [], "notChecked": {}},
+        **{"unreadable": 0, "skipped": [], "notChecked": {}, "noMoveHelps": []},
         "reasons": {"needs 2 GPUs, best node: 1 free": 1},
         "unassigned": [{"pod": "research/train-1", "reason": "needs 2 GPUs, best node: 1 free"}],
         "assignments": [{"pod": "research/train-0", "node": "a100-0", "gpus": [0, 1]}],

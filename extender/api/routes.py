@@ -187,8 +187,8 @@ def _install_lists(app: APIRouter, service: Service) -> None:
     ) -> Response:
         """Every pod that asks for GPUs and has no node, in scheduling order: who keeps it waiting, and why."""
         page = service.pending.page(limit, namespace)
-        nearest = await asyncio.to_thread(pending.nearest_nodes, page)
-        told = pending.told(page, nearest, service.fixes)
+        looked = await asyncio.to_thread(pending.looked_at, page)
+        told = pending.told(page, looked, service.fixes)
         content = await asyncio.to_thread(wire.encode, told)
         return Response(content, media_type="application/json")
 

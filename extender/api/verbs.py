@@ -17,13 +17,12 @@ import numpy as np
 from extender.api import wire
 from extender.api.evictions import Evictions
 from extender.api.readiness import Readiness, UnavailableError, read_pod
-from extender.core.annotations import MARKER
 from extender.core.decisions import levels, near_best
 from extender.core.policies.policy import Policy
 from extender.core.resources.requests import AskedUnit, GpuRequest, PodRequest, RequestError
 from extender.explain.explanations import RejectionLog, failures
 from extender.metrics.registry import Metrics
-from extender.plugins.managed_resources import is_managed
+from extender.plugins.managed_resources import UNMARKED, is_managed
 from extender.plugins.pods import has_soft_preferences
 from extender.scheduling.binding.binder import Binder, BindError
 from extender.scheduling.callers import Callers
@@ -39,11 +38,6 @@ logger = logging.getLogger(__name__)
 _MAX_NAMES_WITH_REASONS: Final = 100
 """Up to so many candidates, filter names the reason of each that fails even though others fit. Beyond that reasons
 travel only when nothing fits, which is when kube-scheduler reads them."""
-UNMARKED: Final = (
-    f'requests GPUs by annotation or label only: add limits: {{{MARKER}: "1"}} to one of its containers, or install '
-    "the policy that adds it (docs/guides/requests.md)"
-)
-"""Constant: another text at each try would make kube-scheduler ask again."""
 _COUNTED_ELSEWHERE: Final = (AskedUnit.CLAIM, AskedUnit.MIG)
 """What kube-scheduler itself allocates or counts: Kerf's word is the node alone, so whoever may bind the pod."""
 
@@ -79,11 +73,11 @@ class Verbs:
         try:
             asked = wire.read_args(body)
             if others:
-                return wire.encode(self._filter_others(asked))
+                return wire.encode_filter_result(self._filter_others(asked))
             self.readiness.check_leading()
-            return wire.encode(self._filter(asked))
+            return wire.encode_filter_result(self._filter(asked))
         except (wire.WireError, UnavailableError) as error:
-            return wire.encode(wire.FilterResult(error=str(error)))
+            return wire.encode_filter_result(wire.FilterResult(error=str(error)))
 
     def prioritize(self, body: bytes, *, others: bool = False) -> bytes:
         """Answer prioritize. Raises WireError, RequestError, UnavailableError: this verb has no field for an error.
@@ -119,10 +113,10 @@ class Verbs:
         except (wire.WireError, UnavailableError, BindError) as error:
             logger.warning("bind: %s", error)
             self.metrics.failed_binds.inc()
-            return wire.encode(wire.BindResult(str(error)))
+            return wire.encode_bind_result(str(error))
         self.waker.placed(pod.uid)
         self.metrics.binds.inc()
-        return wire.encode(wire.BindResult())
+        return wire.encode_bind_result()
 
     def _filter_others(self, asked: wire.Asked) -> wire.FilterResult:
         """What the first entry has decided stays; a pod that would be bound without its GPUs is refused.

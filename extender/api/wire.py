@@ -152,6 +152,27 @@ class BindResult(msgspec.Struct, gc=False):
     error: str = msgspec.field(name="Error", default="")
 
 
+def encode_filter_result(result: FilterResult) -> bytes:
+    """The answer of filter. kube-scheduler takes its texts for a format when it makes the pod's event of them
+    (`handleSchedulingFailure` of pkg/scheduler/schedule_one.go): a percent sign is written twice there."""
+    if result.nodes is None:  # then names of nodes are all that is beside the texts, and they have none
+        return encode(result).replace(b"%", b"%%")
+    failed, unresolvable = (
+        {name: _as_format(text) for name, text in texts.items()} for texts in (result.failed, result.unresolvable)
+    )
+    escaped = msgspec.structs.replace(result, failed=failed, unresolvable=unresolvable, error=_as_format(result.error))
+    return encode(escaped)
+
+
+def encode_bind_result(error: str = "") -> bytes:
+    """The answer of bind, its text for the pod's event too."""
+    return encode(BindResult(_as_format(error)))
+
+
+def _as_format(text: str) -> str:
+    return text.replace("%", "%%")
+
+
 ArgsT = TypeVar("ArgsT")
 
 _SCORE_TAILS: Final = [b"%d}," % score for score in range(MAX_LEVEL + 1)]

@@ -1,11 +1,19 @@
 """`kerf config`: look at settings, or check them."""
 
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import typer
 
+from extender.cli.groups import Group
 from extender.cli.printing import echo
 from extender.cli.settings import ConfigOption, SetOption, load
 
-app = typer.Typer(help="Show or check settings.", no_args_is_help=True, add_completion=False)
+if TYPE_CHECKING:
+    from extender.settings.tree import Settings
+
+app = typer.Typer(cls=Group, help="Show or check settings.", no_args_is_help=True, add_completion=False)
 
 
 @app.command()
@@ -36,6 +44,19 @@ def schema() -> None:
 
 @app.command()
 def check(config: ConfigOption = None, settings: SetOption = None) -> None:
-    """Report all errors in the settings at once; exit status 1 if there is any."""
-    load(config, settings, failing_with=1)
-    echo("settings are valid")
+    """Report all errors in the settings at once, with exit status 1, and files that are not on this machine."""
+    loaded = load(config, settings, failing_with=1)
+    missing = list(_missing_files(loaded))
+    for where, path in missing:
+        echo(f"{where}: there is no {path} on this machine", err=True)
+    echo("settings are valid" + (", but where they are used these files have to be" if missing else ""))
+
+
+def _missing_files(loaded: "Settings") -> Iterator[tuple[str, Path]]:
+    """Settings that name a file or folder that is not here; that of histories is made."""
+    for section, group in loaded:
+        for name, path in group:
+            made = loaded.history.path is not None and path == loaded.history.path
+            chosen = name in group.model_fields_set
+            if isinstance(path, Path) and chosen and not (path.exists() or (made and path.parent.exists())):
+                yield f"{section}.{name}", path

@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from extender.cli.client.kerf import FAILED, AnswerError, CaFileOption, Kerf, Output, OutputOption, fail, show
+from extender.cli.install.findings import KERF, listed
 from extender.cli.settings import ConfigOption, ContextOption, KubeconfigOption, SetOption, api_server, load
 from extender.cli.silence import silent_faults
 from extender.kube import objects
@@ -31,6 +32,8 @@ from extender.telemetry.status import State, passed_over_reason, unmatched_reaso
 
 _UNAVAILABLE = 503
 _UNITS = {0.01: "percent", 1 / 2**20: "bytes"}
+
+_NO_CONNECTION = "no connection"
 
 Finding = dict[str, Any]
 
@@ -70,7 +73,7 @@ def _rank(kerf: Kerf) -> tuple[Finding | None, list[str]]:
     try:
         told = kerf.ask("/model")
     except AnswerError as error:
-        return None, [f"GET /model: {error}"]
+        return None, [f"GET /model: {error.detail}"]
     rank = {name: told[name] for name in ("mode", "served", "reason", "auto", "evidence")}
     faults = told["fault"], told["evidence"] and told["evidence"]["fault"]
     return rank, [f"rank: {fault}" for fault in faults if fault] + _not_well(kerf)
@@ -103,11 +106,25 @@ async def examine(settings: Settings, transport: Transport) -> Finding:
         await observer.round()
         told = describe(observer, OwnerUsage(ledger))
         told["findings"] = faults + _findings(observer, ledger) + silent
+        if not (settings.cluster.service_account_dir / "token").exists() and _NO_CONNECTION in " ".join(
+            told["findings"]
+        ):
+            told["findings"].append(await _from_inside(transport))
         return told
     finally:
         if observer is not None:
             await observer.stop()
         await transport.close()
+
+
+async def _from_inside(transport: Transport) -> str:
+    """Where the same can be asked so that Services are reached."""
+    namespace, name = "NAMESPACE", "kerf"
+    with contextlib.suppress(ClusterError, msgspec.DecodeError):  # who may not list them may still read the rest
+        if deployments := await listed(transport, "/apis/apps/v1/deployments", KERF):
+            namespace, name = (str(deployments[0]["metadata"][key])[:253] for key in ("namespace", "name"))
+    command = f"kubectl -n {namespace} exec deploy/{name} -c kerf -- kerf doctor"
+    return f"Services are seldom reached from outside their cluster; from inside: {command}"
 
 
 async def _learn_nodes(transport: Transport, ledger: Ledger, observer: Observer) -> list[str]:
@@ -177,7 +194,7 @@ def print_finding(told: Finding, console: Console) -> None:
     console.print(f"nodes with GPUs: {nodes}", highlight=False)
     console.print(f"GPUs in series: {told['gpus']}, matched: {told['gpusMatched']}", highlight=False)
     skew = told["skew_s"]
-    if math.isfinite(skew):
+    if math.isfinite(skew) and told["skew_uncertainty_s"]:  # else its clock was not read
         console.print(
             f"clock: {skew:+.2f} s from this machine's (within {told['skew_uncertainty_s']:.2f} s)", highlight=False
         )

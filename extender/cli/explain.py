@@ -89,6 +89,8 @@ def _print(answer: Any, console: Console) -> None:
     gpus = f", GPU {', '.join(map(str, answer['gpus']))}" if placed and answer["gpus"] else ""
     console.print(f"[bold]{escape(answer['pod'])}[/bold]: {verdict}{gpus}")
     _print_sentence(answer, console)
+    if answer["policy"] is None:  # its request is wrong, and nothing was looked at
+        return
     asks = f"asks for {answer['request']}; policy {answer['policy']}; decided {answer['decidedAt']}"
     console.print(escape(asks), soft_wrap=True)
     if not answer["offered"]:

@@ -6,9 +6,10 @@ from importlib.metadata import entry_points
 from typing import Annotated, Any, ClassVar, Final, cast
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
 
 from extender import __version__
+from extender.cli.groups import Group
 from extender.cli.printing import echo
 
 OTHER_COMMANDS: Final = "kerf.commands"
@@ -38,7 +39,26 @@ _ROOMS: Final = {"defrag": "moves", "drain": "moves", "pending": "reports", "usa
 """Of commands that are in a folder of several."""
 
 
-class LazyGroup(TyperGroup):
+ASK, LOOK, PLAN, SIMULATE, TEST = PANELS = (
+    "Ask a running Kerf",
+    "Look at a cluster",
+    "Plan",
+    "Simulate and train",
+    "Test the product",
+)
+"""Headings of help, as docs/reference/cli.md has them."""
+PANEL_OF: Final = {
+    **dict.fromkeys(("explain", "pending", "workloads", "defrag", "drain", "what-if", "top", "usage"), ASK),
+    **dict.fromkeys(("install", "doctor", "config"), LOOK),
+    **dict.fromkeys(("plan", "pipeline"), PLAN),
+    **dict.fromkeys(("simulate", "traces", "evaluate", "report", "train", "history", "replay", "fit"), SIMULATE),
+    **dict.fromkeys(("hand-in", "verify"), SIMULATE),
+    **dict.fromkeys(("bench", "chaos"), TEST),
+}
+"""The heading of a command; the others come first, without one."""
+
+
+class LazyGroup(Group):
     """Commands that are imported when they run: not to be listed or completed."""
 
     own: ClassVar[Mapping[str, str]] = COMMANDS
@@ -51,7 +71,7 @@ class LazyGroup(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name in self.own:
-            return TyperCommand(cmd_name, help=self.own[cmd_name])
+            return TyperCommand(cmd_name, help=self.own[cmd_name], rich_help_panel=PANEL_OF.get(cmd_name))
         if cmd_name in entry_points(group=self.others).names:
             return TyperCommand(cmd_name, help="") if ctx.resilient_parsing else _loaded(cmd_name, self.own)
         return None
@@ -69,8 +89,8 @@ def _loaded(name: str, own: Mapping[str, str]) -> Any:
         if name in own:
             raise
         return _not_installed(name, str(error))
-    command = typer.main.get_command(app)
-    command.name = name
+    command: Any = typer.main.get_command(app)
+    command.name, command.rich_help_panel = name, PANEL_OF.get(name)
     return command
 
 

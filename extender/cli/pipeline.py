@@ -6,9 +6,12 @@ from typing import Annotated
 import typer
 
 from extender.cli.client.kerf import USAGE, fail
+from extender.cli.groups import Group
 from extender.cli.printing import as_yaml, echo
 
-app = typer.Typer(help="Pipelines of Jobs: see docs/guides/pipelines.md.", no_args_is_help=True, add_completion=False)
+app = typer.Typer(
+    cls=Group, help="Pipelines of Jobs: see docs/guides/pipelines.md.", no_args_is_help=True, add_completion=False
+)
 
 
 @app.callback()

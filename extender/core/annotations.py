@@ -11,11 +11,20 @@ from dataclasses import replace
 from typing import Final
 
 from extender.core.clusters import WHOLE_MILLI
+from extender.core.keys import stray_keys
 from extender.core.resources.gpu_models import CompilePattern, ModelPattern
 from extender.core.resources.nodes import MIG_RESOURCE_PREFIX, SHARED_GPU_RESOURCE
 from extender.core.resources.pod_resources import MAX_UNITS
-from extender.core.resources.quantities import MIB, is_plain_number, mib_of_bytes, parse_quantity
-from extender.core.resources.requests import NO_REQUEST, AskedUnit, GpuRequest, PodRequest, RequestError, shorten
+from extender.core.resources.quantities import MIB, is_plain_number, meant_size, mib_of_bytes, parse_quantity
+from extender.core.resources.requests import (
+    NO_REQUEST,
+    AskedUnit,
+    GpuRequest,
+    PodRequest,
+    RequestError,
+    shorten,
+    wrong,
+)
 
 COUNT: Final = "kerf.dev/gpu-count"
 SHARE: Final = "kerf.dev/gpu-share"
@@ -44,11 +53,15 @@ _CONDITION_LABELS: Final = frozenset({GENIUS_MEMORY_EACH, GENIUS_MEMORY_TOTAL, G
 AMOUNTS: Final = frozenset({COUNT, MEMORY_EACH, MEMORY_TOTAL})
 AMOUNT_LABELS: Final = frozenset({GENIUS_COUNT, GENIUS_MEMORY_EACH, GENIUS_MEMORY_TOTAL})
 """Keys whose "0" asks for nothing."""
+SIZES: Final = (MEMORY_EACH, MEMORY_TOTAL)
+"""Keys whose value is a size of memory."""
 ASKING: Final = _CONDITIONS | {COUNT}
 ASKING_LABELS: Final = _CONDITION_LABELS | {GENIUS_COUNT}
 """Keys by which a pod asks for GPUs without any resource."""
 
 _MAX_MEMORY_MIB: Final = 2**40
+_LEAST_PLAIN_MIB: Final = 256
+"""Below it a plain number is rather one of GiB: no GPU has so little."""
 _MAX_PATTERN_CHARS: Final = 256
 _MAX_UUIDS_CHARS: Final = 4096
 _MAX_UUIDS: Final = 128  # of 40 characters each no more get into so many
@@ -110,6 +123,24 @@ def asks_by_word(annotations: Mapping[str, str], labels: Mapping[str, str]) -> b
         return any(text and not (text == "0" and key in amounts) for key, text in texts)
 
     return says(annotations, ASKING, AMOUNTS) or says(labels, ASKING_LABELS, AMOUNT_LABELS)
+
+
+def check_words(annotations: Mapping[str, str], labels: Mapping[str, str], *, asks: bool) -> None:
+    """Raises RequestError for the keys and values of a pod without a node that say something else than was meant.
+
+    `asks`: whether it asks for GPUs, or waits for Kerf; else only what was certainly meant for Kerf counts. What a pod
+    has is read all the same, however it asked for it.
+    """
+    for stray in stray_keys(annotations, labels):
+        if asks or stray.meant:
+            raise RequestError(str(stray))
+    for key in SIZES:
+        text = annotations.get(key, "").strip()
+        if text and is_plain_number(text) and 0 < (mib := parse_quantity(text)) < _LEAST_PLAIN_MIB:
+            number = f"{float(mib):g}"
+            raise RequestError(
+                f'{key}: "{text}" is {number} MiB; do you mean {number}Gi? For {number} MiB write {number}Mi'
+            )
 
 
 def _read_conditions(
@@ -174,7 +205,7 @@ def _read_memory(said: _Said) -> int:
     try:
         quantity = parse_quantity(said[1])
     except ValueError as error:
-        raise _unreadable(said, str(error), right) from None
+        raise _unreadable(said, str(error), right, meant_size(said[1])) from None
     if quantity < 0:
         raise _unreadable(said, "negative", right)
     plain = is_plain_number(said[1])
@@ -235,5 +266,7 @@ def read_priority(labels: Mapping[str, str], of_class: int | None) -> int:
     return int(said[1])
 
 
-def _unreadable(said: tuple[str, str], fault: str, right: str) -> RequestError:
-    return RequestError(f'{said[0]}: "{shorten(said[1])}" is {fault}; write {right}')
+def _unreadable(said: tuple[str, str], fault: str, right: str, meant: str = "") -> RequestError:
+    """What is wrong, and what is right; or what the very value may have been meant to be."""
+    key, text = said
+    return RequestError(f"{key}: {wrong(text, fault)}; {f'do you mean {meant}?' if meant else f'write {right}'}")

@@ -78,7 +78,7 @@ class Fixes:
         """Read what is needed now, in the event loop: policies that rank by samples are not for several threads."""
         policy = self.placer.policy_of(PodRequest(policy=placement.decision.policy))
         cluster, claim = self.placer.snapshot(), self.ledger.claim(placement.pod.uid)
-        rows = _rows(placement, cluster)
+        rows = candidates(placement, cluster)
         evaluation = evaluate(cluster, placement.decision.request, policy, rows)
         best = next(ranked(cluster, rows, evaluation), None)
         question = Question(
@@ -173,7 +173,7 @@ def suggestions(question: Question) -> list[dict[str, Any]]:
     """What would make it fit, the smallest change first; nothing where it fits as it is."""
     if question.num_fit:
         return []
-    request, rows = question.placement.decision.request, _rows(question.placement, question.cluster)
+    request, rows = question.placement.decision.request, candidates(question.placement, question.cluster)
     seen = counting_observed(question.cluster, question.policy.rules)
     if request.devices is None:
         missing, relaxed = shortfalls(seen, request, rows), relaxations(seen, request, rows)
@@ -209,8 +209,8 @@ def _of_relaxation(question: Question, relaxation: Relaxation) -> dict[str, Any]
     }
 
 
-def _rows(placement: Placement, cluster: Cluster) -> Rows:
-    """Rows that the candidates have by now."""
+def candidates(placement: Placement, cluster: Cluster) -> Rows:
+    """Rows that the candidates of a decision have by now."""
     row_of = cluster.row_of
     then = placement.cluster.node_names
     names = (then[row] for row in placement.decision.rows.tolist())

@@ -9,10 +9,10 @@ import numpy as np
 from extender.core.clusters import Cluster, Rows
 from extender.core.occupancies import ObservedRules
 from extender.core.resources.requests import GpuRequest, PodRequest, RequestError
-from extender.explain.fixes import Fixes
+from extender.explain.fixes import Fixes, candidates
 from extender.explain.sentences.nearest import Nearest, nearest_of
 from extender.explain.sentences.pending import Lacking, not_bound, of_claim, why_pending
-from extender.explain.sentences.remedies import Remedy
+from extender.explain.sentences.remedies import CORRECT, Kind, Remedy
 from extender.explain.sentences.words import bounded
 from extender.explain.waiting_pods import Waiting, Waitlist
 from extender.scheduling.placer import Placement, Placer
@@ -78,29 +78,76 @@ class PendingPods:
         return None if request is None else (request, policy.rules)
 
 
-def nearest_nodes(page: PendingPage) -> dict[_Class, Nearest]:
-    """What comes nearest to each class of requests of a page: for a thread."""
-    rows = np.fromiter(page.cluster.row_of.values(), np.intp, len(page.cluster.row_of))
-    return {found: nearest_of(page.cluster, *found, rows) for found in page.classes if found is not None}
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What was found of the nodes for a pod."""
+
+    nearest: Nearest
+    elsewhere: str = ""
+    """A node with room that it was not offered, "" for none."""
+    of_all: bool = True
+    """Whether all nodes were looked at, since it is not known which of them it was offered."""
 
 
-def told(page: PendingPage, nearest_to: Mapping[_Class, Nearest], fixes: Fixes) -> dict[str, Any]:
-    """A page as it is answered, with who is in the way now."""
-    in_the_way = {found: fixes.in_the_way(nearest) for found, nearest in nearest_to.items()}
-    pods = []
+def looked_at(page: PendingPage) -> list[Looked | None]:
+    """What comes nearest to each pod of a page, of the nodes that it was offered where that is known: for a thread."""
+    everywhere = np.fromiter(page.cluster.row_of.values(), np.intp, len(page.cluster.row_of))
+    of_class = {
+        found: Looked(nearest_of(page.cluster, *found, everywhere)) for found in page.classes if found is not None
+    }
+    of_offer: dict[tuple[object, ...], Looked] = {}
+    looked: list[Looked | None] = []
     for waiting, class_ in zip(page.pods, page.classes, strict=True):
+        placement = page.decided.get(waiting.uid)
+        known = of_class[class_] if class_ is not None else None
+        if known is None or class_ is None or placement is None or placement.node is not None or not waiting.rejected:
+            looked.append(known)
+            continue
+        decision = placement.decision
+        key = (class_, placement.offered, decision.rows.tobytes(), id(placement.cluster.node_names))
+        if key not in of_offer and len(of_offer) < _MAX_REQUESTS:
+            of_offer[key] = _offered(page.cluster, class_, candidates(placement, page.cluster), known)
+        looked.append(of_offer.get(key, known))
+    return looked
+
+
+def _offered(cluster: Cluster, class_: _Class, rows: Rows, of_all: Looked) -> Looked:
+    if len(rows) == len(cluster.row_of):
+        return replace(of_all, of_all=False)
+    found = nearest_of(cluster, *class_, rows)
+    others = of_all.nearest
+    return Looked(found, others.node if others.fits and not found.fits else "", of_all=False)
+
+
+def told(page: PendingPage, looked: Sequence[Looked | None], fixes: Fixes) -> dict[str, Any]:
+    """A page as it is answered, with who is in the way now."""
+    distinct = {id(one): one for one in looked if one is not None}
+    in_the_way = {key: fixes.in_the_way(one.nearest) for key, one in distinct.items()}
+    pods = []
+    for waiting, class_, found in zip(page.pods, page.classes, looked, strict=True):
         claim = fixes.ledger.claim(waiting.uid)
-        found = class_ if claim is None else None
-        row = _pod(waiting, nearest_to[found].words if found is not None else "")
-        sentence, remedy = bounded(row["why"] or f"asks for {row['request']}"), None
+        row = _pod(waiting, found.nearest.words if found is not None and claim is None else "")
+        sentence, remedies = bounded(row["why"] or f"asks for {row['request']}"), list[Remedy]()
         if claim is not None:
             sentence = of_claim(claim, waiting.standing.refused)
-        elif found is not None:
-            holders, ends_in_s = in_the_way[found]
-            lacking = Lacking(row["pod"], found[0], nearest_to[found], holders, ends_in_s=ends_in_s, of_all=True)
+        elif found is not None and class_ is not None:
+            holders, ends_in_s = in_the_way[id(found)]
+            lacking = Lacking(
+                row["pod"],
+                class_[0],
+                found.nearest,
+                holders,
+                elsewhere=found.elsewhere,
+                ends_in_s=ends_in_s,
+                of_all=found.of_all,
+            )
             sentence, remedies = _why(lacking, waiting, page.decided.get(waiting.uid))
-            remedy = remedies[0].told() if remedies else None
-        pods.append(row | {"sentence": sentence, "remedy": remedy})
+        elif waiting.asked is None and row["where"] == "kerf":
+            remedies = [CORRECT]
+        unknown = claim is None and found is None and waiting.asked is not None
+        moves_help = unknown or any(remedy.kind is Kind.MOVE for remedy in remedies)
+        remedy = remedies[0].told() if remedies else None
+        pods.append(row | {"sentence": sentence, "remedy": remedy, "movesHelp": moves_help})
     return {"pods": pods, "total": page.total, "more": page.total - len(pods), "atLeast": page.at_least}
 
 
@@ -122,7 +169,7 @@ def _pod(waiting: Waiting, nearest_words: str) -> dict[str, Any]:
     return {
         "pod": item["pod"],
         "request": item["request"],
-        "where": "kerf" if waiting.rejected else item["where"],
+        "where": "kerf" if waiting.rejected or waiting.wrong else item["where"],
         "why": item["why"],
         "nearest": nearest_words or None,
         "priority": item["priority"],

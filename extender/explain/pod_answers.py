@@ -8,7 +8,7 @@ from typing import Any
 from extender.core.decisions import ranked
 from extender.core.evaluations import broken_down
 from extender.core.policies.policy import Policy
-from extender.core.resources.requests import PodRequest
+from extender.core.resources.requests import PodRequest, RequestError
 from extender.explain.explanations import explain, offered_rows
 from extender.explain.fixes import Fixes, Question, now, running, suggestions
 from extender.explain.running_pods import told_of_running
@@ -18,6 +18,7 @@ from extender.explain.sentences.placed import Scores, why_there
 from extender.explain.sentences.words import named
 from extender.explain.undecided_pods import UndecidedPods, without_gpus
 from extender.explain.waiting_pods import Waitlist
+from extender.explain.wrong_requests import told_of_wrong
 from extender.kube import objects
 from extender.scheduling.placer import Placement, Placer
 
@@ -48,7 +49,10 @@ class PodAnswers:
             pod = await self.undecided.read(namespace, name)
             if pod.spec.node_name:
                 return await self._running(pod)
-            placement = self.undecided.consider(pod)
+            try:
+                placement = self.undecided.consider(pod)
+            except RequestError as error:
+                return told_of_wrong(pod, str(error), self.waitlist.why(pod.metadata.uid))
         question = self.fixes.ask(placement)
         told = await asyncio.to_thread(_explained, question)
         if other is not None:

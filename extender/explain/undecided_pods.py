@@ -45,13 +45,10 @@ class UndecidedPods:
         self._claims_of = claims_of
 
     def consider(self, pod: objects.Pod) -> Placement:
-        """What would be decided of a pod without a node, among all nodes. Raises UndecidedError."""
+        """What would be decided of a pod without a node, among all nodes. Raises UndecidedError, RequestError."""
         kept = _not_kept(pod.key)
-        try:
-            request = self._read_request(pod, kept)
-            policy = self._placer.policy_of(request)
-        except RequestError as error:
-            raise UndecidedError(f"{kept}. Its request can't be understood: {error}") from None
+        request = self._read_request(pod, kept)
+        policy = self._placer.policy_of(request)
         asked = policy.asked(request) or request.gpus
         if asked is None:
             raise UndecidedError(f"{kept}. It requests no GPUs, so kube-scheduler places it without Kerf")

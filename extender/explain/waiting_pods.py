@@ -180,6 +180,11 @@ class Waiting(NamedTuple):
     standing: Standing
     """Who keeps it waiting."""
 
+    @property
+    def wrong(self) -> bool:
+        """Whether Kerf turns it away for a request that can't be understood."""
+        return self.asked is None and self.item["where"] == "scheduler"
+
 
 class Awaited(NamedTuple):
     """A pod without a node, in short."""

@@ -276,10 +276,13 @@ class Pod(Named):
 
     @property
     def refusal(self) -> str:
-        """Why kube-scheduler found no node for it when it tried last, "" where it has not tried or has found one."""
+        """Why kube-scheduler found no node for it when it tried last, "" where it has not tried or has found one.
+
+        An extender writes a percent sign twice, for the event: the condition has it as it was written.
+        """
         return next(
             (
-                item.message or item.reason
+                (item.message or item.reason).replace("%%", "%")
                 for item in self.status.conditions or ()
                 if item.type == "PodScheduled" and item.reason == "Unschedulable"
             ),

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, StrEnum
+from typing import Final
 
 
 class Cause(StrEnum):
@@ -37,7 +38,7 @@ class Code(Enum):
     NODES_TOO_SMALL = (Cause.ROOM, "needs {cpu:g} CPU and {memory_mib} MiB, no node has that much")
     NODES_BUSY = (Cause.ROOM, "needs {cpu:g} CPU and {memory_mib} MiB, no node has that much free")
     NO_GPU_ROOM = (Cause.ROOM, "{text}")
-    """In the words of `core.fit`."""
+    """In the words of `core.fit`; `never`: also if nothing ran."""
     LEFT_OUT = (Cause.ROOM, "left out by the planner")
     KEPT_FOR_HEAD = (Cause.RESERVATION, "room is kept for {head}")
     REFUSED = (Cause.REFUSED, "kube-scheduler refused {whom} {node}: {words}")
@@ -91,6 +92,21 @@ class WaitReason:
 
     def __str__(self) -> str:
         return self.code.sentence.format(**self.parameters)
+
+    @property
+    def moves_help(self) -> bool:
+        """Whether it might find a node if running pods moved: not one that no node here is made for."""
+        return self.code not in _WHATEVER_RUNS and not self.parameters.get("never")
+
+
+_WHATEVER_RUNS: Final = frozenset(
+    {
+        *(Code.FORBIDDEN, Code.UNTOLERATED, Code.NO_RESOURCE, Code.RESOURCE_TOO_SMALL, Code.NODES_TOO_SMALL),
+        *(Code.UNREADABLE, Code.OTHER_GATE, Code.GANG_UNKNOWN, Code.GANG_WITHOUT_GROUP, Code.GANG_INCOMPLETE),
+        *(Code.OVER_QUOTA, Code.CLAIM_MISSING, Code.CLAIM_UNDECIDED, Code.CLAIM_IN_GANG, Code.CLAIM_REFUSED),
+    }
+)
+"""Ways to be passed over that have nothing to do with what runs."""
 
 
 NOT_REACHED = Code.NOT_REACHED.reason()

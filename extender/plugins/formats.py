@@ -17,7 +17,7 @@ from extender.core.resources.gpu_models import UNKNOWN_MODEL
 from extender.core.resources.nodes import MAX_GPUS_PER_NODE, Gpu, GpuUnit, LeftOut, NodeOffer
 from extender.core.resources.pod_resources import Resources
 from extender.core.resources.quantities import parse_quantity
-from extender.core.resources.requests import AskedUnit, GpuRequest, PodRequest, RequestError
+from extender.core.resources.requests import AskedUnit, GpuRequest, PodRequest, RequestError, wrong
 from extender.kube import objects
 from extender.kube.patterns import pattern_reader
 from extender.plugins.protocol import UnreadableError
@@ -139,7 +139,7 @@ def whole_quantity(resources: Resources, name: str) -> int:
     try:
         quantity = parse_quantity(text)
     except ValueError as error:
-        raise UnreadableError(f'{name}: "{shorten(text)}" is {error}') from None
+        raise UnreadableError(f"{name}: {wrong(text, str(error))}") from None
     if quantity.denominator != 1 or not 0 <= quantity < 2**31:
         raise UnreadableError(f'{name}: "{shorten(text)}" is out of range')
     return int(quantity)

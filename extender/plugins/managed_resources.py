@@ -27,6 +27,12 @@ _MIG_PROFILES: Final = (
     *("7g.40gb", "7g.80gb", "7g.94gb", "7g.96gb", "7g.141gb", "7g.144gb", "7g.180gb", "7g.189gb"),
 )
 
+UNMARKED: Final = (
+    f'requests GPUs by annotation or label only: add limits: {{{MARKER}: "1"}} to one of its containers, or install '
+    "the policy that adds it (docs/guides/requests.md)"
+)
+"""Constant: another text at each try would make kube-scheduler ask again."""
+
 
 @cache
 def managed_resources() -> tuple[str, ...]:

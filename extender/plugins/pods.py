@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from extender.core.annotations import POLICY, read_priority, read_request
+from extender.core.annotations import POLICY, check_words, read_priority, read_request
 from extender.core.resources.requests import AskedUnit, GpuRequest, PodRequest, RequestError
 from extender.history.names import owner_name
 from extender.kube import objects
@@ -18,13 +18,17 @@ from extender.plugins.kerf import (
     assigned_gpus,
     assigned_parts,
 )
+from extender.plugins.managed_resources import is_managed
 from extender.plugins.pod_resources import gpu_units, read_compute
 from extender.plugins.protocol import DevicePlugin, UnreadableError
 from extender.plugins.registry import NATIVE, plugins
 
 
 def read_pod_request(pod: objects.Pod) -> PodRequest:
-    """What a pod asks for. Raises RequestError with a sentence for its author."""
+    """What a pod asks for. Raises RequestError with a sentence for its author.
+
+    Keys that nobody reads and slips of units count against it as long as it has no node: what it has is no different.
+    """
     request = next((asked for plugin in plugins() if (asked := plugin.request(pod)) is not None), None)
     annotations = pod.metadata.annotations or {}
     if request is None:
@@ -32,7 +36,10 @@ def read_pod_request(pod: objects.Pod) -> PodRequest:
         patterns = pattern_reader(pod.spec.node_name)
         request = read_request(units, unit, annotations, pod.metadata.labels or {}, patterns, mig)
     request = completed(request, pod)
-    if request.gpus and annotations and not pod.spec.node_name:
+    if pod.spec.node_name:
+        return request
+    check_words(annotations, pod.metadata.labels or {}, asks=request.gpus is not None or is_managed(pod.spec))
+    if request.gpus and annotations:
         stale = tuple(key for key in ASSIGNMENT if key in annotations)
         return replace(request, stale=stale) if stale else request
     return request

@@ -358,7 +358,7 @@ WHOLE = "write a whole number"
         ('"1_0"', [], f'{GPU}: "1_0" is not a quantity; {WHOLE}'),
         ('"２"', [], f'{GPU}: "２" is not a quantity; {WHOLE}'),
         ('"2GPU"', [], f'{GPU}: "2GPU" is not a quantity; {WHOLE}'),
-        ('"2gb"', [], f"{GPU}: \"2gb\" is unknown suffix 'gb'; {WHOLE}"),
+        ('"2gb"', [], f'{GPU}: "2gb": unknown suffix gb; {WHOLE}'),
     ],
     ids=lambda value: _plain(value[:24]) if isinstance(value, str) else "",
 )

@@ -24,6 +24,7 @@ from extender.cli.main import app
 from tests.api.bodies import args, pod
 from tests.api.processes import Server, ready_demo, request
 from tests.controlplane.processes import wait_until
+from tests.telemetry.servers import serving
 
 PENDING, UNKNOWN, UNCHECKED, USAGE, FAILED = 3, 4, 5, 2, 1
 
@@ -52,6 +53,32 @@ def test_explain_a_placed_pod(server: Server) -> None:
     assert "\nOn a100-0, the only one of 3 candidates with room.\n" in result.output
     assert "1 x needs 1 GPU, no GPUs here" in result.output
     assert "now: " in result.output
+
+
+@pytest.mark.parametrize(
+    "answer", [(404, b"page not found"), (404, b'{"detail": "Not Found"}'), (200, b"[]"), (200, b"{}")]
+)
+@pytest.mark.parametrize("command", [["top", "--once"], ["pending"], ["usage"]])
+def test_what_is_not_kerf_is_called_so(command: list[str], answer: tuple[int, bytes]) -> None:
+    with serving(lambda *_: answer) as other:
+        result = CliRunner().invoke(app, [*command, "--server", other.url])
+    assert result.exit_code == FAILED
+    assert f"the server at {other.url} is not Kerf" in result.output
+
+
+def test_who_has_to_send_a_token_is_told_how(tmp_path: Path) -> None:
+    refusal = (401, b'{"detail": "send a token, as `Authorization: Bearer TOKEN`"}')
+    token = tmp_path / "token"
+    token.write_text("t")
+    with serving(lambda *_: refusal) as guarded:
+        bare = CliRunner().invoke(app, ["top", "--once", "--server", guarded.url])
+        sent = CliRunner().invoke(
+            app, ["top", "--once", "--server", guarded.url], env={"KERF_SERVER_TOKEN_FILE": str(token)}
+        )
+    assert (bare.exit_code, sent.exit_code) == (FAILED, FAILED)
+    assert "send a token" in bare.output
+    assert "; name a file with it in KERF_SERVER_TOKEN_FILE" in bare.output
+    assert "(KERF_SERVER_TOKEN_FILE)" in sent.output
 
 
 def test_explain_by_another_policy(server: Server) -> None:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 import extender
 from extender.cli.demo import port_of
-from extender.cli.main import app
+from extender.cli.main import PANEL_OF, PANELS, app
 from extender.settings.load import load_settings
 from tests.controlplane.processes import clean_environment
 
@@ -51,6 +51,51 @@ def kerf_process(
         text=True,
         timeout=60,
     )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (["expain", "default/p"], "explain"),
+        (["whatif"], "what-if"),
+        (["simulat"], "simulate"),
+        (["config", "chek"], "check"),
+        (["install", "chck"], "check"),
+        (["pipeline", "converts"], "convert"),
+    ],
+)
+def test_a_misspelt_command_is_told_what_it_was_meant_to_be(arguments: list[str], meant: str) -> None:
+    result = kerf(*arguments)
+    assert result.exit_code == 2
+    assert f"do you mean {meant}?" in result.output
+
+
+def test_a_command_that_is_close_to_none_gets_no_suggestion() -> None:
+    result = kerf("xyzzy")
+    assert (result.exit_code, "do you mean" in result.output) == (2, False)
+
+
+def test_help_groups_the_commands_as_the_reference_does() -> None:
+    page = (Path(extender.__file__).parents[1] / "docs" / "reference" / "cli.md").read_text()
+    heading, groups = "", dict[str, set[str]]()
+    for line in page.partition("## Exit status")[0].splitlines():
+        if found := re.match(r"\| \*\*(.+?)\*\*", line):
+            heading = found[1]
+        elif line.startswith("| `kerf "):
+            commands = re.findall(r"`kerf ([a-z-]+)", line.split("|")[1])
+            groups.setdefault(heading, set()).update(commands)
+    assert set(groups) == {"", *PANELS}
+    assert {command: heading for heading, commands in groups.items() for command in commands if heading} == PANEL_OF
+    printed = kerf("--help").output
+    assert [heading for heading in PANELS if f" {heading} " in printed] == list(PANELS)
+
+
+def test_config_check_names_files_that_are_not_there(tmp_path: Path) -> None:
+    result = kerf("config", "check", "--set", "model.path=/nope", "--set", f"history.path={tmp_path}/made")
+    assert result.exit_code == 0
+    assert "model.path: there is no /nope on this machine" in result.output
+    assert "history" not in result.output
+    assert kerf("config", "check").output == "settings are valid\n"
 
 
 def test_help_names_the_commands() -> None:

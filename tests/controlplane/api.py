@@ -52,6 +52,15 @@ class Api:
             raise ApiError(method, path, response.status, answer["message"] if isinstance(answer, dict) else text)
         return answer
 
+    def warnings(self, path: str, body: object) -> list[str]:
+        """What the API server warns of as it takes an object."""
+        headers = self._headers | {"Content-Type": "application/json"}
+        response = self._pool.request("POST", self._url + path, body=json.dumps(body).encode(), headers=headers)
+        if response.status >= 400:
+            raise ApiError("POST", path, response.status, response.data.decode())
+        told = response.headers.getlist("Warning")
+        return [json.loads(text.partition(" - ")[2]) for text in told]
+
     def apply(self, document: Mapping[str, Any]) -> Object:
         """Create or change one object by server-side apply, its status included; return what the server stored."""
         resource = self._resource(document["apiVersion"], document["kind"])

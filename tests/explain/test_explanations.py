@@ -184,7 +184,8 @@ def test_pods_of_which_nothing_can_be_said_say_why(kerf: Kerf) -> None:
     ended = pod("ended", 1, node_name="t4-0") | {"status": {"phase": "Succeeded"}}
     assert detail(ended).endswith("It is on node t4-0, and has ended")
     assert "requests no GPUs" in detail(pod("plain"))
-    assert "kerf.dev/gpu-count" in detail(pod("odd", annotations={"kerf.dev/gpu-count": "two"}))
+    kerf.create(pod("odd", annotations={"kerf.dev/gpu-count": "two"}))
+    assert "kerf.dev/gpu-count" in explained(kerf, "odd")["sentence"]  # which is pending, and known
     assert "there is no pod" in kerf.get("/explain/pod/default/nobody").json()["detail"]
 
 

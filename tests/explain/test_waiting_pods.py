@@ -11,7 +11,7 @@ from tests.api.services import Kerf, running
 from tests.ledger.builders import until
 
 
-def made(name: str, gpus: int, ago_s: float, *, message: str = "", **options: Any) -> Manifest:
+def made(name: str, gpus: int | None, ago_s: float, *, message: str = "", **options: Any) -> Manifest:
     """A pod that was created so long ago."""
     manifest = pod(name, gpus, **options)
     manifest["metadata"]["creationTimestamp"] = datetime.fromtimestamp(time.time() - ago_s, UTC).isoformat(

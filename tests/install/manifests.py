@@ -5,13 +5,18 @@ import re
 import tempfile
 from pathlib import Path
 
+import yaml
+
 from extender.cli.install.dra import command
+from extender.core.annotations import SIZES
+from extender.core.keys import KEYS, PREFIX, WRITTEN_BEGIN, Kind, On, names_on
 from extender.settings.schema import settings_schema
 from tests.install.dashboards import DASHBOARD, render_dashboard
 from tests.install.helm import CHART, Helm
 
 MANIFESTS = CHART.parents[1]
 SCHEMA = CHART / "values.schema.json"
+KEYS_FILE = CHART / "keys.yaml"
 MUTATING = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
 """What the chart looks for in the cluster: served by default since 1.36."""
 DRA_POLICY = Path(command.__file__).with_name("policies.yaml")
@@ -54,6 +59,9 @@ _WEBHOOK = """\
 #   kubectl label namespace TEAM kerf.dev/inject=enabled
 #
 # Needs the Secret kerf-webhook (tls.crt, tls.key, ca.crt), and the CA in the caBundle fields below. Name the image.
+"""
+_KEYS = """\
+# Keys of kerf.dev/ on pods, for templates/keys-policy.yaml: written from extender/core/keys.py by `make manifests`.
 """
 _MARKER = """\
 # Keeps pods that ask for GPUs by annotation or label alone from being placed without any while Kerf is down: those that
@@ -123,6 +131,27 @@ def render_schema() -> str:
     return re.sub(r'^    "config": .*,$', lambda _: line, SCHEMA.read_text(), count=1, flags=re.MULTILINE)
 
 
+def render_keys() -> str:
+    """The chart's keys.yaml: what the policy that warns knows of keys."""
+    words = names_on(On.POD, Kind.ANNOTATION, Kind.LABEL)
+    asked = [key.name for key in KEYS if key.name in words and key.on is On.POD and not key.written]
+    told = {
+        "annotations": names_on(On.POD, Kind.ANNOTATION),
+        "labels": names_on(On.POD, Kind.LABEL),
+        "resources": names_on(On.POD, Kind.RESOURCE),
+        "gates": names_on(On.POD, Kind.GATE),
+        "written": list(WRITTEN_BEGIN),
+        "sizes": list(SIZES),
+        "pairs": {name: _pairs(name.removeprefix(PREFIX)) for name in dict.fromkeys(asked)},
+    }
+    return _KEYS + yaml.safe_dump(told, sort_keys=False, width=160)
+
+
+def _pairs(word: str) -> list[str]:
+    """Letters next to each other."""
+    return [word[at : at + 2] for at in range(len(word) - 1)]
+
+
 def render_manifests(helm: Helm) -> dict[Path, str]:
     """The text of each file."""
 
@@ -149,7 +178,8 @@ def render_manifests(helm: Helm) -> dict[Path, str]:
     return {
         MANIFESTS / "install.yaml": _INSTALL + render("kerf-scheduler", **queued),
         MANIFESTS / "rbac.yaml": _RBAC + render("kerf", "serviceaccount", "rbac", mode="service", **users),
-        MANIFESTS / "admission-policy.yaml": _POLICY + render("kerf", "admission-policy", mode="service", **static_pod),
+        MANIFESTS / "admission-policy.yaml": _POLICY
+        + render("kerf", "admission-policy", "keys-policy", mode="service", **static_pod),
         MANIFESTS / "agent.yaml": _AGENT + render("kerf", "agent", agent__enabled="true"),
         MANIFESTS / "webhook.yaml": _WEBHOOK + render("kerf", "webhook", "webhook-inject", **inject),
         MANIFESTS / "marker-policy.yaml": _MARKER + render("kerf", "marker-policy", mode="service"),
@@ -172,6 +202,7 @@ def main() -> None:
     """Write the files, first those that the chart itself carries."""
     DASHBOARD.write_text(render_dashboard())
     SCHEMA.write_text(render_schema())
+    KEYS_FILE.write_text(render_keys())
     with tempfile.TemporaryDirectory(prefix="kerf-helm-") as home:
         for path, text in render_manifests(Helm(Path(home))).items():
             path.write_text(text)

@@ -36,7 +36,7 @@ class Output(StrEnum):
 
 
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="table, json or yaml.")]
-_OK, _UNAVAILABLE = 200, 503
+_OK, _UNAUTHORIZED, _NOT_FOUND, _UNAVAILABLE = 200, 401, 404, 503
 DEFAULT_SERVER = "http://127.0.0.1:8888"
 CaFileOption = Annotated[
     Path | None,
@@ -53,9 +53,11 @@ and not all of what they ask for was checked."""
 class AnswerError(Exception):
     """Kerf has answered with a status that means no."""
 
-    def __init__(self, status: int, detail: str) -> None:
-        super().__init__(detail)
+    def __init__(self, status: int, detail: str, hint: str = "") -> None:
+        super().__init__(detail + hint)
         self.status = status
+        self.detail = detail
+        """What Kerf says, without the hint of what to do about it."""
 
 
 class Kerf:
@@ -130,12 +132,17 @@ class Kerf:
             request = Request(address + path, data, headers)  # noqa: S310 - checked by _base
             with self._opener().open(request, timeout=timeout_s) as response:
                 answer = json.load(response)
+                if not isinstance(answer, dict):
+                    raise ValueError(f"{path} answers no object")
         except HTTPError as error:
-            answer = _body(error)
-            self._look_at(answer)
+            told = _body(error)
+            self._look_at(told)
             if self.blind and error.code == _UNAVAILABLE:
-                fail(self.blind if self.shows_blind else answer["notReady"], FAILED)
-            raise AnswerError(error.code, _detail(answer, error.code)) from None
+                fail(self.blind if self.shows_blind else told["notReady"], FAILED)
+            detail = _detail(told)
+            if error.code == _NOT_FOUND and detail in ("", "Not Found"):  # of a path that every Kerf has
+                fail(f"the server at {address} is not Kerf, or of another version: there is no {path}", FAILED)
+            raise AnswerError(error.code, detail or f"status {error.code}", self._token_hint(error.code)) from None
         except (URLError, OSError) as error:
             fail(
                 f"can't reach Kerf at {address}: {getattr(error, 'reason', error)}\n"
@@ -157,6 +164,10 @@ class Kerf:
         said, self.blind = self.blind, f"{blind_for(answer['staleSeconds'])} (kerf doctor)"
         if not said and not self.shows_blind:
             echo(self.blind, err=True)
+
+    def is_other(self, missing: KeyError) -> NoReturn:
+        """End the command: an answer lacks what every Kerf of this version tells."""
+        fail(f"the server at {self._base()} is not Kerf, or of another version: its answer has no {missing}", FAILED)
 
     def _base(self) -> str:
         """The address, looked for once."""
@@ -203,6 +214,18 @@ class Kerf:
             context.load_cert_chain(certificate, os.environ.get(KEY_FILE) or None)
         return context
 
+    def _token_hint(self, status: int) -> str:
+        """What to do where Kerf asks who calls, "" for another answer."""
+        if status != _UNAUTHORIZED:
+            return ""
+        if not os.environ.get(TOKEN_FILE):
+            return f"; name a file with it in {TOKEN_FILE}"
+        return (
+            f" ({TOKEN_FILE})"
+            if self._trusted
+            else f"; that of {TOKEN_FILE} goes to --server or --kerf-namespace alone"
+        )
+
     def _credentials(self) -> dict[str, str]:
         """The header with the first token of the file that the environment names; ends the command if it has none."""
         path = os.environ.get(TOKEN_FILE)
@@ -230,6 +253,8 @@ def asks_kerf(command: Callable[..., None]) -> Callable[..., None]:
                 command(kerf, **given)
             except typer.Exit as ended:
                 raise typer.Exit(FAILED if kerf.blind else ended.exit_code) from None
+            except KeyError as error:
+                kerf.is_other(error)
             if kerf.blind:
                 raise typer.Exit(FAILED)
 
@@ -263,8 +288,9 @@ def _body(error: HTTPError) -> Any:
         return None
 
 
-def _detail(told: Any, status: int) -> str:
+def _detail(told: Any) -> str:
+    """What Kerf says of it, "" where it is not as Kerf says it."""
     detail = told.get("detail") or told.get("Error") or told.get("status") if isinstance(told, dict) else None
     if isinstance(detail, list):  # FastAPI's, of parameters out of range
         detail = "; ".join(f"{item['loc'][-1]}: {item['msg']}" for item in detail)
-    return str(detail or f"status {status}")
+    return str(detail or "")

@@ -9,11 +9,15 @@ from rich.console import Console
 from rich.markup import escape
 
 from extender.cli.client.kerf import FAILED, Output, OutputOption, fail, show
+from extender.cli.groups import Group
 from extender.cli.install.dra.command import give
 from extender.cli.settings import ContextOption, KubeconfigOption, api_server, cluster_settings
 
 app = typer.Typer(
-    help="Check what a cluster has, and lacks, for Kerf; give it devices.", no_args_is_help=True, add_completion=False
+    cls=Group,
+    help="Check what a cluster has, and lacks, for Kerf; give it devices.",
+    no_args_is_help=True,
+    add_completion=False,
 )
 
 _CLOSING_S = 0.2

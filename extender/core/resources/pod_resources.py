@@ -6,13 +6,15 @@ from fractions import Fraction
 from typing import Final
 
 from extender.core.resources.nodes import GPU_RESOURCE, MIG_RESOURCE_PREFIX, SHARED_GPU_RESOURCE
-from extender.core.resources.quantities import parse_quantity
-from extender.core.resources.requests import AskedUnit, RequestError, shorten
+from extender.core.resources.quantities import meant_size, parse_quantity
+from extender.core.resources.requests import AskedUnit, RequestError, shorten, wrong
 
 MAX_UNITS: Final = 2**31 - 1
 _MAX_PROFILES: Final = 32
 """Kinds of MIG devices in one pod: each is looked for on every node."""
 _MAX_DIGITS: Final = 18
+_SIZES: Final = frozenset({"memory", "ephemeral-storage"})
+"""Resources in bytes."""
 
 Resources = Mapping[str, str | int | float]
 
@@ -46,7 +48,9 @@ def total_request(
         try:
             quantity = parse_quantity(text)
         except ValueError as error:
-            raise RequestError(f'{resource}: "{shorten(str(value))}" is {error}; write a whole number') from None
+            meant = meant_size(text) if resource in _SIZES else ""
+            right = f"do you mean {meant}?" if meant else "write a whole number"
+            raise RequestError(f"{resource}: {wrong(text, str(error))}; {right}") from None
         if quantity < 0:
             raise RequestError(f'{resource}: "{shorten(str(value))}" is negative; write a whole number')
         return quantity

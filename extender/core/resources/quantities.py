@@ -25,6 +25,8 @@ _QUANTITY: Final = re.compile(
     r"(?P<number>[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))(?:[eE](?P<exponent>[+-]?[0-9]{1,3})|(?P<suffix>[a-zA-Z]{0,2}))",
     re.ASCII,
 )
+_SIZE: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgtpe])i?(?:b|bytes?)?\s*", re.ASCII | re.IGNORECASE)
+"""What people write for a size in bytes."""
 _MAX_CHARS: Final = 64
 _MAX_EXPONENT: Final = 30
 
@@ -47,13 +49,19 @@ def parse_quantity(text: str) -> Fraction:
     try:
         return number * _SUFFIXES[match["suffix"]]
     except KeyError:
-        raise ValueError(f"unknown suffix {match['suffix']!r}") from None
+        raise ValueError(f"unknown suffix {match['suffix']}") from None
 
 
 def is_plain_number(text: str) -> bool:
     """Whether a quantity has no unit suffix ("16384", "1e3"), so that a caller may give it a unit of its own."""
     match = _QUANTITY.fullmatch(text) if len(text) <= _MAX_CHARS else None
     return match is not None and not match["suffix"]
+
+
+def meant_size(text: str) -> str:
+    """The quantity that a misspelt size may have been meant to be: "40Gi" for "40GB" or "40 gb"; "" for none."""
+    match = _SIZE.fullmatch(text) if len(text) <= _MAX_CHARS else None
+    return f"{match[1]}{match[2].upper()}i" if match else ""
 
 
 def mib_of_bytes(quantity: Fraction) -> int:

@@ -137,5 +137,10 @@ def _any_of(uuids: frozenset[str]) -> str:
     return first if len(uuids) == 1 else f"{first} or {len(uuids) - 1} more"
 
 
+def wrong(text: str, fault: str) -> str:
+    """What is wrong with a value: `"x" is not a quantity`, `"40GB": unknown suffix GB`."""
+    return f'"{shorten(text)}"{": " if fault.startswith("unknown") else " is "}{fault}'
+
+
 def shorten(text: str) -> str:
     return text if len(text) <= 80 else text[:77] + "..."

@@ -8,6 +8,7 @@ import msgspec
 
 from extender.explain.manifests.batches import Batch, KindError, read, spec_of
 from extender.explain.manifests.documents import Document, name_of
+from extender.explain.manifests.fields import unknown_fields
 from extender.explain.manifests.kinds import MAKES, OTHERS, PASSIVE, read_made
 from extender.explain.manifests.refusals import refusal_of
 from extender.kube.objects import Metadata, Pod, PodSpec
@@ -165,6 +166,7 @@ def _add_workload(
     notes = list(made.notes) if count else [*made.notes, "it makes no pods as it is written"]
     if stray := _stray_keys(manifest, [pod for _, pod in read_batches]):
         notes.append(f"{', '.join(stray)}: read in the template of its pods alone, not on the {kind} itself")
+    notes += unknown_fields(manifest, made.batches)
     if any(pod.spec.node_name for _, pod in read_batches):
         notes.append("spec.nodeName is left out: it is placed anew")
     for copy in range(copies):

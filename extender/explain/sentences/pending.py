@@ -12,6 +12,7 @@ from extender.explain.sentences.remedies import Kind, Remedy
 from extender.explain.sentences.words import bounded, named
 from extender.ledger.ledger import Claim, ClaimState
 from extender.planning.wait_reasons import FOR_WANT_OF_ROOM, Cause, Code, WaitReason
+from extender.plugins.managed_resources import UNMARKED
 
 _BESIDE_ROOM = frozenset(
     {
@@ -113,6 +114,8 @@ def _told(lacking: Lacking, standing: Standing) -> tuple[str, list[Remedy]]:
         return f"{room}{why}", found
     if standing.unattended:
         return f"{standing.scheduler}, and the queue is off: nobody takes that off", remedies.of_gate()
+    if UNMARKED in standing.scheduler:  # in the words of Kerf itself, that kube-scheduler passes on
+        return UNMARKED, [remedies.MARK]
     if standing.gated:
         return standing.scheduler, [Remedy(Kind.POD, "whoever set the gate has to take it off")]
     if standing.unasked:

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+from extender.core.annotations import MARKER
 from extender.core.fit.reasons import Reason
-from extender.core.resources.requests import GpuRequest
+from extender.core.resources.nodes import GPU_RESOURCE
+from extender.core.resources.requests import AskedUnit, GpuRequest
 from extender.explain.sentences.nearest import Nearest
 from extender.explain.sentences.words import bounded, listed, named
 from extender.ledger.ledger import ClaimState
@@ -44,11 +46,10 @@ class Remedy:
         return {"kind": self.kind.value, "text": bounded(self.text), "command": self.command or None}
 
 
+CORRECT: Final = Remedy(Kind.POD, "correct its request, in the template of its pods where it has one")
+MARK: Final = Remedy(Kind.POD, f'add the limit {MARKER}: "1" to one of its containers')
+
 _OF_QUEUE: Final = {
-    Code.OVER_QUOTA: (
-        (Kind.WAIT, "wait until pods of namespace {namespace} end"),
-        (Kind.SETTING, "raise the quota of namespace {namespace} (setting queue.quotas)"),
-    ),
     Code.GANG_INCOMPLETE: ((Kind.POD, "create the missing pods of gang {gang}"),),
     Code.GANG_WITHOUT_GROUP: ((Kind.POD, "create the PodGroup of gang {gang}, with minMember or minCount"),),
     Code.OTHER_GATE: ((Kind.POD, "whoever set scheduling gate {gates} has to take it off"),),
@@ -76,7 +77,7 @@ _OF_QUEUE: Final = {
     Code.SPREAD: ((Kind.POD, "loosen its topologySpreadConstraints"),),
     Code.NODES_TOO_SMALL: ((Kind.POD, "ask for less CPU or memory"),),
     Code.NODES_BUSY: ((Kind.WAIT, "wait for other pods to give CPU or memory back"),),
-    Code.UNREADABLE: ((Kind.POD, "correct its request"),),
+    Code.UNREADABLE: ((CORRECT.kind, CORRECT.text),),
     Code.GANG_TOO_LARGE: (),
     Code.NO_RIGHT: ((Kind.SETTING, "give user {user} the right to {right}, as {manifest} does"),),
 }
@@ -86,6 +87,8 @@ _LOOKS_AGAIN: Final = ((Kind.WAIT, "wait: Kerf looks again by itself"),)
 def of_queue(why: WaitReason) -> list[Remedy]:
     """What helps a pod that the queue passes over for something else than room on nodes."""
     said = {name: named(str(value)) for name, value in why.parameters.items()}
+    if why.code is Code.OVER_QUOTA:
+        return _of_quota(why, said["namespace"])
     return [Remedy(kind, text.format(**said)) for kind, text in _OF_QUEUE.get(why.code, _LOOKS_AGAIN)]
 
 
@@ -97,6 +100,15 @@ def of_gate() -> list[Remedy]:
     ]
 
 
+def _of_quota(why: WaitReason, namespace: str) -> list[Remedy]:
+    """What helps one over a quota: to wait only where pods that end would leave enough of it."""
+    limit, used, asked = (float(str(why.parameters[name])) for name in ("limit", "used", "asked"))
+    found = [Remedy(Kind.SETTING, f"raise the quota of namespace {namespace} (setting queue.quotas)")]
+    if asked > limit:
+        return [*found, Remedy(Kind.POD, f"ask for {limit:g} GPUs at most, of the whole gang if it is of one")]
+    return [Remedy(Kind.WAIT, f"wait until pods of namespace {namespace} end"), *found] if used else found
+
+
 _NEVER: Final = frozenset(
     {
         *(Reason.NO_GPUS, Reason.TOO_FEW_INSTALLED, Reason.WRONG_UUID, Reason.WRONG_MODEL, Reason.TOO_SMALL),
@@ -104,6 +116,14 @@ _NEVER: Final = frozenset(
     }
 )
 """No empty node of those here would do either."""
+_KEPT_APART: Final = (
+    Remedy(Kind.NODES, "label a node for shares and pods that ask by annotation alone, and have these select it"),
+    Remedy(
+        Kind.NODES,
+        "turn the node agent on: it leads the device plugin to other GPUs, and both kinds share a node "
+        "(docs/guides/nvidia-plugin.md)",
+    ),
+)
 _RULED_OUT: Final = (
     ("untolerated taint", Kind.POD, "tolerate the taint, or take it off the node"),
     (
@@ -178,12 +198,21 @@ def _of_nodes(request: GpuRequest, nearest: Nearest) -> list[Remedy]:
             return [Remedy(Kind.NODES, "see why nodes give none of their GPUs", "kerf install check")]
         case Reason.KEPT_FOR_MOVE:
             return [Remedy(Kind.WAIT, f"wait: room on {node} is kept for pods that move")]
+        case Reason.KEPT_APART:
+            return _of_kinds_apart(request, node, look)
         case Reason.SET_ASIDE:
             return [Remedy(Kind.NODES, f"find out why pods fail on {node}", look)]
         case reason if reason in _NEVER:
             return [Remedy(Kind.NODES, f"add a node with {request}: none of those that it may go to has that")]
         case _:
             return []
+
+
+def _of_kinds_apart(request: GpuRequest, node: str, look: str) -> list[Remedy]:
+    """Of pods by annotation alone and pods of the device plugin, which keep each other from a node."""
+    if request.unit is AskedUnit.WHOLE:
+        return [*_KEPT_APART, Remedy(Kind.WAIT, f"wait for pods with {GPU_RESOURCE} on {node} to end", look)]
+    return [Remedy(Kind.WAIT, f"wait for pods that ask by annotation alone on {node} to end", look), *_KEPT_APART]
 
 
 def _duration(seconds: float) -> str:

@@ -156,12 +156,14 @@ def _claims(question: Question, facts: Facts) -> AskedClaims:
 def _result(view: View, plan: Plan, faults: dict[str, str], moving: list[str]) -> dict[str, Any]:
     """The report of a plan."""
     report = reports.report(view, plan)
+    stuck = [plan.pods[position].key for position, why in plan.unassigned.items() if not why.moves_help]
     unassigned = [*report["unassigned"], *({"pod": key, "reason": why} for key, why in faults.items())]
     return {
         **report,
         "pods": report["pods"] + len(faults),
         "unassigned": unassigned,
         "reasons": dict(Counter(entry["reason"] for entry in unassigned).most_common()),
+        "noMoveHelps": [*stuck, *faults],
         "moved": moving,
         "nodes": [node for node in report["nodes"] if node["pods"]],
     }

@@ -13,6 +13,7 @@ export async function explainPod(key) {
   const [namespace, name] = key.split('/');
   const told = await ask(`explain/pod/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}`);
   if (told.workload) return running(told);
+  if (told.policy == null) return [el('p', { class: 'verdict' }, el('strong', { class: 'bad' }, 'pending')), el('p', { class: 'sentence' }, told.sentence), remedies(told)];
   const placed = told.verdict === 'placed';
   const fitting = told.nodes.filter((node) => node.reason === 'FITS').length;
   return [

@@ -227,6 +227,18 @@ class _Session(requests.Session):
         response.json = lambda **_: self.decoder.decode(response.content)  # type: ignore[method-assign]
         return response
 
+    def get_redirect_target(self, resp: requests.Response) -> str | None:
+        """Where an answer leads to, on the same host. Raises SourceError for another host: that is a login, mostly, and
+        no place for what is asked."""
+        target = super().get_redirect_target(resp)
+        host, other = urlsplit(resp.url).hostname, urlsplit(target or "").hostname
+        if target and other and other != host:
+            settings = "telemetry.url to an address that needs no login in a browser"
+            raise SourceError(
+                f"{resp.url.partition('?')[0]} leads to {printable(other)}, a login perhaps: set {settings}"
+            )
+        return target
+
 
 def _is_inside(host: str) -> bool:
     """Whether a host is the cluster's: a Service by its name or address."""

@@ -369,7 +369,16 @@ RIGHT_MODEL = 'write a regular expression on the model\'s name such as "a100|h10
             id="no GPU of a model",
         ),
         pytest.param(
-            1, {MEMORY_EACH: "16GB"}, {}, f"{MEMORY_EACH}: \"16GB\" is unknown suffix 'GB'; {RIGHT_SIZE}", id="suffix"
+            1, {MEMORY_EACH: "16GB"}, {}, f'{MEMORY_EACH}: "16GB": unknown suffix GB; do you mean 16Gi?', id="suffix"
+        ),
+        pytest.param(
+            1, {MEMORY_TOTAL: "1.5tb"}, {}, f'{MEMORY_TOTAL}: "1.5tb": unknown suffix tb; do you mean 1.5Ti?', id="tb"
+        ),
+        pytest.param(
+            1, {MEMORY_EACH: "40 Gi"}, {}, f'{MEMORY_EACH}: "40 Gi" is not a quantity; do you mean 40Gi?', id="blank"
+        ),
+        pytest.param(
+            1, {MEMORY_EACH: "40xb"}, {}, f'{MEMORY_EACH}: "40xb": unknown suffix xb; {RIGHT_SIZE}', id="no unit at all"
         ),
         pytest.param(
             1, {MEMORY_EACH: "-1Gi"}, {}, f'{MEMORY_EACH}: "-1Gi" is negative; {RIGHT_SIZE}', id="negative size"

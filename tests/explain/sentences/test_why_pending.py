@@ -69,6 +69,30 @@ def test_room_that_a_selector_rules_out_is_named() -> None:
     assert (wait.text, setting.kind.value) == ("wait until pods of namespace team end", "setting")
 
 
+@pytest.mark.parametrize(
+    ("used", "asked", "helps"),
+    [
+        (2.0, 1.0, ["wait", "setting"]),
+        (0.0, 8.0, ["setting", "pod"]),  # nobody ends by whom it would get more than its quota
+        (2.0, 8.0, ["setting", "pod"]),
+    ],
+)
+def test_what_helps_over_a_quota_is_what_can_help(used: float, asked: float, helps: list[str]) -> None:
+    over = Code.OVER_QUOTA.reason(namespace="team", limit=4.0, used=used, asked=asked)
+    _, found = why_pending(Lacking("team/p", TWO, ROOM), Standing(over, queued=True))
+    assert [remedy.kind.value for remedy in found] == helps
+
+
+@pytest.mark.parametrize("unit", [AskedUnit.WHOLE, AskedUnit.GPU])
+def test_pods_that_are_kept_apart_are_helped(unit: AskedUnit) -> None:
+    apart = Nearest("needs it", node="n", reason=Reason.KEPT_APART)
+    _, found = why_pending(Lacking("team/p", GpuRequest(1, unit, milli=500), apart), Standing())
+    texts = [remedy.text for remedy in found]
+    assert any(text.startswith("label a node for shares") for text in texts)
+    assert any(text.startswith("turn the node agent on") for text in texts)
+    assert any(text.startswith("wait for pods ") for text in texts)
+
+
 def test_a_gang_that_is_too_large_is_helped_by_moves_or_nodes() -> None:
     why = Code.GANG_TOO_LARGE.reason(**PARAMETERS)
     _, found = why_pending(Lacking("default/p", TWO, ROOM), Standing(why, queued=True))

@@ -55,7 +55,7 @@ function showWaiting({ total, more, items }, told, { missing, moves }, count, bo
     item.request || 'unclear',
     reason(item, told.get(item.pod)),
     el('span', { class: 'whole' }, `${age(now - item.since)}${item.where === 'queue' ? ', in the queue' : ''}`),
-    roomLink(item.pod),
+    told.get(item.pod)?.movesHelp === false ? null : roomLink(item.pod),
   ]);
   fill(
     body,

@@ -63,19 +63,19 @@ function objectWords({ object, pods, placed, nodes, reasons, notes }) {
 }
 
 /** The pods that the cluster has and that stay pending, with a link to what would make room for each. */
-function pendingWords({ unassigned, moved }, { pods, manifest }) {
+function pendingWords({ unassigned, moved, noMoveHelps }, { pods, manifest }) {
   if (pods || manifest || !unassigned.length) return null;
-  const moving = new Set(moved);
+  const unmoved = new Set([...moved, ...noMoveHelps]);
   const shown = unassigned.slice(0, MAX_PENDING);
   return el('ul', { class: 'reasons', 'aria-label': 'Pods without a node' },
-    shown.map(({ pod, reason }) => el('li', {}, link('pod', pod), ` ${reason}`, moving.has(pod) ? '' : roomLink(pod))),
+    shown.map(({ pod, reason }) => el('li', {}, link('pod', pod), ` ${reason}`, unmoved.has(pod) ? '' : roomLink(pod))),
     unassigned.length > shown.length && el('li', {}, `and ${unassigned.length - shown.length} more`),
   );
 }
 
 /** A button that asks by which moves these very pods would fit in the cluster as it is. */
 function roomButton(told, { pods, manifest, replicas = 1, drain = [], addNodes = [], findNodes }) {
-  if (!(pods || manifest) || drain.length || addNodes.length || findNodes || told.pods > MAX_MOVABLE) return null;
+  if (!(pods || manifest) || drain.length || addNodes.length || findNodes || told.pods > MAX_MOVABLE || told.noMoveHelps.length) return null;
   const asked = manifest ? { manifest } : { pods: pods.flatMap((pod) => Array.from({ length: replicas }, (_, number) => numbered(pod, number))) };
   const shown = el('div', { class: 'room', role: 'status' });
   const button = el('button', { type: 'button', class: 'quiet', click: show }, 'Make room for all of them');

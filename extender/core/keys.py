@@ -1,0 +1,221 @@
+"""Every key of `kerf.dev/`: what it is, on which objects and whose; and what a key that is none of them was to be.
+
+A key that nobody reads says nothing: the pod of `kerf.dev/gpu-modle: h100` would run on whatever GPU is free. So a
+pod that waits is told of it, and gets no node. The admission policy of the chart warns of the same keys when an object
+is created, whether Kerf runs or not.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from enum import StrEnum
+from functools import lru_cache
+from typing import Final
+
+from extender.core.texts import printable
+
+DOMAIN: Final = "kerf.dev"
+PREFIX: Final = f"{DOMAIN}/"
+
+
+class Kind(StrEnum):
+    """What a key is a key of."""
+
+    ANNOTATION = "annotation"
+    LABEL = "label"
+    RESOURCE = "resource"
+    GATE = "scheduling gate"
+    TAINT = "taint"
+
+
+class On(StrEnum):
+    """What kind of object has it."""
+
+    POD = "pods"
+    NODE = "nodes"
+    NAMESPACE = "namespaces"
+    PIPELINE = "pipelines"
+    CLAIM = "ResourceClaims"
+    DEVICE = "devices"
+    CONFIG_MAP = "ConfigMaps"
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One of them."""
+
+    name: str
+    kind: Kind = Kind.ANNOTATION
+    on: On = On.POD
+    written: bool = False
+    """Whether Kerf writes it, and nobody else has a reason to."""
+
+
+KEYS: Final = (
+    # What a pod asks for
+    Key("kerf.dev/gpu-count"),
+    Key("kerf.dev/gpu-share"),
+    Key("kerf.dev/gpu-memory-each"),
+    Key("kerf.dev/gpu-memory-total"),
+    Key("kerf.dev/gpu-model"),
+    Key("kerf.dev/gpu-model-exclude"),
+    Key("kerf.dev/gpu-uuid"),
+    Key("kerf.dev/gpu-uuid-exclude"),
+    Key("kerf.dev/policy"),
+    Key("kerf.dev/gpu", Kind.RESOURCE),
+    # How it waits, moves and sees its GPUs
+    Key("kerf.dev/queue", Kind.LABEL),
+    Key("kerf.dev/queue", Kind.GATE),
+    Key("kerf.dev/queue", Kind.LABEL, On.NAMESPACE),
+    Key("kerf.dev/gang"),
+    Key("kerf.dev/gang-size"),
+    Key("kerf.dev/gang-topology"),
+    Key("kerf.dev/movable"),
+    Key("kerf.dev/last-checkpoint"),
+    Key("kerf.dev/inject", Kind.LABEL),
+    Key("kerf.dev/inject", Kind.LABEL, On.NAMESPACE),
+    Key("kerf.dev/gpu-containers"),
+    # What Kerf writes on it
+    Key("kerf.dev/assigned-gpus", written=True),
+    Key("kerf.dev/assigned-uuids", written=True),
+    Key("kerf.dev/assigned-share", written=True),
+    Key("kerf.dev/assigned-memory-mib", written=True),
+    Key("kerf.dev/assigned-model", written=True),
+    Key("kerf.dev/assigned-node", written=True),
+    Key("kerf.dev/assigned-by", written=True),
+    Key("kerf.dev/explanation", written=True),
+    Key("kerf.dev/queued-by", written=True),
+    Key("kerf.dev/claim", written=True),
+    Key("kerf.dev/skipped", written=True),
+    Key("kerf.dev/skipped-count", written=True),
+    Key("kerf.dev/planned-node", written=True),
+    Key("kerf.dev/planned-by", written=True),
+    Key("kerf.dev/nomination-lost", written=True),
+    Key("kerf.dev/woken", written=True),
+    Key("kerf.dev/sealed", written=True),
+    Key("kerf.dev/epoch", written=True),
+    Key("kerf.dev/leads", Kind.LABEL, written=True),
+    Key("kerf.dev/pipeline", Kind.LABEL, written=True),
+    Key("kerf.dev/pipeline-stage", Kind.LABEL, written=True),
+    Key("kerf.dev/pipeline-step", Kind.LABEL, written=True),
+    Key("kerf.dev/pipeline-attempt", Kind.LABEL, written=True),
+    # On other objects
+    Key("kerf.dev/gpus", on=On.NODE),
+    Key("kerf.dev/given-gpus", on=On.NODE),
+    Key("kerf.dev/set-aside", on=On.NODE),
+    Key("kerf.dev/node-report", on=On.NODE, written=True),
+    Key("kerf.dev/takes-flows-from", on=On.NAMESPACE),
+    Key("kerf.dev/flow", on=On.PIPELINE, written=True),
+    Key("kerf.dev/flow-uid", on=On.PIPELINE, written=True),
+    Key("kerf.dev/touched", on=On.CLAIM, written=True),
+    Key("kerf.dev/owned", Kind.TAINT, On.DEVICE, written=True),
+    Key("kerf.dev/learning", on=On.CONFIG_MAP, written=True),
+    Key("kerf.dev/pin", on=On.CONFIG_MAP),
+)
+
+WRITTEN_BEGIN: Final = ("kerf.dev/assigned-", "kerf.dev/epoch-", "kerf.dev/planned-", "kerf.dev/skipped-")
+"""What keys begin with that Kerf writes on pods: of `epoch-` there is one for each lease, and a Kerf of a later version
+may write others, which are no fault of a pod's author."""
+
+
+def names_on(on: On, *kinds: Kind) -> list[str]:
+    """The keys of some kinds on some objects, each once, in the order of the table."""
+    return list(dict.fromkeys(key.name for key in KEYS if key.on is on and key.kind in kinds))
+
+
+_OF_PODS: Final = {kind: frozenset(names_on(On.POD, kind)) for kind in (Kind.ANNOTATION, Kind.LABEL)}
+_WORDS: Final = {
+    key.name.removeprefix(PREFIX): key.name
+    for key in KEYS
+    if key.on is On.POD and not key.written and key.kind in (Kind.ANNOTATION, Kind.LABEL)
+}
+"""What authors of pods write, without the domain: the key of each."""
+_ALSO: Final = {
+    "gpu-number": "kerf.dev/gpu-count",
+    "gpu-num": "kerf.dev/gpu-count",
+    "gpus": "kerf.dev/gpu-count",
+    "gpu-fraction": "kerf.dev/gpu-share",
+    "gpu-milli": "kerf.dev/gpu-share",
+    "gpu-memory": "kerf.dev/gpu-memory-each",
+    "gpu-mem": "kerf.dev/gpu-memory-each",
+    "gpu-type": "kerf.dev/gpu-model",
+    "gpu-product": "kerf.dev/gpu-model",
+    "gang-name": "kerf.dev/gang",
+}
+"""Words of Genius and other schedulers for the same."""
+_ALIKE: Final = 0.6
+"""From which part of the letters in common, by `SequenceMatcher.ratio`, a word is taken for a misspelt one."""
+
+
+def stray_keys(annotations: Mapping[str, str], labels: Mapping[str, str]) -> Iterator["Stray"]:
+    """The keys of a pod that are, or were meant to be, of `kerf.dev/` and that nobody reads there."""
+    for kind, said in ((Kind.ANNOTATION, annotations), (Kind.LABEL, labels)):
+        known = _OF_PODS[kind]
+        for key in said:  # an author may write thousands
+            if key in known or not (key[: len(PREFIX)].lower() == PREFIX or key.rpartition("/")[2] in _WORDS):
+                continue
+            if (stray := _stray(key, kind)) is not None:
+                yield stray
+
+
+@dataclass(frozen=True, slots=True)
+class Stray:
+    """A key that nobody reads where it is."""
+
+    key: str
+    fault: str
+    meant: str = ""
+    """The key that it may have been meant to be, "" where none is close."""
+
+    def __str__(self) -> str:
+        return f"{printable(self.key)[:_MAX_KEY]}: {self.fault}"
+
+
+_MAX_KEY: Final = 120
+
+
+@lru_cache(maxsize=1024)
+def _stray(key: str, kind: Kind) -> Stray | None:
+    """What is wrong with a key that is not among those of its kind on pods; None where it is none of Kerf's."""
+    domain, _, word = key.lower().rpartition("/")
+    word = word.replace("_", "-")
+    if domain != DOMAIN:
+        meant = _WORDS.get(word, "")
+        alike = meant and SequenceMatcher(None, DOMAIN, domain).ratio() >= _ALIKE
+        return _no_such(key, meant) if alike else None
+    if key.startswith(WRITTEN_BEGIN):
+        return None
+    others = [one for one in KEYS if one.name == key]
+    if not others:
+        return _no_such(key, _meant(word))
+    for one in others:
+        if one.on is On.POD and one.kind is Kind.RESOURCE:
+            return Stray(key, f'is a resource: write it under resources.limits, as {key}: "1"', key)
+        if one.on is On.POD and one.kind is not Kind.GATE:
+            return Stray(key, f"is read as {_a(one.kind)}, not as {_a(kind)}", key)
+    meant = _ALSO.get(word, "")
+    return Stray(key, f"is read on {others[0].on}, not on pods{_ask(meant)}", meant)
+
+
+def _no_such(key: str, meant: str) -> Stray:
+    return Stray(key, f"no such key{_ask(meant)}", meant)
+
+
+def _ask(meant: str) -> str:
+    return f"; do you mean {meant}?" if meant else ""
+
+
+def _a(kind: Kind) -> str:
+    return f"{'an' if kind is Kind.ANNOTATION else 'a'} {kind}"
+
+
+def _meant(word: str) -> str:
+    """The key of a pod's author that a misspelt word is closest to, "" for none."""
+    if word in _ALSO:
+        return _ALSO[word]
+    ratio = {known: SequenceMatcher(None, known, word).ratio() for known in _WORDS}
+    best = max(ratio, key=lambda known: (ratio[known], -len(known)))
+    if ratio[best] >= _ALIKE:
+        return _WORDS[best]
+    parts = set(word.split("-"))
+    return next((key for known, key in _WORDS.items() if parts <= set(known.split("-"))), "")
