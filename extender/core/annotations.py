@@ -205,7 +205,8 @@ def _read_memory(said: _Said) -> int:
     try:
         quantity = parse_quantity(said[1])
     except ValueError as error:
-        raise _unreadable(said, str(error), right, meant_size(said[1])) from None
+        meant = meant_size(said[1]) if str(error).startswith("unknown") else ""
+        raise _unreadable(said, str(error), right, meant) from None
     if quantity < 0:
         raise _unreadable(said, "negative", right)
     plain = is_plain_number(said[1])

@@ -113,7 +113,7 @@ KEYS: Final = (
     Key("kerf.dev/pin", on=On.CONFIG_MAP),
 )
 
-WRITTEN_BEGIN: Final = ("kerf.dev/assigned-", "kerf.dev/epoch-", "kerf.dev/planned-", "kerf.dev/skipped-")
+WRITTEN_BEGIN: Final = tuple(f"{PREFIX}{word}-" for word in ("assigned", "epoch", "planned", "skipped"))
 """What keys begin with that Kerf writes on pods: of `epoch-` there is one for each lease, and a Kerf of a later version
 may write others, which are no fault of a pod's author."""
 
