@@ -5,7 +5,7 @@ from functools import partial
 from typing import Final
 
 import numpy as np
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -27,6 +27,7 @@ class Metrics:
     """Counters and histograms of the verbs; what the cluster looks like is read when Prometheus asks."""
 
     def __init__(self) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call] # a second series for each counter and histogram
         self.registry = CollectorRegistry()
         self.latency = Histogram(
             "kerf_request_seconds",

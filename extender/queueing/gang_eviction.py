@@ -24,6 +24,8 @@ _CHECKS: Final = 4
 """How often a gang is checked within its time-out."""
 _MAX_NAMESPACES: Final = 16
 """Whose pods are listed in one check."""
+_OF_THE_SERVER: Final = 500
+"""Also its answer about a pod with two PodDisruptionBudgets, which keeps that pod alone."""
 _LEFT_ALONE: Final = (404, 409, 422, 429)
 """It is gone, or another one by now; or a PodDisruptionBudget keeps it, and it is tried again."""
 
@@ -99,7 +101,7 @@ async def evict(transport: Transport, pod: Pod) -> str:
     try:
         await transport.post(f"{PodIdentity.of(pod).path}/eviction", msgspec.json.encode(body))
     except ApiError as error:
-        if error.status not in _LEFT_ALONE:
+        if error.status not in _LEFT_ALONE and error.status < _OF_THE_SERVER:
             raise
         logger.warning("pod %s was not evicted: %s", pod.key, error)
         return error.message

@@ -79,8 +79,11 @@ def test_a_gang_that_loses_a_pod_it_needs_ends_as_a_whole(cluster: KerfCluster, 
     wait_until(lambda: running(cluster) == {"urgent"}, WITHIN_S, "the others of the gang have ended")
     assert cluster.kerf.metric("kerf_queue_evicted_total") >= 2
     why = "m0 was preempted on n0, and gang default/train can't go on without it: 2 of its pods are left"
-    told = lambda: [why in events_of(cluster, name) for name in ("m1", "m2")]  # noqa: E731 - a condition
-    wait_until(lambda: all(told()), WITHIN_S, "both say why")
+    wait_until(
+        lambda: all(why in events_of(cluster, name) for name in ("m1", "m2")),
+        WITHIN_S,
+        "both say why",
+    )
 
 
 def test_an_elastic_gang_goes_on_with_its_least_number(cluster: KerfCluster) -> None:
@@ -109,7 +112,10 @@ def test_a_leader_that_is_killed_between_two_evictions_leaves_the_rest_to_the_ne
         cluster.kerf.process.kill()
     finally:
         cluster.plane.request("DELETE", f"{BUDGETS}/keeps")
-    left = lambda: {pod["metadata"]["name"] for pod in cluster.pods()}  # noqa: E731 - a condition
-    wait_until(lambda: left() == {"m2", "urgent"}, WITHIN_S, "nothing but what Kerf has written tells of the others")
+    wait_until(
+        lambda: {pod["metadata"]["name"] for pod in cluster.pods()} == {"m2", "urgent"},
+        WITHIN_S,
+        "nothing but what Kerf has written tells of the others",
+    )
     clusters.restart_kerf()
     wait_until(lambda: running(cluster) == {"urgent"}, WITHIN_S, "the next Kerf has ended m2")

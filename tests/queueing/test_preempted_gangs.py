@@ -44,6 +44,8 @@ class Cluster:
         self.listener: GangMembers | None = None
         self.guarded: set[str] = set()
         """Pods that a PodDisruptionBudget keeps."""
+        self.guarded_twice: set[str] = set()
+        """Pods with two of them."""
         self.evicted: list[str] = []
         self.events: list[tuple[str, str]] = []
         self.writes_left = 10**9
@@ -83,6 +85,8 @@ class Cluster:
         self._count()
         _, _, _, _, namespace, _, name, part = path.split("/")
         assert (part, asked["kind"]) == ("eviction", "Eviction")
+        if name in self.guarded_twice:
+            raise ApiError(500, "InternalError", "This pod has more than one PodDisruptionBudget")
         if name in self.guarded:
             raise ApiError(429, "TooManyRequests", "The disruption budget pdb needs 3 healthy pods")
         item = self.pods[f"{namespace}/{name}"]
@@ -225,6 +229,16 @@ def test_a_pod_that_a_budget_keeps_is_asked_for_again_and_said_once() -> None:
     assert told[0].endswith("This one can't be ended yet: The disruption budget pdb needs 3 healthy pods")
     cluster.guarded = set()
     assert kerf.check(60.0) == ["b", "c"]
+
+
+def test_a_pod_that_can_never_be_evicted_keeps_no_other() -> None:
+    """The API server evicts none that has two budgets; whoever may make budgets can do that to a pod."""
+    cluster = Cluster(*(pod(name) for name in "abc"), *(pod(name, gang="h") for name in "xyz"))
+    kerf = Kerf(cluster)
+    cluster.guarded_twice = {"b"}
+    cluster.preempt("a")
+    cluster.preempt("x")
+    assert kerf.check() == ["c", "y", "z"]
 
 
 def test_a_gang_that_is_whole_again_before_it_could_be_ended_goes_on() -> None:
