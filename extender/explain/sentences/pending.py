@@ -16,7 +16,7 @@ from extender.planning.wait_reasons import FOR_WANT_OF_ROOM, Cause, Code, WaitRe
 _BESIDE_ROOM = frozenset(
     {
         *(Cause.GANG, Cause.GATE, Cause.QUOTA, Cause.RESERVATION, Cause.CLAIM, Cause.REQUEST, Cause.REFUSED),
-        Cause.WRITE,
+        Cause.API,
     }
 )
 _OF_NODES = FOR_WANT_OF_ROOM - {
