@@ -20,7 +20,7 @@ def why(rig: Rig, name: str) -> str:
         (
             ApiError(422, "Invalid", "denied by a webhook"),
             "Kerf can't write on it: 422 Invalid: denied by a webhook",
-            12,
+            20,
         ),
         (UnreachableError("PATCH /pods/a: refused"), "Kerf can't write on it: PATCH /pods/a: refused", 30),
     ],
