@@ -4,9 +4,9 @@ Before the first sync there is nothing to speak of, and such questions get 503.
 """
 
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from fastapi import Request, Response
 from fastapi.responses import JSONResponse
@@ -14,9 +14,6 @@ from fastapi.routing import APIRoute
 
 from extender.api import wire
 from extender.explain.sentences.blind import blind_for
-
-if TYPE_CHECKING:
-    from extender.api.service import Service
 
 STALE_HEADER: Final = "kerf-stale-seconds"
 """Of every answer that speaks of the cluster, while Kerf is blind: how old its view is."""
@@ -67,18 +64,18 @@ class Blindness:
         return head + (b"}" if body == b"{}" else b"," + body[1:])
 
 
-def route_of(service: "Service", *, needs_sync: bool = True) -> type[APIRoute]:
+def route_of(blindness: Callable[[], Blindness], *, needs_sync: bool = True) -> type[APIRoute]:
     """The class of routes whose answers speak of the cluster; `needs_sync`: of nothing else."""
 
     class ClusterRoute(APIRoute):
         """A route of the cluster."""
 
-        def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:
+        def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
             """What answers."""
             answer = super().get_route_handler()
 
             async def told(request: Request) -> Response:
-                blind = service.blindness()
+                blind = blindness()
                 if needs_sync and blind.unsynced:
                     return JSONResponse({"detail": blind.sentence} | blind.told, 503)
                 response = await answer(request)

@@ -66,8 +66,8 @@ def install_routes(app: KerfApp, service: Service) -> None:
     for call, endpoint in endpoints.items():
         app.router.routes.append(Route(call.path, endpoint, methods=["POST"]))  # answers other methods with 405
     app.add_middleware(access.Guard, settings=service.settings.access)
-    of_cluster = APIRouter(route_class=route_of(service), responses=UNSYNCED)
-    of_others = APIRouter(route_class=route_of(service, needs_sync=False))
+    of_cluster = APIRouter(route_class=route_of(service.blindness), responses=UNSYNCED)
+    of_others = APIRouter(route_class=route_of(service.blindness, needs_sync=False))
     _install_operation(app, service)
     _install_others(of_others, service)
     _install_explanations(of_cluster, service)

@@ -133,7 +133,7 @@ class Service:
         age_s = observer.age_s() if observer else math.inf
         blind = self.blindness().told
         if blind.get("staleSeconds"):
-            blind["staleSeconds"] = int(blind["staleSeconds"])
+            blind["staleSeconds"] = round(blind["staleSeconds"])
         return {
             "version": __version__,
             "mode": self.settings.decisions.mode.value,

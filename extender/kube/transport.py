@@ -39,6 +39,14 @@ class Right(NamedTuple):
         return f"{self.verb} {self.resource}" + (f".{self.group}" if "." in self.group else "")
 
 
+def right_lacking(words: str) -> tuple[Right, str] | None:
+    """The right that is refused in an authorizer's words, and to whom; None where they are none of that."""
+    found = _FORBIDDEN.search(words)
+    if found is None:
+        return None
+    return Right(found["verb"], found["group"], found["resource"]), found["user"][:_MAX_USER]
+
+
 class ClusterError(Exception):
     """Base of everything that goes wrong with an API server.
 
@@ -68,10 +76,7 @@ class ApiError(ClusterError):
     def lacks(self) -> tuple[Right, str] | None:
         """The right that whoever asked does not have, and as whom Kerf asked; None where it is refused for something
         else."""
-        found = _FORBIDDEN.search(self.message) if self.status == _FORBIDDEN_STATUS else None
-        if found is None:
-            return None
-        return Right(found["verb"], found["group"], found["resource"]), found["user"][:_MAX_USER]
+        return right_lacking(self.message) if self.status == _FORBIDDEN_STATUS else None
 
     @property
     def trouble(self) -> str:

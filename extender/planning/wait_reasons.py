@@ -17,7 +17,7 @@ class Cause(StrEnum):
     REQUEST = "request"
     REFUSED = "refused"
     CLAIM = "claim"
-    WRITE = "write"
+    API = "api"
 
 
 class Code(Enum):
@@ -69,8 +69,9 @@ class Code(Enum):
         "the ResourceClaims of namespace {namespace} take long to search devices for: they go on within 5 minutes",
     )
     CLAIMS_UNKNOWN = (Cause.CLAIM, "devices can't be chosen now: {why}")
-    NO_RIGHT = (Cause.WRITE, "Kerf may not {right}: user {user} lacks that right, which {manifest} gives")
-    NOT_WRITTEN = (Cause.WRITE, "Kerf can't write on it: {error}")
+    NO_RIGHT = (Cause.API, "Kerf may not {right}: user {user} lacks that right, which {manifest} gives")
+    NOT_WRITTEN = (Cause.API, "Kerf can't write on it: {error}")
+    NOT_PLANNED = (Cause.API, "the queue plans nothing: {why}")
     UNREADABLE = (Cause.REQUEST, "{text}")
     """In the words of whoever read the request."""
 

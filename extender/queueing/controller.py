@@ -18,6 +18,7 @@ import msgspec
 from extender.core.durations import Durations
 from extender.core.orders import Order
 from extender.core.resources.requests import GpuRequest
+from extender.core.texts import printable
 from extender.kube import objects
 from extender.kube.background import Tasks, give_way, until_set
 from extender.kube.client import ClusterError, Transport
@@ -27,10 +28,11 @@ from extender.kube.watches.feeds import BOUND_PODS, NODES, PENDING_PODS, Feed, W
 from extender.kube.watches.reflector import Reflector
 from extender.ledger.crowd import Crowd
 from extender.ledger.ledger import Ledger
+from extender.planning.wait_reasons import Code
 from extender.queueing.autoscaling import AutoscalerReleases
 from extender.queueing.claims.keeper import ClaimKeeper
 from extender.queueing.claims.of_queue import QueueClaims
-from extender.queueing.dispatch import Dispatcher
+from extender.queueing.dispatch import Dispatcher, no_right
 from extender.queueing.gang_eviction import GangEviction
 from extender.queueing.gang_members import GangMembers
 from extender.queueing.gangs import Gangs, units_of
@@ -55,6 +57,9 @@ logger = logging.getLogger(__name__)
 
 _MIRROR_OF: Final = "queue's mirror of "
 _WAITING: Final = "waiting pods"
+_UNHEARD: Final = "Kerf has heard nothing from the API server for too long"
+_MAX_FAULT: Final = 400
+_PORTION: Final = 1000
 _NAMESPACES: Final = Feed("namespaces", NAMESPACES_PATH, objects.Node)
 
 
@@ -255,6 +260,7 @@ class QueueController(QueueRules):
         self._leavers.open(leavers.values())
         await give_way()
         if self.fault():
+            await self._tell_of_fault()
             return
         self.backlog.forget_kinds()
         self.refusals.forget_old()
@@ -306,6 +312,17 @@ class QueueController(QueueRules):
         await give_way()
         self.dispatcher.withdraw(still)
         self.dispatcher.begin(self._notes.write(list(self.backlog.entries.values())))
+
+    async def _tell_of_fault(self) -> None:
+        """Say on all that wait why nothing is planned; in words that stay the same while it is so."""
+        unsynced = next((name for name, one in self.reflectors.items() if not one.synced), "")
+        error = self.reflectors[unsynced].last_error[:_MAX_FAULT] if unsynced else ""
+        why = f"its {unsynced} are not synced yet{error and f': {error}'}" if unsynced else _UNHEARD
+        reason = no_right(error) or Code.NOT_PLANNED.reason(why=printable(why))
+        for number, entry in enumerate(list(self.backlog.entries.values()), start=1):
+            entry.pass_over(reason, self._wall_clock())
+            if number % _PORTION == 0:
+                await give_way()
 
     def _awake(self, waiting: list[Entry]) -> list[Entry]:
         """Those on which something may be written now; the others wait for that."""

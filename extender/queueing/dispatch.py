@@ -14,9 +14,10 @@ import msgspec
 from extender.core.resources.requests import PodRequest
 from extender.core.texts import printable
 from extender.kube.background import Work, all_of
-from extender.kube.client import ApiError, ClusterError
+from extender.kube.client import ClusterError
 from extender.kube.pauses import Pauses
 from extender.kube.rights import needed_by
+from extender.kube.transport import right_lacking
 from extender.ledger.ledger import ClaimState, Ledger
 from extender.planning.plans import Plan, PlanPod
 from extender.planning.wait_reasons import Code, WaitReason
@@ -93,10 +94,8 @@ class Dispatcher:
         error = self.pauses.why(entry.namespace, _unit_of(entry), self.clock())
         if error is None:
             return None
-        if isinstance(error, ApiError) and error.lacks is not None:
-            right, user = error.lacks
-            return Code.NO_RIGHT.reason(right=str(right), user=printable(user), manifest=needed_by(right)[1])
-        return Code.NOT_WRITTEN.reason(error=printable(str(error)[:_MAX_WORDS]))
+        said = str(error)[:_MAX_WORDS]
+        return no_right(said) or Code.NOT_WRITTEN.reason(error=printable(said))
 
     def works(self) -> dict[str, Work]:
         """What has to go on in the background, by its name."""
@@ -341,3 +340,12 @@ class Dispatcher:
 def _unit_of(entry: Entry) -> str:
     """Pods that are let go together, or not at all."""
     return (entry.planned.gang if entry.planned is not None else "") or entry.uid
+
+
+def no_right(words: str) -> WaitReason | None:
+    """That Kerf lacks a right, where that is what the API server says."""
+    lacking = right_lacking(words)
+    if lacking is None:
+        return None
+    right, user = lacking
+    return Code.NO_RIGHT.reason(right=str(right), user=printable(user), manifest=needed_by(right)[1])

@@ -17,7 +17,7 @@ from extender.plugins.managed_resources import UNMARKED
 _BESIDE_ROOM = frozenset(
     {
         *(Cause.GANG, Cause.GATE, Cause.QUOTA, Cause.RESERVATION, Cause.CLAIM, Cause.REQUEST, Cause.REFUSED),
-        Cause.WRITE,
+        Cause.API,
     }
 )
 _OF_NODES = FOR_WANT_OF_ROOM - {

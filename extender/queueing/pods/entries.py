@@ -10,7 +10,7 @@ from typing import Final
 
 from extender.kube.objects import Pod, PodSpec
 from extender.planning.plans import PlanPod
-from extender.planning.wait_reasons import FOR_WANT_OF_ROOM, Code, WaitReason
+from extender.planning.wait_reasons import FOR_WANT_OF_ROOM, Cause, Code, WaitReason
 from extender.queueing.pods.nominations import nominated_node, planned_node
 from extender.queueing.pods.objects import is_gated
 
@@ -160,7 +160,8 @@ class Entry:
         if why is None or why.code is Code.NOT_REACHED or not self.stage.waits:
             return
         told = self.skips.reason
-        if told is not None and told.code not in FOR_WANT_OF_ROOM and why.code in FOR_WANT_OF_ROOM:
+        waited = told is not None and told.code not in FOR_WANT_OF_ROOM and told.code.cause is not Cause.API
+        if waited and why.code in FOR_WANT_OF_ROOM:
             self.lacks_room_since = max(now, self.created)
         self.skips.add(why)
 

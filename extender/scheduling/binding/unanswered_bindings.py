@@ -76,14 +76,15 @@ class Settler(Background):
         """Settle what can be settled now."""
         for unsettled in tuple(self._unsettled):
             pod, node = unsettled.pod, unsettled.claim.node
-            if self._pauses.why(pod.namespace, pod.uid, self._clock()) is not None:
+            namespace = pod.key.partition("/")[0]
+            if self._pauses.why(namespace, pod.uid, self._clock()) is not None:
                 continue
             try:
                 if await self._settle(unsettled):
                     self._unsettled.remove(unsettled)
-                self._pauses.succeeded(pod.namespace, pod.uid)
+                self._pauses.succeeded(namespace, pod.uid)
             except (ClusterError, msgspec.DecodeError) as error:
-                self._pauses.failed(pod.namespace, pod.uid, error, self._clock())
+                self._pauses.failed(namespace, pod.uid, error, self._clock())
                 logger.warning("whether pod %s is bound to %s is not known yet: %s", pod.key, node, error)
             except Exception:
                 logger.exception("could not find out whether pod %s is bound", unsettled.pod.key)
