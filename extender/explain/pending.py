@@ -7,12 +7,13 @@ from typing import Any, Final
 import numpy as np
 
 from extender.core.clusters import Cluster, Rows
+from extender.core.fit.reasons import RESOLVABLE, Reason
 from extender.core.occupancies import ObservedRules
 from extender.core.resources.requests import GpuRequest, PodRequest, RequestError
 from extender.explain.fixes import Fixes, candidates
 from extender.explain.sentences.nearest import Nearest, nearest_of
 from extender.explain.sentences.pending import Lacking, not_bound, of_claim, why_pending
-from extender.explain.sentences.remedies import CORRECT, Kind, Remedy
+from extender.explain.sentences.remedies import CORRECT, Remedy
 from extender.explain.sentences.words import bounded
 from extender.explain.waiting_pods import Waiting, Waitlist
 from extender.scheduling.placer import Placement, Placer
@@ -22,6 +23,9 @@ _MAX_REQUESTS: Final = 64
 
 _MAX_CLAIM_REQUESTS: Final = 8
 """Of these, those by ResourceClaims, for which devices are searched."""
+
+_MOVES_HELP: Final = RESOLVABLE | {Reason.FITS}
+"""What the nearest node lacks where it might have room if running pods moved: not if no node is made for the pod."""
 
 _Class = tuple[GpuRequest, ObservedRules | None]
 """A request, and what its policy counts of the GPUs' use."""
@@ -144,8 +148,7 @@ def told(page: PendingPage, looked: Sequence[Looked | None], fixes: Fixes) -> di
             sentence, remedies = _why(lacking, waiting, page.decided.get(waiting.uid))
         elif waiting.asked is None and row["where"] == "kerf":
             remedies = [CORRECT]
-        unknown = claim is None and found is None and waiting.asked is not None
-        moves_help = unknown or any(remedy.kind is Kind.MOVE for remedy in remedies)
+        moves_help = not waiting.wrong and (found is None or found.nearest.reason in _MOVES_HELP)
         remedy = remedies[0].told() if remedies else None
         pods.append(row | {"sentence": sentence, "remedy": remedy, "movesHelp": moves_help})
     return {"pods": pods, "total": page.total, "more": page.total - len(pods), "atLeast": page.at_least}

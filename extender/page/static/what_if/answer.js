@@ -63,7 +63,7 @@ function objectWords({ object, pods, placed, nodes, reasons, notes }) {
 }
 
 /** The pods that the cluster has and that stay pending, with a link to what would make room for each. */
-function pendingWords({ unassigned, moved, noMoveHelps }, { pods, manifest }) {
+function pendingWords({ unassigned, moved, noMoveHelps = [] }, { pods, manifest }) {
   if (pods || manifest || !unassigned.length) return null;
   const unmoved = new Set([...moved, ...noMoveHelps]);
   const shown = unassigned.slice(0, MAX_PENDING);
@@ -75,7 +75,7 @@ function pendingWords({ unassigned, moved, noMoveHelps }, { pods, manifest }) {
 
 /** A button that asks by which moves these very pods would fit in the cluster as it is. */
 function roomButton(told, { pods, manifest, replicas = 1, drain = [], addNodes = [], findNodes }) {
-  if (!(pods || manifest) || drain.length || addNodes.length || findNodes || told.pods > MAX_MOVABLE || told.noMoveHelps.length) return null;
+  if (!(pods || manifest) || drain.length || addNodes.length || findNodes || told.pods > MAX_MOVABLE || told.noMoveHelps?.length) return null;
   const asked = manifest ? { manifest } : { pods: pods.flatMap((pod) => Array.from({ length: replicas }, (_, number) => numbered(pod, number))) };
   const shown = el('div', { class: 'room', role: 'status' });
   const button = el('button', { type: 'button', class: 'quiet', click: show }, 'Make room for all of them');
