@@ -59,6 +59,7 @@ _MIRROR_OF: Final = "queue's mirror of "
 _WAITING: Final = "waiting pods"
 _UNHEARD: Final = "Kerf has heard nothing from the API server for too long"
 _MAX_FAULT: Final = 400
+_TELL_EVERY_S: Final = 5.0
 _PORTION: Final = 1000
 _NAMESPACES: Final = Feed("namespaces", NAMESPACES_PATH, objects.Node)
 
@@ -96,6 +97,8 @@ class QueueController(QueueRules):
         self._clock, self._wall_clock, self._standby, self._mirror_fault = clock, wall_clock, standby, mirror_fault
         self._dirty = asyncio.Event()
         self._planned_version, self._planned_at = -1, float("-inf")
+        self._tell_at = float("inf")
+        """When it is to be said on pods why nothing is planned."""
         self._takes_more, self._why_refused = takes_more, why_refused
         self.backlog = Backlog(
             *(clock, self._dirty.set),
@@ -260,8 +263,12 @@ class QueueController(QueueRules):
         self._leavers.open(leavers.values())
         await give_way()
         if self.fault():
-            await self._tell_of_fault()
+            self._tell_at = min(self._tell_at, now + _TELL_EVERY_S)  # what is over in a moment is not worth saying
+            if now >= self._tell_at:
+                self._tell_at = now + _TELL_EVERY_S
+                await self._tell_of_fault()
             return
+        self._tell_at = float("inf")
         self.backlog.forget_kinds()
         self.refusals.forget_old()
         waiting = [

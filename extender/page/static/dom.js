@@ -90,7 +90,8 @@ export async function ask(path, options) {
   } catch {
     throw new Error('Kerf does not answer');
   }
-  const told = await response.json().catch(() => ({}));
-  if (!response.ok) throw new Refusal(told, response.status);
+  const told = await response.json().catch(() => null);
+  if (!response.ok) throw new Refusal(told ?? {}, response.status);
+  if (told === null) throw new Error('Kerf does not answer'); // it went in the middle of an answer
   return told;
 }

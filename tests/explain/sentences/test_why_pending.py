@@ -40,6 +40,10 @@ PARAMETERS = {
         "whom": "it",
         "node": "n",
         "words": "no",
+        "right": "patch pods",
+        "user": "someone",
+        "manifest": "manifests/queue/rbac.yaml",
+        "error": "timed out",
     },
 }
 SHORT = Nearest("needs 2 GPUs; n has 1 free", node="n", whole=True, missing=1, reason=Reason.BUSY)
