@@ -65,7 +65,7 @@ function ranking({ served, reason, gainGPUs, headroom, features }) {
     {},
     el('h3', {}, 'How the learned rank scores it'),
     el('p', {}, `learned score of the node with the pod, less that without: ${short(gainGPUs)} (no unit: it only ranks nodes)${headroom == null ? '' : `; headroom ${Math.round(100 * headroom)} %`}`),
-    table('Features of the node, and what each adds', ['Feature', 'Before', 'After', 'Adds'], rows),
+    table('Features of the node, and what each moved', ['Feature', 'Before', 'After', 'Adds'], rows),
   );
 }
 
