@@ -26,6 +26,7 @@ class Kind(StrEnum):
     RESOURCE = "resource"
     GATE = "scheduling gate"
     TAINT = "taint"
+    CONDITION = "condition"
 
 
 class On(StrEnum):
@@ -94,6 +95,7 @@ KEYS: Final = (
     Key("kerf.dev/woken", written=True),
     Key("kerf.dev/sealed", written=True),
     Key("kerf.dev/epoch", written=True),
+    Key("kerf.dev/GangPreempted", Kind.CONDITION, written=True),
     Key("kerf.dev/leads", Kind.LABEL, written=True),
     Key("kerf.dev/pipeline", Kind.LABEL, written=True),
     Key("kerf.dev/pipeline-stage", Kind.LABEL, written=True),
