@@ -159,15 +159,15 @@ def test_every_route_is_described_with_every_status(description: schemathesis.Ba
         "/telemetry": {"200"},
         "/model": {"200"},
         "/history": {"200", "404"},
-        "/pending": {"200", "422"},
-        "/workloads": {"200", "422"},
+        "/pending": {"200", "422", "503"},
+        "/workloads": {"200", "422", "503"},
         "/usage": {"200", "400", "404", "422", "503"},
         "/usage/over-time": {"200", "400", "404", "422", "503"},
-        "/nodes": {"200", "422"},
-        "/nodes/{node}": {"200", "404", "422"},
+        "/nodes": {"200", "422", "503"},
+        "/nodes/{node}": {"200", "404", "422", "503"},
         "/live": {"200", "503"},
         # 422 is FastAPI's own, for path parameters; every text is one.
-        "/explain/pod/{namespace}/{name}": {"200", "400", "404", "422"},
+        "/explain/pod/{namespace}/{name}": {"200", "400", "404", "422", "503"},
     }
 
 
