@@ -194,7 +194,7 @@ def test_a_kube_scheduler_that_does_not_ask_is_found(tmp_path: Path) -> None:
     ready = json.dumps({"status": "ok", "degraded": [unasked, "telemetry: down"]}).encode()
     data, table = told_of_ranks(tmp_path, model, ready=ready)
     assert data.exit_code == 1
-    assert json.loads(data.stdout)["findings"][1:] == [unasked]
+    assert json.loads(data.stdout)["findings"][1:] == [unasked, "telemetry: down"]
     assert f"- {unasked}" in table.stdout
 
 
