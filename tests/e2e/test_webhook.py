@@ -179,7 +179,7 @@ def test_the_manifest_is_opt_in_and_stands_in_nobodys_way() -> None:
     template = shipped["Deployment"]["spec"]["template"]
     assert shipped["Service"]["spec"]["selector"].items() <= template["metadata"]["labels"].items()
     (container,) = template["spec"]["containers"]
-    env = {variable["name"]: variable["value"] for variable in container["env"]}
+    env = {variable["name"]: variable.get("value") for variable in container["env"]}
     assert env.keys() >= {f"KERF_SERVER__TLS_{name}_FILE" for name in ("CERT", "KEY", "CLIENT_CA")}
     assert env["KERF_LEADER_ELECTION__MODE"] == "never"
     (rule,) = shipped["ClusterRole"]["rules"]

@@ -74,7 +74,9 @@ def serve_webhook(
     plane, host = release.plane, host or release.webhook_host
     command = [sys.executable, "-m", "extender", "serve", "--port", str(port)]
     command += ["--kubeconfig", str(plane.kubeconfig("webhook"))]
-    given = {item["name"]: item["value"].replace("/etc/kerf-webhook", str(folder)) for item in container["env"]}
+    on_pod_ip = {"KERF_SERVER__METRICS_HOST": "127.0.0.1", "KERF_SERVER__METRICS_PORT": str(free_port())}
+    said = {item["name"]: item["value"] for item in container["env"] if "value" in item} | on_pod_ip
+    given = {name: value.replace("/etc/kerf-webhook", str(folder)) for name, value in said.items()}
     process = start_process(name, command, plane.directory / f"{name}.log", env=os.environ | given)
     running.callback(process.stop)
 
