@@ -152,6 +152,7 @@ class Verbs:
             policy = self.readiness.policy(request)
         except RequestError as error:
             self.placer.release(asked.pod.metadata.uid)
+            self.placer.decided.outdate(asked.pod.metadata.namespace, asked.pod.metadata.name)
             return self._reject_request(asked, str(error))
         if excess := self.queue.over_quota(pod, request.gpus):
             return self._hold_to_quota(asked, pod, excess)

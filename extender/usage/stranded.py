@@ -65,9 +65,9 @@ class Stranding:
 
     def milli(self, cluster: Cluster, closed: Iterable[int] = ()) -> Longs:
         """(N,) GPU milli that are stranded in a cluster; `closed` are rows that take no pods there."""
-        tables = self.tables or self.unpacked(cluster).tables
-        if tables is None:
-            raise AssertionError("tables were made")
+        tables = self.tables
+        if tables is None or tables.several.shape[2] <= cluster.gpu_model.shape[1]:  # of nodes with fewer GPUs each
+            tables = tables_of(self.mix, len(cluster.models), cluster.gpu_model.shape[1])
         free = totals(_free_milli(cluster))
         known = min(len(free), len(self.left))
         left = free.copy()

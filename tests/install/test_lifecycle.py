@@ -151,7 +151,8 @@ def test_objects_for_operators_are_installed_and_mean_what_they_should(
         }
         assert mounted == {"kerf-tls", "kerf-webhook"}  # kerf-client is kube-scheduler's
 
-        (monitor,) = listed(plane, "monitoring.coreos.com/v1", "servicemonitors")
+        monitors = listed(plane, "monitoring.coreos.com/v1", "servicemonitors")
+        (monitor,) = [one for one in monitors if one["metadata"]["name"] == "kerf"]
         wanted = monitor["spec"]["selector"]["matchLabels"].items()
         services = plane.request("GET", f"/api/v1/namespaces/{NAMESPACE}/services")["items"]
         (service,) = [item for item in services if wanted <= item["metadata"]["labels"].items()]

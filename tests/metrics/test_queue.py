@@ -14,7 +14,7 @@ def skipped(rig: Rig) -> dict[str, float]:
 def test_pods_passed_over_are_counted_by_what_keeps_them() -> None:
     rig = Rig(quotas=Quotas({"ns": 4.0}))
     rig.node("n", 4)
-    nothing = dict.fromkeys(("gang", "gate", "quota", "reservation", "room", "request", "claim", "refused"), 0.0)
+    nothing = dict.fromkeys(("gang", "gate", "quota", "reservation", "room", "request", "claim", "refused", "api"), 0.0)
     assert skipped(rig) == nothing
     rig.pod("large", 5)
     rig.pod("odd", 1, policy="tarot")

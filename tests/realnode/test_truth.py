@@ -93,7 +93,7 @@ def test_without_an_agent_pods_by_annotation_alone_are_beside_no_pod_of_the_plug
         cluster.delete_pod("word", grace_s=1)
         assert node.environments("served")["main"]["NVIDIA_VISIBLE_DEVICES"]
         by_word(cluster, "late", 1)
-        cluster.pending("late", containing="by nvidia.com/gpu")
+        cluster.pending("late", containing="serves nvidia.com/gpu")
         cluster.delete_pod("late")  # before there is room for it
 
 
