@@ -229,8 +229,10 @@ class Refusals:
         """Why a pod that was refused before gets no GPUs now that kube-scheduler asks about it again, "" where it may:
         what others that were refused have reserved is all that such pods may hold."""
         entry = self.backlog.entries.get(pod.uid)
-        if entry is None or not entry.may_be_refused or entry.stage is not Stage.LOST:
+        if entry is None or not entry.may_be_refused or entry.stage not in (Stage.LOST, Stage.OPENED):
             return ""
+        if entry.stage is Stage.OPENED and self._is_reserved(pod.uid):
+            return ""  # what a plan gave it; else kube-scheduler has refused that, and no round has looked at it since
         held = sum(
             self._gpus_of(other)
             for other in self.backlog.entries.values()

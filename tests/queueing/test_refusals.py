@@ -324,6 +324,26 @@ def test_kube_scheduler_asking_by_itself_holds_no_more_for_them() -> None:
     assert not rig.queue.over_quota(identity, request)
 
 
+def test_a_pod_that_lost_what_a_plan_gave_it_is_held_to_the_bound_before_a_round_has_seen_that() -> None:
+    rig = Rig()
+    nodes(rig, 10)
+    for name in ("bad-0", "bad-1"):
+        submit(rig, name, 8)
+    Picky(rig).go()
+    rig.round()
+    for name in ("bad-0", "bad-1"):
+        entry = rig.queue.backlog.entries[name]
+        entry.stage, entry.suspect = Stage.OPENED, True
+        rig.ledger.release(name)
+        rig.ledger.reserve(name, "n0" if name == "bad-0" else "n1", Holding(8), rig.now)
+    request, identity = GpuRequest(8), PodIdentity("ns", "bad-1", "bad-1")
+    assert not rig.queue.over_quota(identity, request)  # its own, by the plan
+    rig.ledger.release("bad-1")
+    assert "others that it refused are tried first" in rig.queue.over_quota(identity, request)
+    rig.ledger.release("bad-0")
+    assert not rig.queue.over_quota(identity, request)
+
+
 def test_what_kube_scheduler_asks_while_a_plan_is_made_counts_when_it_is_carried_out() -> None:
     rig = Rig()
     nodes(rig, 10)
