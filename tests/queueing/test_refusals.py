@@ -58,6 +58,20 @@ def nodes(rig: Rig, number: int, gpus: int = 8) -> None:
         rig.node(f"n{at}", gpus)
 
 
+def two_refused(stage: Stage) -> Rig:
+    """Ten nodes of 8 GPUs and two pods that ask for 8, were refused, are in a stage now and have nothing reserved."""
+    rig = Rig()
+    nodes(rig, 10)
+    for name in ("bad-0", "bad-1"):
+        submit(rig, name, 8)
+    Picky(rig).go()
+    rig.round()
+    for name in ("bad-0", "bad-1"):
+        rig.queue.backlog.entries[name].stage = stage
+        rig.ledger.release(name)
+    return rig
+
+
 def held_after_refusal(rig: Rig, refused: set[str]) -> int:
     """GPUs that are kept for pods which kube-scheduler has refused before."""
     held = 0
@@ -306,16 +320,7 @@ def test_a_kerf_that_starts_takes_those_that_were_refused_before_it_as_refused()
 
 def test_kube_scheduler_asking_by_itself_holds_no_more_for_them() -> None:
     """Another extender behind Kerf refuses what Kerf's filter has reserved."""
-    rig = Rig()
-    nodes(rig, 10)
-    scheduler = Picky(rig)
-    for name in ("bad-0", "bad-1"):
-        submit(rig, name, 8)
-    scheduler.go()
-    rig.round()
-    for name in ("bad-0", "bad-1"):
-        rig.queue.backlog.entries[name].stage = Stage.LOST
-        rig.ledger.release(name)
+    rig = two_refused(Stage.LOST)
     request, identity = GpuRequest(8), PodIdentity("ns", "bad-1", "bad-1")
     assert not rig.queue.over_quota(identity, request)
     rig.ledger.reserve("bad-0", "n0", Holding(8), rig.now)
@@ -325,17 +330,10 @@ def test_kube_scheduler_asking_by_itself_holds_no_more_for_them() -> None:
 
 
 def test_a_pod_that_lost_what_a_plan_gave_it_is_held_to_the_bound_before_a_round_has_seen_that() -> None:
-    rig = Rig()
-    nodes(rig, 10)
-    for name in ("bad-0", "bad-1"):
-        submit(rig, name, 8)
-    Picky(rig).go()
-    rig.round()
-    for name in ("bad-0", "bad-1"):
-        entry = rig.queue.backlog.entries[name]
-        entry.stage, entry.suspect = Stage.OPENED, True
-        rig.ledger.release(name)
-        rig.ledger.reserve(name, "n0" if name == "bad-0" else "n1", Holding(8), rig.now)
+    rig = two_refused(Stage.OPENED)
+    for name, node in (("bad-0", "n0"), ("bad-1", "n1")):
+        assert rig.queue.backlog.entries[name].suspect
+        rig.ledger.reserve(name, node, Holding(8), rig.now)
     request, identity = GpuRequest(8), PodIdentity("ns", "bad-1", "bad-1")
     assert not rig.queue.over_quota(identity, request)  # its own, by the plan
     rig.ledger.release("bad-1")
@@ -345,17 +343,8 @@ def test_a_pod_that_lost_what_a_plan_gave_it_is_held_to_the_bound_before_a_round
 
 
 def test_what_kube_scheduler_asks_while_a_plan_is_made_counts_when_it_is_carried_out() -> None:
-    rig = Rig()
-    nodes(rig, 10)
-    scheduler = Picky(rig)
-    for name in ("bad-0", "bad-1"):
-        submit(rig, name, 8)
-    scheduler.go()
-    rig.round()
+    rig = two_refused(Stage.LOST)
     first, second = (rig.queue.backlog.entries[name] for name in ("bad-0", "bad-1"))
-    first.stage = second.stage = Stage.LOST
-    for name in ("bad-0", "bad-1"):
-        rig.ledger.release(name)
     assert rig.queue.refusals.may_hold([second])
     rig.ledger.reserve("bad-0", "n0", Holding(8), rig.now)
     assert not rig.queue.refusals.may_hold([second])
