@@ -1,5 +1,7 @@
 """Pods that kube-scheduler refuses nodes with room: what they hold, who gets the GPUs, what is said, when it ends."""
 
+from dataclasses import replace
+
 import pytest
 
 from extender.core.orders import Order
@@ -66,10 +68,15 @@ def two_refused(stage: Stage) -> Rig:
         submit(rig, name, 8)
     Picky(rig).go()
     rig.round()
+    put_back(rig, stage)
+    return rig
+
+
+def put_back(rig: Rig, stage: Stage) -> None:
+    """The two are in a stage and have nothing reserved."""
     for name in ("bad-0", "bad-1"):
         rig.queue.backlog.entries[name].stage = stage
         rig.ledger.release(name)
-    return rig
 
 
 def held_after_refusal(rig: Rig, refused: set[str]) -> int:
@@ -349,6 +356,40 @@ def test_what_kube_scheduler_asks_while_a_plan_is_made_counts_when_it_is_carried
     rig.ledger.reserve("bad-0", "n0", Holding(8), rig.now)
     assert not rig.queue.refusals.may_hold([second])
     assert rig.queue.refusals.may_hold([first])  # its own is no other's
+
+
+def test_pods_not_tried_yet_share_the_bound_with_those_of_their_namespace_that_were_refused() -> None:
+    rig = two_refused(Stage.LOST)
+    rig.ledger.reserve("bad-0", "n0", Holding(8), rig.now)
+    submit(rig, "bad-2", 8)
+    rig.round()
+    assert not rig.node_of("bad-2")
+    rig.ledger.release("bad-0")
+    rig.round()
+    assert rig.node_of("bad-2")
+
+
+def test_what_others_of_a_namespace_hold_does_not_keep_a_refused_pod_from_its_next_try() -> None:
+    rig = two_refused(Stage.LOST)
+    submit(rig, "good", 8, cpu=2)
+    rig.round()
+    assert rig.node_of("good")
+    put_back(rig, Stage.LOST)
+    assert rig.queue.refusals.may_hold([rig.queue.backlog.entries["bad-1"]])
+
+
+def test_pods_of_a_gang_of_which_one_was_refused_count_with_it() -> None:
+    rig = two_refused(Stage.LOST)
+    submit(rig, "mate", 8, cpu=2)
+    rig.round()
+    assert rig.node_of("mate")
+    put_back(rig, Stage.LOST)
+    assert rig.queue.refusals.may_hold([rig.queue.backlog.entries["bad-1"]])
+    for name in ("bad-0", "mate"):
+        entry = rig.queue.backlog.entries[name]
+        assert entry.planned is not None
+        entry.planned = replace(entry.planned, gang="ns/g")
+    assert not rig.queue.refusals.may_hold([rig.queue.backlog.entries["bad-1"]])
 
 
 def test_a_pod_that_was_refused_just_now_counts_before_a_plan_tells_whether_its_node_had_room() -> None:
