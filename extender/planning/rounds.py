@@ -5,7 +5,7 @@ keeps what it needs of the nodes on which it will fit soonest from them, so that
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
@@ -64,8 +64,8 @@ _SOMETHING: Final = 1e-9
 class Trial(NamedTuple):
     """Of a unit that kube-scheduler may well refuse."""
 
-    budget: str
-    """Whom it shares with what those hold that are on trial."""
+    budgets: tuple[str, ...]
+    """With whom it shares what those hold that are on trial: each of them is bounded."""
     part: float
     """Of the cluster that it would hold, as far as it says."""
     why: WaitReason
@@ -98,6 +98,12 @@ class Rules:
     """Keys of gangs and pods that are on trial."""
     tried: Mapping[str, float] = field(default_factory=dict)
     """The part of the cluster that those on trial hold now, by budget."""
+
+
+def within(budgets: Iterable[str], held: Mapping[str, float], part: float) -> bool:
+    """Whether a unit on trial may hold a part of the cluster beside what is held of its budgets: `MOST_HELD` of each,
+    or more where it is the only one."""
+    return all(not (of := held.get(budget, 0.0)) or of + part <= MOST_HELD for budget in budgets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,15 +183,16 @@ class _Trials:
     def excess(self, key: str, gpus: float = 0.0) -> WaitReason | None:
         """Why a unit that would hold so many GPUs has to wait for others that are on trial, None where it has not."""
         trial = self._trials.get(key)
-        if trial is None or not self._held[trial.budget]:
+        if trial is None or within(trial.budgets, self._held, self._part(trial, gpus)):
             return None
-        return trial.why if self._held[trial.budget] + self._part(trial, gpus) > MOST_HELD else None
+        return trial.why
 
     def hold(self, key: str, gpus: float) -> None:
         """A unit is placed."""
         trial = self._trials.get(key)
         if trial is not None:
-            self._held[trial.budget] += max(self._part(trial, gpus), _SOMETHING)
+            for budget in trial.budgets:
+                self._held[budget] += max(self._part(trial, gpus), _SOMETHING)
 
     def _part(self, trial: Trial, gpus: float) -> float:
         return max(trial.part, gpus / self._num_gpus)

@@ -7,7 +7,7 @@ tried before its time once a pod has left it, and forgotten once the node has ch
 Who was refused comes after all others, keeps no node from them, and all of them together hold `MOST_HELD` of the
 cluster at most, or what one pod or gang of them holds where that is more. Pods like them that were not tried yet are
 tried as few at a time, and so are all pods of a namespace of which kube-scheduler refuses one after the other, until it
-takes one of them.
+takes one of them; together with those of their namespace that were refused they hold no more than that either.
 
 Nothing of this is written down. A Kerf that starts learns it anew, and takes those that were refused before it as
 refused.
@@ -29,7 +29,7 @@ from extender.kube.background import give_way
 from extender.ledger.ledger import ClaimState, Ledger
 from extender.planning.plan_state import PlanState
 from extender.planning.plans import ANYWHERE, Plan, PlanPod, View
-from extender.planning.rounds import MOST_HELD, Trial
+from extender.planning.rounds import Trial, within
 from extender.planning.wait_reasons import FOR_WANT_OF_ROOM, Code, WaitReason
 from extender.queueing.gangs import Unit
 from extender.queueing.last_turns import LastTurns
@@ -183,26 +183,25 @@ class Refusals:
         whom they share a budget."""
         found, whole = dict[str, Trial](), _Whole.of(view)
         for unit in units:
-            budget = self._budget_of(unit.entries)
-            if budget is not None:
+            budgets = self._budgets_of(unit.entries)
+            if budgets:
                 why = Code.ON_TRIAL.reason(namespace=unit.namespace)
-                found[unit.key] = Trial(budget, whole.part([(pod, pod.num_gpus) for pod in unit.pods]), why)
+                found[unit.key] = Trial(budgets, whole.part([(pod, pod.num_gpus) for pod in unit.pods]), why)
         self._whole = whole
         if not found:
             return {}, {}
         now = self.clock()
-        paused = {name: float("inf") for name, streak in self._streaks.items() if now < streak.until}
+        paused = {_of_untried(name): float("inf") for name, streak in self._streaks.items() if now < streak.until}
         return found, self._held(whole) | paused
 
     def may_hold(self, entries: Collection[Entry]) -> bool:
         """Whether a unit that a plan lets go may still hold what it got: kube-scheduler may have asked by itself about
         others of its budget since the plan was made."""
-        budget, whole = self._budget_of(entries), self._whole
-        if budget is None or whole is None:
+        budgets, whole = self._budgets_of(entries), self._whole
+        if not budgets or whole is None:
             return True
-        held = self._held(whole, without=entries).get(budget)
         pods = [(entry.planned, entry.num_gpus) for entry in entries if entry.planned is not None]
-        return not held or held + whole.part(pods) <= MOST_HELD
+        return within(budgets, self._held(whole, without=entries), whole.part(pods))
 
     def explained(self, plan: Plan, batch: Sequence[tuple[Entry, PlanPod]]) -> Plan:
         """A plan that says of pods without a node what kube-scheduler says, where that is what keeps them waiting."""
@@ -233,12 +232,11 @@ class Refusals:
             return ""
         if entry.stage is Stage.OPENED and self._is_reserved(pod.uid):
             return ""  # what a plan gave it; else kube-scheduler has refused that, and no round has looked at it since
-        held = sum(
-            self._gpus_of(other)
-            for other in self.backlog.entries.values()
-            if other.may_be_refused and other is not entry and self._is_reserved(other.uid)
-        )
-        if not held or held + max(request.count, 1) <= MOST_HELD * _num_gpus(snapshot()):
+        whole = self._whole or _Whole(_num_gpus(snapshot()))
+        gpus = max(request.count, 1)
+        part = gpus / max(whole.gpus, 1) if entry.planned is None else whole.part([(entry.planned, gpus)])
+        held = self._held(whole, without=[entry], only_reserved=True)
+        if within(_budgets(entry.namespace, refused=True), held, part):
             return ""
         return f"kube-scheduler refused it {entry.refused or entry.lost}; others that it refused are tried first"
 
@@ -298,27 +296,39 @@ class Refusals:
             if now - one.since < (FIRST_S if self.ledger.num_left[node] != one.num_left else one.for_s)
         )
 
-    def _budget_of(self, entries: Collection[Entry]) -> str | None:
-        """With whom a unit shares what it may hold, None where that is not bounded here."""
-        if any(entry.suspect for entry in entries):
-            return _OF_REFUSED
-        namespace = next(entry.namespace for entry in entries)
-        streak = self._streaks.get(namespace)
-        if streak is not None and streak.length >= _STREAK:
-            return namespace
-        if len(self._kinds):
-            kinds = (self._kinds.get(self._kind_of(entry)) for entry in entries)
-            if any(kind is not None and kind.doubtful for kind in kinds):
-                return namespace
-        return None
+    def _budgets_of(self, entries: Collection[Entry]) -> tuple[str, ...]:
+        """With whom a unit shares what it may hold, empty where that is not bounded here."""
+        refused = any(entry.suspect for entry in entries)
+        if not refused and not self._is_on_trial(entries):
+            return ()
+        return _budgets(next(entry.namespace for entry in entries), refused=refused)
 
-    def _held(self, whole: "_Whole", without: Collection[Entry] = ()) -> dict[str, float]:
-        """What part of the cluster is held of each budget."""
+    def _is_on_trial(self, entries: Collection[Entry]) -> bool:
+        """Whether kube-scheduler may well refuse a unit, for what it said of others like it or of its namespace."""
+        streak = self._streaks.get(next(entry.namespace for entry in entries))
+        if streak is not None and streak.length >= _STREAK:
+            return True
+        kinds = (self._kinds.get(self._kind_of(entry)) for entry in entries) if len(self._kinds) else ()
+        return any(kind is not None and kind.doubtful for kind in kinds)
+
+    def _held(
+        self, whole: "_Whole", without: Collection[Entry] = (), *, only_reserved: bool = False
+    ) -> dict[str, float]:
+        """What part of the cluster is held of each budget, by reservations alone or by what is on its way to them
+        too."""
         now, held = self.clock(), defaultdict[str, float](float)
-        for entry in self.backlog.entries.values():
-            if entry.planned is not None and self._holds(entry, now) and entry not in without:
-                budget = _OF_REFUSED if entry.may_be_refused else entry.namespace
-                held[budget] += whole.part([(entry.planned, self._gpus_of(entry))])
+        entries = self.backlog.entries.values()
+        gangs = {entry.planned.gang for entry in entries if entry.may_be_refused and entry.planned is not None}
+        for entry in entries:
+            if entry.planned is None or entry in without:
+                continue
+            if not (self._is_reserved(entry.uid) if only_reserved else self._holds(entry, now)):
+                continue
+            refused = entry.may_be_refused or bool(entry.planned.gang and entry.planned.gang in gangs)
+            if refused or self._is_on_trial([entry]):
+                part = whole.part([(entry.planned, self._gpus_of(entry))])
+                for budget in _budgets(entry.namespace, refused=refused):
+                    held[budget] += part
         return dict(held)
 
     def _holds(self, entry: Entry, now: float) -> bool:
@@ -356,6 +366,15 @@ class Refusals:
         return known[3]
 
 
+def _budgets(namespace: str, *, refused: bool) -> tuple[str, str]:
+    """A namespace's, and that of all pods that were refused, or of those of the namespace that were not tried yet."""
+    return namespace, _OF_REFUSED if refused else _of_untried(namespace)
+
+
+def _of_untried(namespace: str) -> str:
+    return f"{namespace}/"
+
+
 def _refused(whom: str, node: str, words: str) -> WaitReason:
     return Code.REFUSED.reason(whom=whom, node=node, words=printable(words[:_MAX_WORDS]))
 
@@ -365,8 +384,8 @@ class _Whole:
     """All that a cluster has."""
 
     gpus: int
-    cpu_milli: int
-    memory_mib: int
+    cpu_milli: int = 0
+    memory_mib: int = 0
 
     @classmethod
     def of(cls, view: View) -> Self:

@@ -1,5 +1,7 @@
 """Pods that kube-scheduler refuses nodes with room: what they hold, who gets the GPUs, what is said, when it ends."""
 
+from dataclasses import replace
+
 import pytest
 
 from extender.core.orders import Order
@@ -56,6 +58,25 @@ def submit(rig: Rig, name: str, gpus: int, *, namespace: str = "ns", owner: str 
 def nodes(rig: Rig, number: int, gpus: int = 8) -> None:
     for at in range(number):
         rig.node(f"n{at}", gpus)
+
+
+def two_refused(stage: Stage) -> Rig:
+    """Ten nodes of 8 GPUs and two pods that ask for 8, were refused, are in a stage now and have nothing reserved."""
+    rig = Rig()
+    nodes(rig, 10)
+    for name in ("bad-0", "bad-1"):
+        submit(rig, name, 8)
+    Picky(rig).go()
+    rig.round()
+    put_back(rig, stage)
+    return rig
+
+
+def put_back(rig: Rig, stage: Stage) -> None:
+    """The two are in a stage and have nothing reserved."""
+    for name in ("bad-0", "bad-1"):
+        rig.queue.backlog.entries[name].stage = stage
+        rig.ledger.release(name)
 
 
 def held_after_refusal(rig: Rig, refused: set[str]) -> int:
@@ -306,16 +327,7 @@ def test_a_kerf_that_starts_takes_those_that_were_refused_before_it_as_refused()
 
 def test_kube_scheduler_asking_by_itself_holds_no_more_for_them() -> None:
     """Another extender behind Kerf refuses what Kerf's filter has reserved."""
-    rig = Rig()
-    nodes(rig, 10)
-    scheduler = Picky(rig)
-    for name in ("bad-0", "bad-1"):
-        submit(rig, name, 8)
-    scheduler.go()
-    rig.round()
-    for name in ("bad-0", "bad-1"):
-        rig.queue.backlog.entries[name].stage = Stage.LOST
-        rig.ledger.release(name)
+    rig = two_refused(Stage.LOST)
     request, identity = GpuRequest(8), PodIdentity("ns", "bad-1", "bad-1")
     assert not rig.queue.over_quota(identity, request)
     rig.ledger.reserve("bad-0", "n0", Holding(8), rig.now)
@@ -325,17 +337,10 @@ def test_kube_scheduler_asking_by_itself_holds_no_more_for_them() -> None:
 
 
 def test_a_pod_that_lost_what_a_plan_gave_it_is_held_to_the_bound_before_a_round_has_seen_that() -> None:
-    rig = Rig()
-    nodes(rig, 10)
-    for name in ("bad-0", "bad-1"):
-        submit(rig, name, 8)
-    Picky(rig).go()
-    rig.round()
-    for name in ("bad-0", "bad-1"):
-        entry = rig.queue.backlog.entries[name]
-        entry.stage, entry.suspect = Stage.OPENED, True
-        rig.ledger.release(name)
-        rig.ledger.reserve(name, "n0" if name == "bad-0" else "n1", Holding(8), rig.now)
+    rig = two_refused(Stage.OPENED)
+    for name, node in (("bad-0", "n0"), ("bad-1", "n1")):
+        assert rig.queue.backlog.entries[name].suspect
+        rig.ledger.reserve(name, node, Holding(8), rig.now)
     request, identity = GpuRequest(8), PodIdentity("ns", "bad-1", "bad-1")
     assert not rig.queue.over_quota(identity, request)  # its own, by the plan
     rig.ledger.release("bad-1")
@@ -345,21 +350,46 @@ def test_a_pod_that_lost_what_a_plan_gave_it_is_held_to_the_bound_before_a_round
 
 
 def test_what_kube_scheduler_asks_while_a_plan_is_made_counts_when_it_is_carried_out() -> None:
-    rig = Rig()
-    nodes(rig, 10)
-    scheduler = Picky(rig)
-    for name in ("bad-0", "bad-1"):
-        submit(rig, name, 8)
-    scheduler.go()
-    rig.round()
+    rig = two_refused(Stage.LOST)
     first, second = (rig.queue.backlog.entries[name] for name in ("bad-0", "bad-1"))
-    first.stage = second.stage = Stage.LOST
-    for name in ("bad-0", "bad-1"):
-        rig.ledger.release(name)
     assert rig.queue.refusals.may_hold([second])
     rig.ledger.reserve("bad-0", "n0", Holding(8), rig.now)
     assert not rig.queue.refusals.may_hold([second])
     assert rig.queue.refusals.may_hold([first])  # its own is no other's
+
+
+def test_pods_not_tried_yet_share_the_bound_with_those_of_their_namespace_that_were_refused() -> None:
+    rig = two_refused(Stage.LOST)
+    rig.ledger.reserve("bad-0", "n0", Holding(8), rig.now)
+    submit(rig, "bad-2", 8)
+    rig.round()
+    assert not rig.node_of("bad-2")
+    rig.ledger.release("bad-0")
+    rig.round()
+    assert rig.node_of("bad-2")
+
+
+def test_what_others_of_a_namespace_hold_does_not_keep_a_refused_pod_from_its_next_try() -> None:
+    rig = two_refused(Stage.LOST)
+    submit(rig, "good", 8, cpu=2)
+    rig.round()
+    assert rig.node_of("good")
+    put_back(rig, Stage.LOST)
+    assert rig.queue.refusals.may_hold([rig.queue.backlog.entries["bad-1"]])
+
+
+def test_pods_of_a_gang_of_which_one_was_refused_count_with_it() -> None:
+    rig = two_refused(Stage.LOST)
+    submit(rig, "mate", 8, cpu=2)
+    rig.round()
+    assert rig.node_of("mate")
+    put_back(rig, Stage.LOST)
+    assert rig.queue.refusals.may_hold([rig.queue.backlog.entries["bad-1"]])
+    for name in ("bad-0", "mate"):
+        entry = rig.queue.backlog.entries[name]
+        assert entry.planned is not None
+        entry.planned = replace(entry.planned, gang="ns/g")
+    assert not rig.queue.refusals.may_hold([rig.queue.backlog.entries["bad-1"]])
 
 
 def test_a_pod_that_was_refused_just_now_counts_before_a_plan_tells_whether_its_node_had_room() -> None:

@@ -23,7 +23,8 @@ def keep(cluster: Cluster, name: str, found: Collection[Violation], journal: Jou
         "kerf": {subject: cluster.kerf_answers(f"/explain/pod/{NAMESPACE}/{quote(subject)}") for subject in subjects},
         "audit": cluster.audited(subjects),
         "metrics": cluster.kerf_answers("/metrics"),
-        "overview": cluster.kerf_answers("/nodes"),
+        "overview": (overview := cluster.kerf_answers("/nodes")),
+        "reserved": {name: cluster.kerf_answers(f"/nodes/{name}") for name in sorted(_with_reserved(overview))},
         "pending": cluster.kerf_answers("/pending"),
         "nodes": cluster.loop.call(lambda: list(seen.nodes.values())),
         "pods": cluster.loop.call(lambda: list(seen.pods.values())),
@@ -31,6 +32,11 @@ def keep(cluster: Cluster, name: str, found: Collection[Violation], journal: Jou
         "journal": list(_versions(journal, subjects)) if journal is not None else [],
     }
     (cluster.plane.directory / f"{name}.json").write_text(json.dumps(told, indent=1))
+
+
+def _with_reserved(answers: Iterable[str]) -> set[str]:
+    """Nodes of which something is reserved for a pod without a node."""
+    return {node["node"] for text in answers for node in json.loads(text)["nodes"] if node["gpusReserved"]}
 
 
 def _versions(journal: Journal, subjects: Iterable[str]) -> Iterator[str]:
