@@ -89,6 +89,17 @@ def cluster(plane: ControlPlane) -> Iterator[ControlPlane]:
     for path in (RULES, f"{API}/resourceslices", "/api/v1/nodes", POLICIES, BINDINGS):
         plane.request("DELETE", path)
     label(plane, None)
+    wait_until(lambda: takes_anything(plane), 30, "the API server no longer keeps to the policies")
+
+
+def takes_anything(plane: ControlPlane) -> bool:
+    """Whether no policy refuses claims for Kerf's devices."""
+    try:
+        plane.request("POST", f"{CLAIMS}?dryRun=All", named(claim(INTOLERABLE[0]), "anything"))
+    except ApiError as error:
+        assert error.status in {403, 422}, error
+        return False
+    return True
 
 
 def remove(plane: ControlPlane, path: str) -> None:

@@ -86,3 +86,17 @@ def test_a_standby_tells_none() -> None:
     rig.standby = "another leads"
     rig.tick()
     assert rig.meter.stranding is None
+
+
+def test_it_is_told_of_a_cluster_with_more_gpus_a_node_than_were_looked_at() -> None:
+    rig = Rig()
+    rig.node("two", 2)
+    rig.tick()
+    stranding = rig.meter.stranding
+    assert stranding is not None
+    rig.node("eight", 8)
+    rig.pod("p", 1, "eight", assigned="0")
+    wider = rig.ledger.snapshot(rig.clock())
+    rig.tick()
+    assert rig.meter.stranding is not None
+    assert stranding.milli(wider).tolist() == rig.meter.stranding.milli(wider).tolist()
