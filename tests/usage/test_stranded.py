@@ -1,12 +1,14 @@
 """One figure for what is stranded: what GPU-hours count, in the cluster that was looked at and in what it becomes."""
 
 import pickle
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from extender.core.annotations import MEMORY_EACH, SHARE
+from extender.core.clusters import WHOLE_MILLI
 from extender.core.resources.nodes import SHARED_GPU_RESOURCE
 from extender.plugins.kerf import ASSIGNED_GPUS, ASSIGNED_MEMORY, ASSIGNED_SHARE
 from extender.usage.rates import STRANDED
@@ -92,11 +94,10 @@ def test_it_is_told_of_a_cluster_with_more_gpus_a_node_than_were_looked_at() -> 
     rig = Rig()
     rig.node("two", 2)
     rig.tick()
-    stranding = rig.meter.stranding
-    assert stranding is not None
-    rig.node("eight", 8)
-    rig.pod("p", 1, "eight", assigned="0")
+    seen, cluster = rig.meter.stranding, rig.ledger.snapshot(rig.clock())
+    assert seen is not None
+    pairs = seen.mix._replace(num_gpus=np.where(seen.mix.sizes[seen.mix.size] == WHOLE_MILLI, 2, 1))
+    packed = replace(seen, mix=pairs, tables=None)
+    rig.node("many", 16)
     wider = rig.ledger.snapshot(rig.clock())
-    rig.tick()
-    assert rig.meter.stranding is not None
-    assert stranding.milli(wider).tolist() == rig.meter.stranding.milli(wider).tolist()
+    assert packed.unpacked(cluster).milli(wider).tolist() == packed.milli(wider).tolist()
