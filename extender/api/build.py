@@ -248,7 +248,10 @@ def build_service(settings: Settings, parts: Parts, rights: MissingRights) -> Se
         passed=passed,
     )
     left_s = queue.running.left_s if queue else lambda uid: None
-    fixes = Fixes(placer, ledger, rules, time.time, left_s, lambda uid: parts.unbound.get(uid) is not None)
+    fixes = Fixes(
+        *(placer, ledger, rules, time.time, left_s, lambda uid: parts.unbound.get(uid) is not None),
+        silent=parts.reporters.silent if parts.reporters is not None else lambda: (),
+    )
     undecided = UndecidedPods(base.transport, placer, _claims_of(queue))
     workloads = build_workloads(base, parts.usage, waitlist)
     costs = partial(interference_of, owners=parts.owners)

@@ -147,6 +147,8 @@ _ALSO: Final = {
 """Words of Genius and other schedulers for the same."""
 _ALIKE: Final = 0.6
 """From which part of the letters in common, by `SequenceMatcher.ratio`, a word is taken for a misspelt one."""
+_DOMAIN_ALIKE: Final = 0.85
+"""The same of a domain: other people's keys keep no pod waiting."""
 
 
 def stray_keys(annotations: Mapping[str, str], labels: Mapping[str, str]) -> Iterator["Stray"]:
@@ -183,7 +185,7 @@ def _stray(key: str, kind: Kind) -> Stray | None:
     word = word.replace("_", "-")
     if domain != DOMAIN:
         meant = _WORDS.get(word, "")
-        alike = meant and SequenceMatcher(None, DOMAIN, domain).ratio() >= _ALIKE
+        alike = meant and _is_misspelt(domain)
         return _no_such(key, meant) if alike else None
     if key.startswith(WRITTEN_BEGIN):
         return None
@@ -197,6 +199,12 @@ def _stray(key: str, kind: Kind) -> Stray | None:
             return Stray(key, f"is read as {_a(one.kind)}, not as {_a(kind)}", key)
     meant = _ALSO.get(word, "")
     return Stray(key, f"is read on {others[0].on}, not on pods{_ask(meant)}", meant)
+
+
+def _is_misspelt(domain: str) -> bool:
+    """Whether it was meant to be Kerf's: `kref.dev`, `kerf.io`, and not `knative.dev`."""
+    name = DOMAIN.partition(".")[0]
+    return domain.partition(".")[0] == name or SequenceMatcher(None, DOMAIN, domain).ratio() >= _DOMAIN_ALIKE
 
 
 def _no_such(key: str, meant: str) -> Stray:

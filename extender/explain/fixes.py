@@ -1,6 +1,6 @@
 """What would make a pending pod fit, and what has changed since a pod was placed: worked out when somebody asks."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -73,6 +73,8 @@ class Fixes:
     """How long a running pod is expected to go on, by its UID; None where that is not known."""
     waits: Callable[[str], bool] = lambda uid: False
     """Whether the API server has told of a pod, by its UID, that has no node."""
+    silent: Callable[[], Collection[str]] = lambda: ()
+    """Names of nodes whose agent has stopped."""
 
     def ask(self, placement: Placement) -> Question:
         """Read what is needed now, in the event loop: policies that rank by samples are not for several threads."""

@@ -11,6 +11,7 @@ from extender.core.fit.reasons import RESOLVABLE, Reason
 from extender.core.occupancies import ObservedRules
 from extender.core.resources.requests import GpuRequest, PodRequest, RequestError
 from extender.explain.fixes import Fixes, candidates
+from extender.explain.sentences.blind import of_stopped_agent
 from extender.explain.sentences.nearest import Nearest, nearest_of
 from extender.explain.sentences.pending import Lacking, not_bound, of_claim, why_pending
 from extender.explain.sentences.remedies import CORRECT, Remedy
@@ -126,6 +127,7 @@ def _offered(cluster: Cluster, class_: _Class, rows: Rows, of_all: Looked) -> Lo
 def told(page: PendingPage, looked: Sequence[Looked | None], fixes: Fixes) -> dict[str, Any]:
     """A page as it is answered, with who is in the way now."""
     distinct = {id(one): one for one in looked if one is not None}
+    silent = fixes.silent()
     in_the_way = {key: fixes.in_the_way(one.nearest) for key, one in distinct.items()}
     pods = []
     for waiting, class_, found in zip(page.pods, page.classes, looked, strict=True):
@@ -148,6 +150,7 @@ def told(page: PendingPage, looked: Sequence[Looked | None], fixes: Fixes) -> di
             sentence, remedies = _why(lacking, waiting, page.decided.get(waiting.uid))
         elif waiting.asked is None and row["where"] == "kerf":
             remedies = [CORRECT]
+        sentence += of_stopped_agent(claim.node if claim else found.nearest.node if found else "", silent)
         moves_help = not waiting.wrong and (found is None or found.nearest.reason in _MOVES_HELP)
         remedy = remedies[0].told() if remedies else None
         pods.append(row | {"sentence": sentence, "remedy": remedy, "movesHelp": moves_help})

@@ -12,6 +12,7 @@ from extender.core.resources.requests import PodRequest, RequestError
 from extender.explain.explanations import explain, offered_rows
 from extender.explain.fixes import Fixes, Question, now, running, suggestions
 from extender.explain.running_pods import told_of_running
+from extender.explain.sentences.blind import of_stopped_agent
 from extender.explain.sentences.nearest import Nearest
 from extender.explain.sentences.pending import Lacking, not_bound, why_pending
 from extender.explain.sentences.placed import Scores, why_there
@@ -74,12 +75,16 @@ class PodAnswers:
         workload = await self.workload(pod.metadata.uid)
         if workload is None:
             raise without_gpus(pod)
-        return told_of_running(pod, workload, self.undecided.request_of(pod), self.placer.decided.most)
+        told = told_of_running(pod, workload, self.undecided.request_of(pod), self.placer.decided.most)
+        return told | {"sentence": told["sentence"] + self._of_agent(pod.spec.node_name)}
+
+    def _of_agent(self, node: str) -> str:
+        return of_stopped_agent(node, self.fixes.silent())
 
     def _sentence(self, question: Question, told: dict[str, Any], offered: bool) -> dict[str, Any]:
         """The sentence, what helps, and how many come first."""
         if told["verdict"] == "placed":
-            return {"sentence": _of_placed(told), "remedies": [], "ahead": None}
+            return {"sentence": _of_placed(told) + self._of_agent(told["node"]), "remedies": [], "ahead": None}
         placement, uid = question.placement, question.placement.pod.uid
         standing = self.waitlist.standing(uid, refused_by_kerf=offered)
         request = placement.decision.request
@@ -100,6 +105,7 @@ class PodAnswers:
         sentence, found = why_pending(lacking, standing)
         if told["verdict"] == "expired":
             sentence = not_bound(told["node"], placement.decided_at, sentence)
+        sentence += self._of_agent(nearest.node)
         return {"sentence": sentence, "remedies": [one.told() for one in found], "ahead": standing.ahead}
 
 

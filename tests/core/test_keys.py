@@ -90,7 +90,16 @@ def test_a_domain_that_is_misspelt_is_told_too(domain: str) -> None:
 def test_nothing_is_said_of_kerfs_own_keys_nor_of_others() -> None:
     annotations, labels = names_on(On.POD, Kind.ANNOTATION), names_on(On.POD, Kind.LABEL)
     later = [f"{begin}anything" for begin in WRITTEN_BEGIN]
-    others = ["gpu-model", "example.com/gpu-model", "nvidia.com/gpu-count", "genius/gpu-model", "load.kerf.dev/run"]
+    others = [
+        "gpu-model",
+        "example.com/gpu-model",
+        "knative.dev/policy",
+        "k8s.dev/queue",
+        "kserve.dev/inject",
+        "nvidia.com/gpu-count",
+        "genius/gpu-model",
+        "load.kerf.dev/run",
+    ]
     assert told(dict.fromkeys([*annotations, *later, *others], "x"), dict.fromkeys([*labels, *others], "x")) == []
 
 
