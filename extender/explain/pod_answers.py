@@ -78,8 +78,8 @@ class PodAnswers:
         told = told_of_running(pod, workload, self.undecided.request_of(pod), self.placer.decided.most)
         return told | {"sentence": told["sentence"] + self._of_agent(pod.spec.node_name)}
 
-    def _of_agent(self, node: str) -> str:
-        return of_stopped_agent(node, self.fixes.silent())
+    def _of_agent(self, node: str | None) -> str:
+        return of_stopped_agent(node or "", self.fixes.silent())
 
     def _sentence(self, question: Question, told: dict[str, Any], offered: bool) -> dict[str, Any]:
         """The sentence, what helps, and how many come first."""
