@@ -1,0 +1,194 @@
+"""All objects of one kind as the API server has them: decoded once, derived once for each version, told of in order.
+
+Whoever needs more than the objects subscribes a handler of `(old, new)`: old is None for an object that is new, new is
+None for one that is gone. A UID names one object for ever, so an object that is made again under its name is gone
+first. Handlers are called in the order in which they subscribed, in the event loop, and none of them waits for
+anything: what they keep is what all calls so far came to, and nothing else.
+
+An object that can't be read stays what it was known as, unless it has finished; of one that never could be read its
+stand-in is kept. Where the kind asks for it, as nodes do, an object that can't be read is gone.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from extender.kube import objects
+from extender.kube.decoding import Outline
+
+logger = logging.getLogger(__name__)
+
+RawT = TypeVar("RawT", bound=objects.Named)
+T = TypeVar("T")
+
+Handler = Callable[[T | None, T | None], None]
+Listed = Callable[[Collection[str], float], None]
+"""Hears, when a complete list has been taken in, which UIDs it named and at which monotonic time it was begun."""
+
+
+@dataclass(frozen=True, eq=False)
+class Index(Generic[T]):
+    """A way to find objects: `groups` are the groups that an object belongs to, such as its node."""
+
+    name: str
+    groups: Callable[[T], Iterable[str]]
+
+
+@dataclass(slots=True)
+class _Indexed(Generic[T]):
+    index: Index[T]
+    members: dict[str, dict[str, T]] = field(default_factory=dict)
+    """By group and UID."""
+
+    def move(self, uid: str, old: T | None, new: T | None) -> None:
+        before = () if old is None else tuple(self.index.groups(old))
+        after = () if new is None else tuple(self.index.groups(new))
+        for group in before:
+            if group not in after:
+                members = self.members[group]
+                del members[uid]
+                if not members:
+                    del self.members[group]
+        if new is not None:
+            for group in after:
+                self.members.setdefault(group, {})[uid] = new
+
+
+class Cache(Generic[RawT, T]):
+    """The objects by UID; the sink of a reflector. Not thread-safe."""
+
+    def __init__(
+        self,
+        derive: Callable[[RawT], T],
+        *,
+        indexes: Iterable[Index[T]] = (),
+        stand_in: Callable[[Outline], RawT | None] = lambda item: None,
+        wanted: Callable[[RawT], bool] = lambda item: True,
+        keeps_unread: bool = True,
+    ) -> None:
+        """`derive` makes of an object what everybody asks of it; `stand_in` an object in place of one that never could
+        be read, or None where it counts for nothing. An object that is not `wanted` any more is gone, and so is one
+        that can't be read any more where they are not kept."""
+        self._derive = derive
+        self._stand_in = stand_in
+        self._wanted = wanted
+        self._keeps_unread = keeps_unread
+        self._objects: dict[str, T] = {}
+        self._own: dict[str, int] = {}
+        """By UID: resourceVersions that this process has written and no watch has told of yet."""
+        self._newest = 0
+        """The newest version that was told of any of them: up to there all that happened is known."""
+        self._indexed = {id(index): _Indexed(index) for index in indexes}
+        self._handlers: list[tuple[Handler[T], Listed | None]] = []
+        self._stood_in: set[str] = set()
+        self._filled = False
+
+    # Reading
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(list(self._objects.values()))
+
+    def get(self, uid: str) -> T | None:
+        """An object, None where there is none with that UID."""
+        return self._objects.get(uid)
+
+    def by(self, index: Index[T], group: str) -> Collection[T]:
+        """The objects of a group, in the order in which they came to it. Raises KeyError for an index not declared."""
+        return list(self._indexed[id(index)].members.get(group, {}).values())
+
+    def groups(self, index: Index[T]) -> Collection[str]:
+        """The groups that have objects."""
+        return list(self._indexed[id(index)].members)
+
+    def subscribe(self, handler: Handler[T], *, listed: Listed | None = None) -> None:
+        """Let a handler hear of every change from now on. Raises RuntimeError once anything was taken in: whoever
+        subscribes then has missed what is there."""
+        if self._filled:
+            raise RuntimeError("the cache has objects already: whoever subscribes now has missed them")
+        self._handlers.append((handler, listed))
+
+    # What a reflector tells, and what this process has written
+
+    def upsert(self, item: RawT) -> None:
+        """An object was added or changed."""
+        uid, version = item.metadata.uid, _number(item.metadata.resource_version)
+        self._newest = max(self._newest, version)
+        if version < self._own.get(uid, 0):
+            return  # as it was before this process has written it
+        self._own.pop(uid, None)
+        self._take(item)
+
+    def written(self, item: RawT) -> None:
+        """The API server's answer to a write of this process: what a watch tells from before it is no news."""
+        version = _number(item.metadata.resource_version)
+        if version <= self._newest:
+            return  # a watch was faster, and may have told that it is gone since
+        self._own[item.metadata.uid] = version
+        self._take(item)
+
+    def set_aside(self, item: Outline) -> None:
+        """An object was added or changed, and can't be read."""
+        if item.finished or not self._keeps_unread:
+            self._drop(item.uid)
+        elif item.uid in self._objects and item.uid not in self._stood_in:
+            pass
+        elif (raw := self._stand_in(item)) is not None:
+            self._take(raw)
+            self._stood_in.add(item.uid)
+
+    def remove(self, item: objects.Named) -> None:
+        """An object is gone."""
+        self._newest = max(self._newest, _number(item.metadata.resource_version))
+        self._drop(item.metadata.uid)
+
+    def keep(self, items: Collection[str], list_began: float, version: str = "") -> None:
+        """A complete list of that version, begun at that monotonic time, names these UIDs: others are gone, but for
+        what this process has written later."""
+        self._filled, self._newest = True, max(self._newest, _number(version))
+        for uid in [uid for uid in self._objects if uid not in items and self._own.get(uid, 0) <= self._newest]:
+            self._drop(uid)
+        for _, listed in self._handlers:
+            if listed is not None:
+                _call(listed, items, list_began)
+
+    def _take(self, item: RawT) -> None:
+        uid = item.metadata.uid
+        if not self._wanted(item):
+            self._drop(uid)
+            return
+        self._stood_in.discard(uid)
+        self._change(uid, self._derive(item))
+
+    def _drop(self, uid: str) -> None:
+        self._own.pop(uid, None)
+        self._stood_in.discard(uid)
+        self._change(uid, None)
+
+    def _change(self, uid: str, new: T | None) -> None:
+        self._filled = True
+        old = self._objects.pop(uid, None) if new is None else self._objects.get(uid)
+        if new is not None:
+            self._objects[uid] = new
+        if old is None and new is None:
+            return
+        for indexed in self._indexed.values():
+            indexed.move(uid, old, new)
+        for handler, _ in self._handlers:
+            _call(handler, old, new)
+
+
+def _call(handler: Callable[..., None], *arguments: Any) -> None:
+    """Call a handler; one that fails stops nobody else."""
+    try:
+        handler(*arguments)
+    except Exception:
+        logger.exception("a change was not taken in by %s", getattr(handler, "__qualname__", handler))
+
+
+def _number(version: str) -> int:
+    """The number of a version, 0 where it is none."""
+    return int(version) if version.isdecimal() else 0

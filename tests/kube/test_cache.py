@@ -1,0 +1,229 @@
+"""The cache of one kind: what it has is what all that was told came to, and so is what its handlers keep."""
+
+import random
+from dataclasses import dataclass, field
+
+import pytest
+
+from extender.kube.cache import Cache, Index
+from extender.kube.decoding import Outline
+from extender.kube.objects import Metadata, Pod, PodSpec, PodStatus
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What is derived of a pod."""
+
+    uid: str
+    version: int
+    node: str
+
+
+BY_NODE: Index[Seen] = Index("node", lambda seen: [seen.node] if seen.node else [])
+
+
+def pod(uid: str, version: int, node: str = "", phase: str = "Running") -> Pod:
+    metadata = Metadata(name=uid, namespace="ns", uid=uid, resource_version=str(version))
+    return Pod(metadata, PodSpec(node_name=node or None), PodStatus(phase=phase))
+
+
+def derive(item: Pod) -> Seen:
+    return Seen(item.metadata.uid, int(item.metadata.resource_version or 0), item.spec.node_name or "")
+
+
+def unread(item: Outline) -> Pod:
+    return pod(item.uid, int(item.resource_version), "whole-node")
+
+
+def cache_of_pods() -> Cache[Pod, Seen]:
+    return Cache(derive, indexes=[BY_NODE], stand_in=unread, wanted=lambda item: not item.finished)
+
+
+@dataclass
+class Fold:
+    """A consumer: nothing but its handler's calls."""
+
+    seen: dict[str, Seen] = field(default_factory=dict)
+    num_calls: int = 0
+
+    def __call__(self, old: Seen | None, new: Seen | None) -> None:
+        self.num_calls += 1
+        assert old is not None or new is not None
+        uid = (old or new).uid  # type: ignore[union-attr]
+        assert self.seen.get(uid) == old, "each change begins where the last one ended"
+        assert old is None or new is None or old.uid == new.uid
+        if new is None:
+            del self.seen[uid]
+        else:
+            self.seen[uid] = new
+
+
+@dataclass
+class World:
+    """An API server of pods, whose watch lags behind, and the cache that follows it."""
+
+    rng: random.Random
+    version: int = 0
+    pods: dict[str, Pod] = field(default_factory=dict)
+    unreadable: set[str] = field(default_factory=set)
+    log: list[tuple[str, Pod, bool]] = field(default_factory=list)
+    """What the watch has yet to tell: kind, object, whether it can be read."""
+
+    def change(self) -> Pod:
+        """Somebody makes, changes, binds, ends or deletes a pod."""
+        self.version += 1
+        uid = f"u{self.rng.randrange(6)}-{self.rng.randrange(3)}"
+        before = self.pods.get(uid)
+        if before is not None and self.rng.random() < 0.3:
+            del self.pods[uid]
+            self.unreadable.discard(uid)
+            gone = pod(uid, self.version, before.spec.node_name or "")
+            self.log.append(("DELETED", gone, True))
+            return gone
+        node = (before.spec.node_name if before else "") or self.rng.choice(["", "a", "b"])
+        finished = node and self.rng.random() < 0.1
+        now = pod(uid, self.version, node, "Succeeded" if finished else "Running")
+        readable = self.rng.random() < 0.85
+        (self.unreadable.discard if readable else self.unreadable.add)(uid)
+        self.pods[uid] = now
+        self.log.append(("MODIFIED", now, readable))
+        return now
+
+    def tell(self, cache: Cache[Pod, Seen]) -> None:
+        """The next thing that the watch tells."""
+        if not self.log:
+            return
+        kind, item, readable = self.log.pop(0)
+        if kind == "DELETED":
+            cache.remove(item)
+        elif readable:
+            cache.upsert(item)
+        else:
+            cache.set_aside(outline(item))
+
+    def relist(self, cache: Cache[Pod, Seen], began: float) -> None:
+        """A complete list: the watch begins anew after it."""
+        self.log.clear()
+        for uid, item in self.pods.items():
+            (cache.set_aside(outline(item)) if uid in self.unreadable else cache.upsert(item))
+        cache.keep(set(self.pods), began, str(self.version))
+
+
+def outline(item: Pod) -> Outline:
+    metadata = item.metadata
+    return Outline(
+        name=metadata.name,
+        namespace=metadata.namespace,
+        uid=metadata.uid,
+        resource_version=metadata.resource_version,
+        node=item.spec.node_name or "",
+        phase=item.status.phase,
+    )
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_consumers_keep_what_all_changes_came_to(seed: int) -> None:
+    rng, cache, consumer, listed = random.Random(seed), cache_of_pods(), Fold(), list[float]()
+    world = World(rng)
+    cache.subscribe(consumer, listed=lambda uids, began: listed.append(began))
+    for step in range(400):
+        draw = rng.random()
+        if draw < 0.5:
+            changed = world.change()
+            own = world.log[-1]
+            if rng.random() < 0.2 and own[0] == "MODIFIED" and own[2]:
+                cache.written(changed)
+        elif draw < 0.97:
+            world.tell(cache)
+        else:
+            world.relist(cache, float(step))
+        has = {seen.uid: seen for seen in cache}
+        assert consumer.seen == has
+        for node in ("a", "b", "whole-node"):
+            assert {seen.uid for seen in cache.by(BY_NODE, node)} == {u for u, s in has.items() if s.node == node}
+        assert set(cache.groups(BY_NODE)) == {seen.node for seen in has.values() if seen.node}
+    while world.log:
+        world.tell(cache)
+    alive = {uid: item for uid, item in world.pods.items() if not item.finished}
+    readable = {uid: derive(item) for uid, item in alive.items() if uid not in world.unreadable}
+    has = {seen.uid: seen for seen in cache}
+    assert {uid: has.get(uid) for uid in readable} == readable
+    assert has.keys() == alive.keys()
+    world.relist(cache, 1e9)
+    assert listed[-1] == 1e9
+    assert {seen.uid for seen in cache} - world.pods.keys() == set()
+
+
+def test_what_was_written_is_not_taken_back_by_what_a_watch_tells_from_before() -> None:
+    cache = cache_of_pods()
+    cache.upsert(pod("p", 1))
+    cache.written(pod("p", 5, "a"))
+    cache.upsert(pod("p", 3))
+    assert cache.get("p") == Seen("p", 5, "a")
+    cache.upsert(pod("p", 6, "a"))
+    assert cache.get("p") == Seen("p", 6, "a")
+
+
+def test_an_answer_that_comes_after_the_watch_has_told_that_the_object_is_gone_brings_nothing_back() -> None:
+    cache = cache_of_pods()
+    cache.upsert(pod("p", 1))
+    cache.remove(pod("p", 7))
+    cache.written(pod("p", 5, "a"))
+    assert cache.get("p") is None
+    cache.keep(set(), 0.0, "20")
+    cache.written(pod("q", 12))
+    assert cache.get("q") is None
+
+
+def test_a_list_from_before_a_write_does_not_end_what_was_written() -> None:
+    cache = cache_of_pods()
+    cache.written(pod("p", 9))
+    cache.keep(set(), 0.0, "8")
+    assert cache.get("p") is not None
+    cache.keep(set(), 1.0, "9")
+    assert cache.get("p") is None
+
+
+def test_a_name_that_is_used_again_is_gone_first() -> None:
+    cache, told = cache_of_pods(), list[tuple[str, str]]()
+    cache.subscribe(lambda old, new: told.append((old.uid if old else "", new.uid if new else "")))
+    cache.upsert(pod("first", 1))
+    cache.remove(pod("first", 2))
+    cache.upsert(pod("second", 3))
+    assert told == [("", "first"), ("first", ""), ("", "second")]
+
+
+def test_one_that_fails_stops_nobody() -> None:
+    cache, consumer = cache_of_pods(), Fold()
+
+    def fails(old: Seen | None, new: Seen | None) -> None:
+        raise ValueError("broken")
+
+    cache.subscribe(fails)
+    cache.subscribe(consumer)
+    cache.upsert(pod("p", 1))
+    assert consumer.seen == {"p": Seen("p", 1, "")}
+
+
+def test_whoever_comes_too_late_is_told_so() -> None:
+    cache = cache_of_pods()
+    cache.upsert(pod("p", 1))
+    with pytest.raises(RuntimeError, match="has missed them"):
+        cache.subscribe(lambda old, new: None)
+
+
+def test_what_can_not_be_read_stays_what_it_was_known_as_and_holds_its_node_where_it_never_was() -> None:
+    cache = cache_of_pods()
+    cache.upsert(pod("known", 1, "a"))
+    cache.set_aside(outline(pod("known", 2, "b")))
+    cache.set_aside(outline(pod("never", 3, "b")))
+    assert [cache.get(uid) for uid in ("known", "never")] == [Seen("known", 1, "a"), Seen("never", 3, "whole-node")]
+    cache.upsert(pod("never", 4, "b"))
+    assert cache.get("never") == Seen("never", 4, "b")
+
+
+def test_a_kind_may_want_nothing_of_what_can_not_be_read() -> None:
+    cache = Cache(derive, keeps_unread=False)
+    cache.upsert(pod("p", 1))
+    cache.set_aside(outline(pod("p", 2)))
+    assert cache.get("p") is None
