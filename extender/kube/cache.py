@@ -6,7 +6,8 @@ first. Handlers are called in the order in which they subscribed, in the event l
 anything: what they keep is what all calls so far came to, and nothing else.
 
 An object that can't be read stays what it was known as, unless it has finished; of one that never could be read its
-stand-in is kept. Where the kind asks for it, as nodes do, an object that can't be read is gone.
+stand-in is kept, which is gone before the first version that can be. Where the kind asks for it, as nodes do, an object
+that can't be read is gone.
 """
 
 import logging
@@ -23,7 +24,7 @@ RawT = TypeVar("RawT", bound=objects.Named)
 T = TypeVar("T")
 
 Handler = Callable[[T | None, T | None], None]
-Listed = Callable[[Collection[str], float], None]
+Listed = Callable[[set[str], float], None]
 """Hears, when a complete list has been taken in, which UIDs it named and at which monotonic time it was begun."""
 
 
@@ -96,6 +97,10 @@ class Cache(Generic[RawT, T]):
         """An object, None where there is none with that UID."""
         return self._objects.get(uid)
 
+    def is_stand_in(self, uid: str) -> bool:
+        """Whether an object never could be read: what is known of it is made up."""
+        return uid in self._stood_in
+
     def by(self, index: Index[T], group: str) -> Collection[T]:
         """The objects of a group, in the order in which they came to it. Raises KeyError for an index not declared."""
         return list(self._indexed[id(index)].members.get(group, {}).values())
@@ -134,18 +139,19 @@ class Cache(Generic[RawT, T]):
         """An object was added or changed, and can't be read."""
         if item.finished or not self._keeps_unread:
             self._drop(item.uid)
-        elif item.uid in self._objects and item.uid not in self._stood_in:
-            pass
-        elif (raw := self._stand_in(item)) is not None:
-            self._take(raw)
+        elif item.uid not in self._objects and (raw := self._stand_in(item)) is not None:
             self._stood_in.add(item.uid)
+            self._change(item.uid, self._derive(raw))
 
-    def remove(self, item: objects.Named) -> None:
-        """An object is gone."""
-        self._newest = max(self._newest, _number(item.metadata.resource_version))
-        self._drop(item.metadata.uid)
+    def remove(self, item: RawT) -> None:
+        """An object is gone. Where nobody was told that it was being deleted, that comes first."""
+        metadata = item.metadata
+        self._newest = max(self._newest, _number(metadata.resource_version))
+        if metadata.deletion_timestamp and metadata.uid in self._objects and metadata.uid not in self._stood_in:
+            self._change(metadata.uid, self._derive(item))
+        self._drop(metadata.uid)
 
-    def keep(self, items: Collection[str], list_began: float, version: str = "") -> None:
+    def keep(self, items: set[str], list_began: float, version: str = "") -> None:
         """A complete list of that version, begun at that monotonic time, names these UIDs: others are gone, but for
         what this process has written later."""
         self._filled, self._newest = True, max(self._newest, _number(version))
@@ -157,16 +163,15 @@ class Cache(Generic[RawT, T]):
 
     def _take(self, item: RawT) -> None:
         uid = item.metadata.uid
-        if not self._wanted(item):
+        if not self._wanted(item) or uid in self._stood_in:
             self._drop(uid)
-            return
-        self._stood_in.discard(uid)
-        self._change(uid, self._derive(item))
+        if self._wanted(item):
+            self._change(uid, self._derive(item))
 
     def _drop(self, uid: str) -> None:
         self._own.pop(uid, None)
-        self._stood_in.discard(uid)
         self._change(uid, None)
+        self._stood_in.discard(uid)
 
     def _change(self, uid: str, new: T | None) -> None:
         self._filled = True

@@ -8,8 +8,6 @@ from typing import Any, Protocol
 
 from extender.kube import objects
 from extender.kube.client import ApiError, ClusterError, Transport
-from extender.kube.decoding import Outline
-from extender.kube.stand_ins import stand_in
 from extender.kube.watches.feeds import BOUND_PODS, NODES, Feed, WatchHub
 from extender.kube.watches.lists import PAGE_SIZE
 from extender.kube.watches.reflector import Reflector, ReflectorTimes
@@ -34,75 +32,46 @@ class Listener(Protocol):
 
 @dataclass(eq=False)
 class _Nodes:
-    """A node that can't be read is none that anything is placed on, until it can be; its pods keep what they hold."""
+    """Hands nodes on, by name: one that was deleted and made again is never gone for a list."""
 
     _ledger: Ledger
     _tenants: Tenants
     _listeners: Sequence[Listener]
-    _names: dict[str, str] = field(default_factory=dict, init=False)  # by uid
+    _uids: dict[str, str] = field(default_factory=dict, init=False)  # by name
 
-    def upsert(self, item: objects.Node) -> None:
-        self._names[item.metadata.uid] = item.metadata.name
-        self._tenants.upsert_node(item)
-        for warning in self._ledger.upsert_node(item):
-            logger.warning("node %s: %s", item.metadata.name, warning)
-        for listener in self._listeners:
-            listener.node_changed(item)
-
-    def set_aside(self, item: Outline) -> None:
-        self._names.pop(item.uid, None)
-        self._remove(item.name)
-
-    def remove(self, item: objects.Node) -> None:
-        self._names.pop(item.metadata.uid, None)
-        self._remove(item.metadata.name)
-
-    def keep(self, items: set[str], list_began: float) -> None:
-        for uid in self._names.keys() - items:
-            name = self._names.pop(uid)
-            if name not in self._names.values():  # deleted and created again under the same name
-                self._remove(name)
-
-    def _remove(self, name: str) -> None:
-        self._ledger.remove_node(name)
-        self._tenants.remove_node(name)
+    def changed(self, old: objects.Node | None, new: objects.Node | None) -> None:
+        if new is not None:
+            self._uids[new.metadata.name] = new.metadata.uid
+            self._tenants.upsert_node(new)
+            for warning in self._ledger.upsert_node(new):
+                logger.warning("node %s: %s", new.metadata.name, warning)
+            for listener in self._listeners:
+                listener.node_changed(new)
+        elif old is not None and self._uids.get(old.metadata.name) == old.metadata.uid:
+            del self._uids[old.metadata.name]
+            self._ledger.remove_node(old.metadata.name)
+            self._tenants.remove_node(old.metadata.name)
 
 
 @dataclass(eq=False)
 class _Pods:
-    """A pod that can't be read holds what it was known to hold; one that was never read, its whole node."""
+    """Hands pods with a node on."""
 
     _ledger: Ledger
     _tenants: Tenants
     _clock: Callable[[], float]
     _listeners: Sequence[Listener]
-    _stood_in: set[str] = field(default_factory=set, init=False)
-    """Pods never read, by UID."""
 
-    def upsert(self, item: objects.Pod) -> None:
-        if item.metadata.uid in self._stood_in:
-            self.remove(item)
-        self._tenants.upsert_pod(item)
-        for warning in self._ledger.upsert_pod(item, self._clock()):
-            logger.warning("pod %s: %s", item.key, warning)
-        for listener in self._listeners:
-            listener.pod_changed(item)
-
-    def set_aside(self, item: Outline) -> None:
-        if self._tenants.knows(item.uid) and not item.finished:
-            return
-        self.upsert(stand_in(item, objects.Pod))
-        self._stood_in.add(item.uid)
-
-    def remove(self, item: objects.Pod) -> None:
-        self._stood_in.discard(item.metadata.uid)
-        self._ledger.remove_pod(item.metadata.uid)
-        self._tenants.remove_pod(item.metadata.uid)
-
-    def keep(self, items: set[str], list_began: float) -> None:
-        self._stood_in &= items
-        self._ledger.keep_pods(items, list_began)
-        self._tenants.keep_pods(items)
+    def changed(self, old: objects.Pod | None, new: objects.Pod | None) -> None:
+        if new is not None:
+            self._tenants.upsert_pod(new)
+            for warning in self._ledger.upsert_pod(new, self._clock()):
+                logger.warning("pod %s: %s", new.key, warning)
+            for listener in self._listeners:
+                listener.pod_changed(new)
+        elif old is not None:
+            self._ledger.remove_pod(old.metadata.uid)
+            self._tenants.remove_pod(old.metadata.uid)
 
 
 @dataclass(eq=False)
@@ -149,11 +118,12 @@ class Mirror:
         self.hub = WatchHub(transport, clock, page_size=page_size, times=times)
         """For others who listen to the same; what a mirror needs begins and ends with it."""
         self.tasks = self.hub.tasks
-        nodes = _Nodes(ledger, self.tenants, self.listeners)
-        self._reflectors: dict[str, Reflector[Any]] = {"nodes": self.hub.subscribe(NODES, nodes, nodes.set_aside)}
+        self.hub.cache(NODES).subscribe(_Nodes(ledger, self.tenants, self.listeners).changed)
+        self._reflectors: dict[str, Reflector[Any]] = {"nodes": self.hub.reflector(NODES)}
         if not nodes_alone:
             pods = _Pods(ledger, self.tenants, clock, self.listeners)
-            self._reflectors["pods"] = self.hub.subscribe(BOUND_PODS, pods, pods.set_aside)
+            self.hub.cache(BOUND_PODS).subscribe(pods.changed, listed=ledger.keep_pods)
+            self._reflectors["pods"] = self.hub.reflector(BOUND_PODS)
         # What these tell only ranks nodes: kube-scheduler allocates. They hold nothing up, and the API may be missing.
         self._optional = {
             feed: self.hub.subscribe(feed, _Devices(ledger, feed.kind))

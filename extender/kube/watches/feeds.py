@@ -1,19 +1,18 @@
 """What is watched, and one watch of each for the whole process, whoever listens."""
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Generic
 
 from extender.kube import objects
 from extender.kube.background import Tasks
+from extender.kube.cache import Cache
 from extender.kube.client import Transport
 from extender.kube.decoding import Outline
 from extender.kube.paths import NODES_PATH, PODS_PATH
+from extender.kube.stand_ins import stand_in
 from extender.kube.watches.lists import PAGE_SIZE
 from extender.kube.watches.reflector import ObjectT, Reflector, ReflectorTimes, Sink
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,50 +25,38 @@ class Feed(Generic[ObjectT]):
     field_selector: str = ""
     served_at: str = ""
     """Path of the API, where an API server may lack it."""
+    stand_in: Callable[[Outline], Any] = lambda item: None
+    """What is counted with in place of an object that never could be read, None where that is nothing."""
+    keeps_unread: bool = True
+    """Whether an object that can't be read any more stays what it was known as."""
 
 
-NODES: Final = Feed("nodes", NODES_PATH, objects.Node)
-BOUND_PODS: Final = Feed("pods", PODS_PATH, objects.Pod, "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed")
+def _pod(item: Outline) -> objects.Pod:
+    return stand_in(item, objects.Pod)
+
+
+NODES: Final = Feed("nodes", NODES_PATH, objects.Node, keeps_unread=False)
+"""A node that can't be read is none that anything is placed on."""
+BOUND_PODS: Final = Feed(
+    "pods", PODS_PATH, objects.Pod, "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed", stand_in=_pod
+)
 """Pods that hold something: filter is told of others by the call, and finished ones, of which a cluster may keep
 100,000, hold nothing. That is why pods are watched twice."""
 PENDING_PODS: Final = Feed("pending pods", PODS_PATH, objects.Pod, "spec.nodeName=,status.phase=Pending")
 """Pods without a node: one that gets its node leaves the selection, which the watch tells as a deletion."""
 
-SetAside = Callable[[Outline], None]
 
+class _Told(Generic[ObjectT]):
+    """A sink as it hears of a cache."""
 
-class Subscribers(Generic[ObjectT]):
-    """Hands objects to each of those who listen; one that fails costs the others nothing."""
+    def __init__(self, sink: Sink[ObjectT], cache: Cache[ObjectT, ObjectT]) -> None:
+        self._sink, self._cache = sink, cache
 
-    def __init__(self, *sinks: Sink[ObjectT]) -> None:
-        self._sinks: list[tuple[Sink[ObjectT], SetAside | None]] = [(sink, None) for sink in sinks]
-
-    def add(self, sink: Sink[ObjectT], set_aside: SetAside | None) -> None:
-        """One more, and what hears of objects that can't be read."""
-        self._sinks.append((sink, set_aside))
-
-    def upsert(self, item: ObjectT) -> None:
-        for sink, _ in self._sinks:
-            self._tell(sink.upsert, item)
-
-    def remove(self, item: ObjectT) -> None:
-        for sink, _ in self._sinks:
-            self._tell(sink.remove, item)
-
-    def keep(self, items: set[str], list_began: float) -> None:
-        for sink, _ in self._sinks:
-            sink.keep(items, list_began)
-
-    def set_aside(self, item: Outline) -> None:
-        for _, set_aside in self._sinks:
-            if set_aside is not None:
-                self._tell(set_aside, item)
-
-    def _tell(self, take: Callable[[Any], None], item: Any) -> None:
-        try:
-            take(item)
-        except Exception:
-            logger.exception("%s %s could not be processed", type(item).__name__, item.metadata.name)
+    def changed(self, old: ObjectT | None, new: ObjectT | None) -> None:
+        item = new if new is not None else old
+        if item is None or self._cache.is_stand_in(item.metadata.uid):
+            return
+        (self._sink.remove if new is None else self._sink.upsert)(item)
 
 
 class WatchHub:
@@ -87,31 +74,41 @@ class WatchHub:
         self._clock = clock
         self._page_size = page_size
         self._times = times
-        self._watches: dict[Feed[Any], tuple[Reflector[Any], Subscribers[Any]]] = {}
+        self._watches: dict[Feed[Any], tuple[Reflector[Any], Cache[Any, Any]]] = {}
         self.tasks = Tasks()
 
-    def subscribe(
-        self, feed: Feed[ObjectT], sink: Sink[ObjectT], set_aside: SetAside | None = None
-    ) -> Reflector[ObjectT]:
-        """Let a sink hear of a feed, and `set_aside` of its objects that can't be read; before the feed is begun."""
-        reflector, subscribers = self._watches.get(feed) or (None, Subscribers())
-        if reflector is None:
+    def cache(self, feed: Feed[ObjectT]) -> Cache[ObjectT, ObjectT]:
+        """All objects of a feed, once it is begun."""
+        return self._watch(feed)[1]
+
+    def reflector(self, feed: Feed[ObjectT]) -> Reflector[ObjectT]:
+        """What fills the cache of a feed."""
+        return self._watch(feed)[0]
+
+    def subscribe(self, feed: Feed[ObjectT], sink: Sink[ObjectT]) -> Reflector[ObjectT]:
+        """Let a sink hear of a feed, before it is begun; not of stand-ins."""
+        reflector, cache = self._watch(feed)
+        if reflector.num_lists:
+            raise RuntimeError(f"{feed.path} is watched already: who subscribes now would miss what is there")
+        cache.subscribe(_Told(sink, cache).changed, listed=sink.keep)
+        return reflector
+
+    def _watch(self, feed: Feed[ObjectT]) -> tuple[Reflector[ObjectT], Cache[ObjectT, ObjectT]]:
+        if feed not in self._watches:
+            cache = Cache[ObjectT, ObjectT](lambda item: item, stand_in=feed.stand_in, keeps_unread=feed.keeps_unread)
             reflector = Reflector(
                 self._transport,
                 feed.path,
                 feed.kind,
-                subscribers,
+                cache,
                 self._clock,
                 field_selector=feed.field_selector,
                 page_size=self._page_size,
                 times=self._times,
-                set_aside=subscribers.set_aside,
+                set_aside=cache.set_aside,
             )
-            self._watches[feed] = reflector, subscribers
-        if reflector.num_lists:
-            raise RuntimeError(f"{feed.path} is watched already: who subscribes now would miss what is there")
-        subscribers.add(sink, set_aside)
-        return reflector
+            self._watches[feed] = reflector, cache
+        return self._watches[feed]
 
     def begin(self, feed: Feed[Any], name: str, *, needed: bool = True) -> None:
         """Watch a feed in the background, in the running event loop."""

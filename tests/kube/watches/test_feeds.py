@@ -7,12 +7,11 @@ import pytest
 
 from extender.kube import objects
 from extender.kube.client import Query
-from extender.kube.decoding import Outline
 from extender.kube.indexes import Index
 from extender.kube.memory import MemoryCluster
 from extender.kube.paths import NODES_PATH
-from extender.kube.watches.feeds import BOUND_PODS, NODES, Feed, Subscribers, WatchHub
-from tests.ledger.builders import Clock, node_manifest, node_object, until
+from extender.kube.watches.feeds import BOUND_PODS, NODES, Feed, WatchHub
+from tests.ledger.builders import Clock, node_manifest, until
 
 
 class CountingCluster(MemoryCluster):
@@ -33,7 +32,6 @@ class Names:
 
     def __init__(self, *, fails: bool = False) -> None:
         self.names: set[str] = set()
-        self.aside: list[str] = []
         self._fails = fails
 
     def upsert(self, item: objects.Node) -> None:
@@ -46,9 +44,6 @@ class Names:
 
     def keep(self, items: set[str], list_began: float) -> None:
         self.listed = items
-
-    def set_aside(self, item: Outline) -> None:
-        self.aside.append(item.name)
 
 
 def test_all_who_listen_hear_of_one_watch() -> None:
@@ -72,20 +67,8 @@ def test_all_who_listen_hear_of_one_watch() -> None:
 
 def test_feeds_are_apart_by_what_they_select() -> None:
     hub = WatchHub(MemoryCluster(), Clock())
-    every_pod = Feed("pods", BOUND_PODS.path, objects.Pod)
-    assert hub.subscribe(BOUND_PODS, Subscribers[objects.Pod]()) is not hub.subscribe(
-        every_pod, Subscribers[objects.Pod]()
-    )
-
-
-def test_what_can_not_be_read_is_told_to_those_who_want_to_know() -> None:
-    one, other = Names(), Names()
-    listeners = Subscribers[objects.Node](one)
-    listeners.add(other, other.set_aside)
-    listeners.upsert(node_object("a"))
-    listeners.set_aside(Outline("b", "", "uid-b", "1", "", ""))
-    assert (one.names, one.aside) == ({"a"}, [])
-    assert (other.names, other.aside) == ({"a"}, ["b"])
+    assert hub.cache(BOUND_PODS) is hub.cache(BOUND_PODS)
+    assert hub.cache(BOUND_PODS) is not hub.cache(Feed("pods", BOUND_PODS.path, objects.Pod))
 
 
 def test_an_index_keeps_no_empty_group() -> None:
