@@ -11,7 +11,7 @@ that can't be read is gone.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -36,6 +36,13 @@ class Index(Generic[T]):
     groups: Callable[[T], Iterable[str]]
 
 
+@dataclass(frozen=True, slots=True)
+class _Subscriber(Generic[T]):
+    handler: Handler[T]
+    listed: Listed | None
+    stand_ins: bool
+
+
 @dataclass(slots=True)
 class _Indexed(Generic[T]):
     index: Index[T]
@@ -56,7 +63,7 @@ class _Indexed(Generic[T]):
                 self.members.setdefault(group, {})[uid] = new
 
 
-class Cache(Generic[RawT, T]):
+class Cache(Mapping[str, T], Generic[RawT, T]):
     """The objects by UID; the sink of a reflector. Not thread-safe."""
 
     def __init__(
@@ -81,7 +88,7 @@ class Cache(Generic[RawT, T]):
         self._newest = 0
         """The newest version that was told of any of them: up to there all that happened is known."""
         self._indexed = {id(index): _Indexed(index) for index in indexes}
-        self._handlers: list[tuple[Handler[T], Listed | None]] = []
+        self._handlers: list[_Subscriber[T]] = []
         self._stood_in: set[str] = set()
         self._filled = False
 
@@ -90,12 +97,11 @@ class Cache(Generic[RawT, T]):
     def __len__(self) -> int:
         return len(self._objects)
 
-    def __iter__(self) -> Iterator[T]:
-        return iter(list(self._objects.values()))
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._objects)
 
-    def get(self, uid: str) -> T | None:
-        """An object, None where there is none with that UID."""
-        return self._objects.get(uid)
+    def __getitem__(self, uid: str) -> T:
+        return self._objects[uid]
 
     def is_stand_in(self, uid: str) -> bool:
         """Whether an object never could be read: what is known of it is made up."""
@@ -109,12 +115,14 @@ class Cache(Generic[RawT, T]):
         """The groups that have objects."""
         return list(self._indexed[id(index)].members)
 
-    def subscribe(self, handler: Handler[T], *, listed: Listed | None = None) -> None:
-        """Let a handler hear of every change from now on. Raises RuntimeError once anything was taken in: whoever
-        subscribes then has missed what is there."""
+    def subscribe(self, handler: Handler[T], *, listed: Listed | None = None, stand_ins: bool = False) -> None:
+        """Let a handler hear of every change from now on; of stand-ins, which are made up, if it asks for them.
+
+        Raises RuntimeError once anything was taken in: whoever subscribes then has missed what is there.
+        """
         if self._filled:
             raise RuntimeError("the cache has objects already: whoever subscribes now has missed them")
-        self._handlers.append((handler, listed))
+        self._handlers.append(_Subscriber(handler, listed, stand_ins))
 
     # What a reflector tells, and what this process has written
 
@@ -157,9 +165,9 @@ class Cache(Generic[RawT, T]):
         self._filled, self._newest = True, max(self._newest, _number(version))
         for uid in [uid for uid in self._objects if uid not in items and self._own.get(uid, 0) <= self._newest]:
             self._drop(uid)
-        for _, listed in self._handlers:
-            if listed is not None:
-                _call(listed, items, list_began)
+        for subscriber in self._handlers:
+            if subscriber.listed is not None:
+                _call(subscriber.listed, items, list_began)
 
     def _take(self, item: RawT) -> None:
         uid = item.metadata.uid
@@ -182,8 +190,9 @@ class Cache(Generic[RawT, T]):
             return
         for indexed in self._indexed.values():
             indexed.move(uid, old, new)
-        for handler, _ in self._handlers:
-            _call(handler, old, new)
+        for subscriber in self._handlers:
+            if subscriber.stand_ins or uid not in self._stood_in:
+                _call(subscriber.handler, old, new)
 
 
 def _call(handler: Callable[..., None], *arguments: Any) -> None:

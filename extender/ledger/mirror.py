@@ -122,7 +122,7 @@ class Mirror:
         self._reflectors: dict[str, Reflector[Any]] = {"nodes": self.hub.reflector(NODES)}
         if not nodes_alone:
             pods = _Pods(ledger, self.tenants, clock, self.listeners)
-            self.hub.cache(BOUND_PODS).subscribe(pods.changed, listed=ledger.keep_pods)
+            self.hub.cache(BOUND_PODS).subscribe(pods.changed, listed=ledger.keep_pods, stand_ins=True)
             self._reflectors["pods"] = self.hub.reflector(BOUND_PODS)
         # What these tell only ranks nodes: kube-scheduler allocates. They hold nothing up, and the API may be missing.
         self._optional = {

@@ -114,7 +114,7 @@ class QueueController(QueueRules):
         self.aside: Callable[[list[Entry]], list[Entry]] = lambda waiting: waiting
         """Leaves out those whose nodes are not a round's to choose."""
         self.passed = PassedPods(self.namespaces, lambda: self._own["namespaces"].synced, standby, events)
-        self.running = RunningPods(self.durations, wall_clock)
+        self.running = RunningPods(hub.cache(BOUND_PODS), self.durations, wall_clock)
         self.use = QuotaUse(options.quotas, ledger, self.backlog, self.running)
         self._gangs = Gangs(transport, clock, page_size)
         self.members = GangMembers(wall_clock)
@@ -141,9 +141,11 @@ class QueueController(QueueRules):
         self.reflectors = self._own | {"nodes": hub.subscribe(NODES, self.nodes)}
         """All that a round goes by; what is not the queue's own begins and ends with the mirror of the cluster."""
         if options.order is Order.KERF or options.fair_share or options.quotas.gpus:
-            self.reflectors["running pods"] = hub.subscribe(BOUND_PODS, self.running)
+            hub.cache(BOUND_PODS).subscribe(self.running.changed)
+            self.reflectors["running pods"] = hub.reflector(BOUND_PODS)
         if options.gang_timeout_s or options.gangs_end_whole:
-            self.reflectors["members of gangs"] = hub.subscribe(BOUND_PODS, self.members)
+            hub.cache(BOUND_PODS).subscribe(self.members.changed)
+            self.reflectors["members of gangs"] = hub.reflector(BOUND_PODS)
 
     def _subscribed(self, hub: WatchHub) -> dict[str, Reflector[Any]]:
         waiting, namespaces = hub.subscribe(PENDING_PODS, self.backlog), hub.subscribe(_NAMESPACES, self.namespaces)

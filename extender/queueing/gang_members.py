@@ -16,7 +16,6 @@ from typing import Final, Self
 from extender.core.resources.requests import RequestError
 from extender.kube.indexes import Index
 from extender.kube.objects import Condition, Pod, unix_time
-from extender.kube.watches.stores import Store
 from extender.queueing.pods.batches import gang_of
 
 GANG_PREEMPTED: Final = "kerf.dev/GangPreempted"
@@ -67,13 +66,13 @@ class Loss:
         return cls(gang, message, int(unix_time(at)), why) if unix_time(at) else None
 
 
-class GangMembers(Store[Pod]):
-    """Takes in the pods with a node, and keeps those of gangs."""
+class GangMembers:
+    """The pods of gangs that have a node, and what gangs have lost."""
 
     def __init__(self, wall_clock: Callable[[], float]) -> None:
-        super().__init__()
         self._wall_clock = wall_clock
         self._gang_of: dict[str, str] = {}
+        """By UID: of which gang a pod is stays as it was read first, whatever its author writes later."""
         self._by_gang: Index[Pod] = Index()
         self.losses: OrderedDict[tuple[str, str], Loss] = OrderedDict()
         """What is not settled yet."""
@@ -100,31 +99,26 @@ class GangMembers(Store[Pod]):
         if len(self._settled) > _MAX_LOSSES:
             self._settled.popitem(last=False)
 
-    def upsert(self, item: Pod) -> None:
-        """A pod has its node, has changed or has finished; of which gang it is stays as it was read first, whatever
-        its author writes later."""
-        gang = self._gang_of.get(item.metadata.uid) or _gang_of(item)
-        if gang and item.metadata.deletion_timestamp:
-            known = self.by_uid.get(item.metadata.uid)
-            seen_to_go = known is not None and not known.metadata.deletion_timestamp
-            self._note(_preempted(item, gang, None, self._by_gang.of(gang) if seen_to_go else ()))
-        elif gang and (mark := condition_of(item, GANG_PREEMPTED)) is not None and mark.status == "True":
-            self._note(Loss.of_mark(gang, mark.message))
-        if gang and not item.finished:
-            super().upsert(item)
-        else:
-            self._drop(item.metadata.uid)
+    def changed(self, old: Pod | None, new: Pod | None) -> None:
+        """A pod has its node, has changed, or is gone: a pod that has no time to end was not seen to leave."""
+        if new is not None:
+            self._upsert(old, new)
+        elif old is not None and (gang := self._gang_of.pop(old.metadata.uid, "")):
+            self._by_gang.pop(gang, old.metadata.uid)
+            if not old.metadata.deletion_timestamp:
+                self._note(_preempted(old, gang, floor(self._wall_clock()), self._by_gang.of(gang)))
 
-    def changed(self, before: Pod | None, after: Pod | None) -> None:
-        """Keep it with its gang. A pod that has no time to end is gone without having been seen to leave."""
-        if after is not None:
-            gang = self._gang_of.setdefault(after.metadata.uid, _gang_of(after))
-            self._by_gang.put(gang, after.metadata.uid, after)
-        elif before is not None:
-            gang = self._gang_of.pop(before.metadata.uid)
-            self._by_gang.pop(gang, before.metadata.uid)
-            if not before.metadata.deletion_timestamp:
-                self._note(_preempted(before, gang, floor(self._wall_clock()), self._by_gang.of(gang)))
+    def _upsert(self, old: Pod | None, new: Pod) -> None:
+        uid = new.metadata.uid
+        if not (gang := self._gang_of.get(uid) or _gang_of(new)):
+            return
+        if new.metadata.deletion_timestamp:
+            seen_to_go = old is not None and not old.metadata.deletion_timestamp
+            self._note(_preempted(new, gang, None, self._by_gang.of(gang) if seen_to_go else ()))
+        elif (mark := condition_of(new, GANG_PREEMPTED)) is not None and mark.status == "True":
+            self._note(Loss.of_mark(gang, mark.message))
+        self._gang_of[uid] = gang
+        self._by_gang.put(gang, uid, new)
 
     def _note(self, loss: Loss | None) -> None:
         if loss is None or loss.key in self._settled or loss.key in self.losses:

@@ -35,7 +35,7 @@ class QuotaUse:
         for entry in self.backlog.out():
             used[entry.namespace] += self._held(entry.uid, entry.num_gpus)
         for uid, (namespace, gpus) in list(self._granted.items()):
-            if uid in self.running.by_uid or self.ledger.claim(uid) is None:
+            if uid in self.running or self.ledger.claim(uid) is None:
                 del self._granted[uid]  # counted there, or has not got them
             else:
                 used[namespace] += self._held(uid, gpus)

@@ -1,7 +1,7 @@
 """Pods that run: how many GPUs each namespace uses, and how long pods of each owner have run."""
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import ceil
 from typing import Final
 
@@ -9,18 +9,18 @@ from extender.core.durations import Durations
 from extender.kube.client import Transport
 from extender.kube.objects import Pod, unix_time
 from extender.kube.paths import PODS_PATH
-from extender.kube.watches.stores import Store
 from extender.plugins.pods import read_holding
 from extender.queueing.sources import list_objects
 
 FINISHED_PODS: Final = "spec.nodeName!=,status.phase!=Pending,status.phase!=Running,status.phase!=Unknown"
 
 
-class RunningPods(Store[Pod]):
-    """The pods that hold something; one that leaves the selection has finished, or is gone."""
+class RunningPods:
+    """What follows from the pods that hold something; of one that has finished is learned how long it ran."""
 
-    def __init__(self, durations: Durations, wall_clock: Callable[[], float]) -> None:
-        super().__init__()
+    def __init__(self, pods: Mapping[str, Pod], durations: Durations, wall_clock: Callable[[], float]) -> None:
+        """`pods` are those with a node, by UID."""
+        self._pods = pods
         self._durations = durations
         self._wall_clock = wall_clock
         self._known: dict[str, tuple[float, float]] = {}
@@ -28,10 +28,13 @@ class RunningPods(Store[Pod]):
         self.gpus: defaultdict[str, float] = defaultdict(float)
         """GPUs in use by namespace."""
 
+    def __contains__(self, uid: str) -> bool:
+        return uid in self._known
+
     def left_s(self, uid: str) -> float | None:
         """How long a pod is expected to go on, by how long others like it have run; None where nothing is known of
         those, or it has run for longer."""
-        pod = self.by_uid.get(uid)
+        pod = self._pods.get(uid)
         started = unix_time(pod.status.start_time) if pod is not None else 0.0
         if pod is None or not started:
             return None
@@ -39,30 +42,17 @@ class RunningPods(Store[Pod]):
         left = self._durations.expected_s(owners) - (self._wall_clock() - started)
         return left if left > 0 and self._durations.knows(owners) else None
 
-    def upsert(self, item: Pod) -> None:
-        """A pod runs, has changed or has finished."""
-        if not item.finished:
-            super().upsert(item)
-        elif item.metadata.uid in self.by_uid:
-            self._learn(item)
-            self._drop(item.metadata.uid)
-
-    def remove(self, item: Pod) -> None:
-        """A pod has finished, or was deleted while it ran: of that nothing is learned."""
-        known = self.by_uid.get(item.metadata.uid)
-        if known is not None and not known.metadata.deletion_timestamp:
-            self._learn(known)
-        super().remove(item)
-
-    def changed(self, before: Pod | None, after: Pod | None) -> None:
-        """Count its GPUs once."""
-        if before is None and after is not None:
-            gpus = _gpus_of(after)
-            self._known[after.metadata.uid] = gpus, self._wall_clock()
-            self.gpus[after.metadata.namespace] += gpus
-        elif before is not None and after is None:
-            gpus, _ = self._known.pop(before.metadata.uid)
-            self.gpus[before.metadata.namespace] -= gpus
+    def changed(self, old: Pod | None, new: Pod | None) -> None:
+        """A pod has its node, or is gone: what was not being deleted has finished."""
+        if new is not None and new.metadata.uid not in self._known:
+            gpus = _gpus_of(new)
+            self._known[new.metadata.uid] = gpus, self._wall_clock()
+            self.gpus[new.metadata.namespace] += gpus
+        elif new is None and old is not None:
+            if not old.metadata.deletion_timestamp:
+                self._learn(old)
+            gpus, _ = self._known.pop(old.metadata.uid)
+            self.gpus[old.metadata.namespace] -= gpus
 
     def _learn(self, pod: Pod) -> None:
         gpus, seen = self._known[pod.metadata.uid]

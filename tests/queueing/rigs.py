@@ -81,9 +81,10 @@ class Rig:
         self.standby = ""
         self.takes_more: Callable[[GpuRequest], bool] = lambda request: False
         self.why_refused: Callable[[PodIdentity], str] = lambda pod: ""
+        self.hub = WatchHub(self.api, clock)  # type: ignore[arg-type]
         self.queue = QueueController(
             self.api,  # type: ignore[arg-type]
-            WatchHub(self.api, clock),  # type: ignore[arg-type]
+            self.hub,
             self.ledger,
             self.placer,
             Options(**options),

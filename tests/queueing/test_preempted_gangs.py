@@ -7,7 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from extender.kube.cache import Cache
 from extender.kube.client import ApiError, Query
+from extender.kube.objects import Pod
 from extender.queueing.gang_members import GANG_PREEMPTED, GangMembers
 from extender.queueing.gangs import Gangs
 from extender.queueing.pods.objects import decode_pod
@@ -41,7 +43,7 @@ class Cluster:
     def __init__(self, *pods: Manifest) -> None:
         self.pods = {f"{item['metadata']['namespace']}/{item['metadata']['name']}": item for item in pods}
         self.groups: dict[str, Manifest] = {}
-        self.listener: GangMembers | None = None
+        self.listener: Cache[Pod, Pod] | None = None
         self.guarded: set[str] = set()
         """Pods that a PodDisruptionBudget keeps."""
         self.guarded_twice: set[str] = set()
@@ -136,7 +138,9 @@ class Kerf:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster, self.now, self.standby = cluster, 1000.0, ""
-        self.members = cluster.listener = GangMembers(lambda: NOW + self.now - 1000.0)
+        self.members = GangMembers(lambda: NOW + self.now - 1000.0)
+        cluster.listener = Cache[Pod, Pod](lambda pod: pod, wanted=lambda pod: not pod.finished)
+        cluster.listener.subscribe(self.members.changed)
         for item in list(cluster.pods.values()):
             cluster.tell(item)
         clock: Callable[[], float] = lambda: self.now  # noqa: E731 - a clock

@@ -6,6 +6,7 @@ import pytest
 
 from extender.core.orders import Order
 from extender.core.resources.requests import GpuRequest
+from extender.kube.watches.feeds import BOUND_PODS
 from extender.ledger.claims import ClaimState
 from extender.planning.quotas import Quotas
 from extender.plugins.holdings import Holding
@@ -431,9 +432,9 @@ def test_a_quota_counts_a_pod_that_has_left_the_queue_until_the_watch_tells_that
     rig.bind(first)
     rig.round()
     assert sum(bool(rig.node_of(name)) for name in rig.api.pods) == 1
-    rig.queue.running.upsert(decode_pod(rig.api.pods[first]))
+    rig.hub.cache(BOUND_PODS).upsert(decode_pod(rig.api.pods[first]))
     assert rig.queue.use.by_namespace()["ns"] == 1.0
-    rig.queue.running.remove(decode_pod(rig.api.pods[first]))
+    rig.hub.cache(BOUND_PODS).remove(decode_pod(rig.api.pods[first]))
     rig.ledger.remove_pod(first)
     rig.round()
     assert sum(bool(rig.node_of(name)) for name in rig.api.pods) == 2

@@ -29,6 +29,8 @@ class Feed(Generic[ObjectT]):
     """What is counted with in place of an object that never could be read, None where that is nothing."""
     keeps_unread: bool = True
     """Whether an object that can't be read any more stays what it was known as."""
+    wanted: Callable[[Any], bool] = lambda item: True
+    """Whether an object belongs to it, by what of the selection an object can tell."""
 
 
 def _pod(item: Outline) -> objects.Pod:
@@ -38,7 +40,12 @@ def _pod(item: Outline) -> objects.Pod:
 NODES: Final = Feed("nodes", NODES_PATH, objects.Node, keeps_unread=False)
 """A node that can't be read is none that anything is placed on."""
 BOUND_PODS: Final = Feed(
-    "pods", PODS_PATH, objects.Pod, "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed", stand_in=_pod
+    "pods",
+    PODS_PATH,
+    objects.Pod,
+    "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed",
+    stand_in=_pod,
+    wanted=lambda pod: not pod.finished,
 )
 """Pods that hold something: filter is told of others by the call, and finished ones, of which a cluster may keep
 100,000, hold nothing. That is why pods are watched twice."""
@@ -49,14 +56,14 @@ PENDING_PODS: Final = Feed("pending pods", PODS_PATH, objects.Pod, "spec.nodeNam
 class _Told(Generic[ObjectT]):
     """A sink as it hears of a cache."""
 
-    def __init__(self, sink: Sink[ObjectT], cache: Cache[ObjectT, ObjectT]) -> None:
-        self._sink, self._cache = sink, cache
+    def __init__(self, sink: Sink[ObjectT]) -> None:
+        self._sink = sink
 
     def changed(self, old: ObjectT | None, new: ObjectT | None) -> None:
-        item = new if new is not None else old
-        if item is None or self._cache.is_stand_in(item.metadata.uid):
-            return
-        (self._sink.remove if new is None else self._sink.upsert)(item)
+        if new is not None:
+            self._sink.upsert(new)
+        elif old is not None:
+            self._sink.remove(old)
 
 
 class WatchHub:
@@ -90,12 +97,14 @@ class WatchHub:
         reflector, cache = self._watch(feed)
         if reflector.num_lists:
             raise RuntimeError(f"{feed.path} is watched already: who subscribes now would miss what is there")
-        cache.subscribe(_Told(sink, cache).changed, listed=sink.keep)
+        cache.subscribe(_Told(sink).changed, listed=sink.keep)
         return reflector
 
     def _watch(self, feed: Feed[ObjectT]) -> tuple[Reflector[ObjectT], Cache[ObjectT, ObjectT]]:
         if feed not in self._watches:
-            cache = Cache[ObjectT, ObjectT](lambda item: item, stand_in=feed.stand_in, keeps_unread=feed.keeps_unread)
+            cache = Cache[ObjectT, ObjectT](
+                lambda item: item, stand_in=feed.stand_in, wanted=feed.wanted, keeps_unread=feed.keeps_unread
+            )
             reflector = Reflector(
                 self._transport,
                 feed.path,

@@ -3,9 +3,7 @@
 import time
 from functools import partial
 
-from extender.kube.objects import Pod
 from extender.kube.watches.feeds import BOUND_PODS
-from extender.kube.watches.stores import Store
 from extender.queueing.controller import QueueController
 from extender.queueing.defrag.checks import Facts
 from extender.queueing.defrag.evictions import Evictor
@@ -29,8 +27,7 @@ def build_mover(settings: Settings, base: Foundation, placer: Placer, queue: Que
     if queue is None or not wanted.record:
         return None
     namespace, _, name = wanted.record.partition("/")
-    running = Store[Pod]()
-    reflector = base.mirror.hub.subscribe(BOUND_PODS, running)
+    running, reflector = base.mirror.hub.cache(BOUND_PODS), base.mirror.hub.reflector(BOUND_PODS)
     places = Places(base.ledger, placer, queue.dispatcher, base.clock)
     limits = Limits(
         replace_s=wanted.replace_s, start_s=wanted.start_s, target_s=wanted.target_s, budget_s=wanted.budget_s
@@ -39,17 +36,17 @@ def build_mover(settings: Settings, base: Foundation, placer: Placer, queue: Que
     tools = Tools(
         records=Records(base.transport, namespace, name),
         evictor=Evictor(base.transport, base.fence),
-        follower=Follower(base.transport, queue, running.by_uid, places, limits),
-        targets=TargetPlacer(queue, running.by_uid, places, limits),
+        follower=Follower(base.transport, queue, running, places, limits),
+        targets=TargetPlacer(queue, running, places, limits),
         around=Around(
             base.ledger,
             queue.nodes,
-            running.by_uid.values,
+            running.values,
             lambda: placer.policies,
             settings.decisions.policy,
             base.clock,
         ),
-        facts=lambda: Facts(running.by_uid, queue.backlog.entries, queue.namespaces, exempt, queue.use),
+        facts=lambda: Facts(running, queue.backlog.entries, queue.namespaces, exempt, queue.use),
         fault=lambda: queue.fault() or ("" if reflector.synced else "pods with a node are not synced yet"),
         fence=base.fence,
         list_waiting=partial(queue.list_again, anew=False),

@@ -276,7 +276,7 @@ def test_how_long_those_in_the_way_are_expected_to_go_on() -> None:
         pods, durations = kerf.parts.queue.running, kerf.parts.queue.durations
         started = datetime.fromtimestamp(time.time() - 60, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         holder = kerf.create(held("holder", "n", "0,1") | {"status": {"phase": "Running", "startTime": started}})
-        kerf.run(until(lambda: holder["metadata"]["uid"] in pods.by_uid))
+        kerf.run(until(lambda: holder["metadata"]["uid"] in pods))
         kerf.filter(pod("asks", 2), ["n"])
         unknown = texts(explained(kerf, "asks"))
         for _ in range(100):

@@ -10,7 +10,7 @@ import msgspec
 from extender.kube.client import ApiError, ClusterError, Transport
 from extender.kube.events import EventRecorder
 from extender.kube.objects import Pod
-from extender.kube.watches.stores import Store
+from extender.kube.watches.feeds import BOUND_PODS
 from extender.queueing.defrag.checks import Facts
 from extender.queueing.defrag.evictions import Evictor
 from extender.queueing.defrag.mover import Mover
@@ -111,7 +111,7 @@ class Defrag:
         self.rig.lead()
         self.nodes: dict[str, int] = {}
         self.events: list[tuple[str, str, str]] = []
-        self.running = Store[Pod]()
+        self.running = self.rig.hub.cache(BOUND_PODS)
         self.exempt: frozenset[str] = frozenset()
         self.most_an_hour = 60
         self.pauses: list[float] = []
@@ -125,7 +125,7 @@ class Defrag:
 
     def _mover(self) -> Mover:
         rig, queue = self.rig, self.rig.queue
-        transport, running = cast(Transport, self.api), self.running.by_uid
+        transport, running = cast(Transport, self.api), self.running
         places = Places(rig.ledger, rig.placer, queue.dispatcher, lambda: rig.now)
         tools = Tools(
             records=Records(transport, "kerf", "kerf-defrag"),
@@ -169,7 +169,6 @@ class Defrag:
             return
         self.rig.ledger.upsert_pod(pod, self.rig.now)
         self.running.upsert(pod)
-        self.rig.queue.use.running.upsert(pod)
         self.rig.queue.backlog.remove(pod)
 
     def node(self, name: str, gpus: int, **labels: str) -> None:
@@ -193,7 +192,6 @@ class Defrag:
         """A pod is gone."""
         pod = decode_pod(self.api.pods.pop(name))
         self.running.remove(pod)
-        self.rig.queue.use.running.remove(pod)
         self.rig.ledger.remove_pod(pod.metadata.uid)
         self.rig.queue.backlog.remove(pod)
 

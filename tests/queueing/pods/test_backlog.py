@@ -1,6 +1,7 @@
 """What the watch tells of waiting pods, who opts in and out, nodes' facts, runs, and what is written."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from extender.core.durations import Durations
+from extender.kube.cache import Cache
 from extender.kube.client import ApiError, Query
 from extender.kube.objects import Container, Node, Pod, Resources
 from extender.ledger.ledger import Ledger
@@ -194,22 +196,29 @@ def running(name: str, gpus: int, **metadata: Any) -> Pod:
     )
 
 
+def running_pods(durations: Durations, wall_clock: Callable[[], float]) -> tuple[Cache[Pod, Pod], RunningPods]:
+    pods = Cache[Pod, Pod](lambda pod: pod)
+    runs = RunningPods(pods, durations, wall_clock)
+    pods.subscribe(runs.changed)
+    return pods, runs
+
+
 def test_runs_count_gpus_and_teach_durations() -> None:
     durations = Durations()
-    runs = RunningPods(durations, lambda: 1767225610.0 + 40)
+    pods, runs = running_pods(durations, lambda: 1767225610.0 + 40)
     job = {"ownerReferences": [{"kind": "Job", "name": "train-20260101-7", "controller": True}]}
-    runs.upsert(running("a", 2, **job))
-    runs.upsert(running("a", 2, **job))
-    runs.upsert(running("b", 1))
+    pods.upsert(running("a", 2, **job))
+    pods.upsert(running("a", 2, **job))
+    pods.upsert(running("b", 1))
     assert runs.gpus == {"ns": 3.0}
-    runs.remove(running("a", 2, **job))
+    pods.remove(running("a", 2, **job))
     assert runs.gpus == {"ns": 1.0}
     owners = owners_of(running("a", 2, **job), 2.0)
     assert owners == ("ns/Job/train/2 GPUs", "ns/2 GPUs", "ns")
     assert durations.num_owners == 3
     assert durations.expected_s(()) == 40.0
-    runs.upsert(running("b", 1, deletionTimestamp="2026-01-01T00:00:20Z"))
-    runs.remove(running("b", 1))
+    pods.upsert(running("b", 1, deletionTimestamp="2026-01-01T00:00:20Z"))
+    pods.remove(running("b", 1))
     assert durations.num_owners == 3  # deleted while it ran: nothing is learned
     assert runs.gpus == {"ns": 0.0}
 
@@ -238,20 +247,20 @@ def test_pods_that_ended_before_the_start_are_learned_from() -> None:
 
 
 def test_mig_devices_that_run_count_as_they_did_when_they_were_asked_for() -> None:
-    runs = RunningPods(Durations(), lambda: 0.0)
+    pods, runs = running_pods(Durations(), lambda: 0.0)
     item = running("a", 0)
     limits: dict[str, str | int | float] = {"nvidia.com/mig-1g.10gb": 3}
     item.spec.containers = [Container(resources=Resources(limits=limits))]
-    runs.upsert(item)
+    pods.upsert(item)
     assert runs.gpus == {"ns": 3.0}
 
 
 def test_a_run_seen_from_its_start_is_timed_finer_than_the_api_server_tells() -> None:
     durations, now = Durations(), [1767225610.7]
-    runs = RunningPods(durations, lambda: now[0])
-    runs.upsert(running("a", 1))  # startTime says 10, it is 10.7
+    pods, _ = running_pods(durations, lambda: now[0])
+    pods.upsert(running("a", 1))  # startTime says 10, it is 10.7
     now[0] += 2.0
-    runs.remove(running("a", 1))
+    pods.remove(running("a", 1))
     assert durations.expected_s(()) == pytest.approx(2.0)
 
 
