@@ -110,7 +110,7 @@ def usage_of(
         *(lambda cluster: gpu_mix(cluster, mix()), base.clock, time.time),
     )
     meter = Meter(wanted, sight)
-    base.mirror.listeners.append(meter.holders)
+    meter.holders.subscribe(base.mirror.hub)
     budgets = Budgets(wanted.budgets, wanted.budget_days * DAY_S)
     asked = wanted_of(telemetry)
     url = next(iter(asked.addresses), "") if asked.kind == PROMETHEUS and telemetry.source != "off" else ""

@@ -137,7 +137,7 @@ async def _learn_nodes(transport: Transport, ledger: Ledger, observer: Observer)
         found = await Lister(transport, NODES_PATH, objects.Node).all()
         for node in found.items:
             ledger.upsert_node(node)
-            observer.node_changed(node)
+            observer.node_changed(None, node)
         return [f"node {node.name} can't be read" for node in found.unread]
     except (ClusterError, msgspec.DecodeError) as error:
         return [f"nodes can't be listed: {error}"]

@@ -2,9 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from extender.kube import objects
 from extender.kube.client import ApiError, ClusterError, Transport
@@ -20,23 +20,12 @@ _ASK_AGAIN_S = 15.0
 _MAX_WATCH_S = 300.0
 
 
-class Listener(Protocol):
-    """Somebody besides the ledger who wants to hear of objects."""
-
-    def node_changed(self, node: objects.Node) -> None:
-        """A node was added or changed."""
-
-    def pod_changed(self, pod: objects.Pod) -> None:
-        """A pod with a node was added or changed."""
-
-
 @dataclass(eq=False)
 class _Nodes:
     """Hands nodes on, by name: one that was deleted and made again is never gone for a list."""
 
     _ledger: Ledger
     _tenants: Tenants
-    _listeners: Sequence[Listener]
     _uids: dict[str, str] = field(default_factory=dict, init=False)  # by name
 
     def changed(self, old: objects.Node | None, new: objects.Node | None) -> None:
@@ -45,8 +34,6 @@ class _Nodes:
             self._tenants.upsert_node(new)
             for warning in self._ledger.upsert_node(new):
                 logger.warning("node %s: %s", new.metadata.name, warning)
-            for listener in self._listeners:
-                listener.node_changed(new)
         elif old is not None and self._uids.get(old.metadata.name) == old.metadata.uid:
             del self._uids[old.metadata.name]
             self._ledger.remove_node(old.metadata.name)
@@ -60,15 +47,12 @@ class _Pods:
     _ledger: Ledger
     _tenants: Tenants
     _clock: Callable[[], float]
-    _listeners: Sequence[Listener]
 
     def changed(self, old: objects.Pod | None, new: objects.Pod | None) -> None:
         if new is not None:
             self._tenants.upsert_pod(new)
             for warning in self._ledger.upsert_pod(new, self._clock()):
                 logger.warning("pod %s: %s", new.key, warning)
-            for listener in self._listeners:
-                listener.pod_changed(new)
         elif old is not None:
             self._ledger.remove_pod(old.metadata.uid)
             self._tenants.remove_pod(old.metadata.uid)
@@ -108,8 +92,6 @@ class Mirror:
     ) -> None:
         """With `nodes_alone` nothing is known of who holds what; `ignored_resources` as of `Tenants`."""
         self._transport = transport
-        self.listeners: list[Listener] = []
-        """Who else hears of nodes, and of pods that hold something."""
         self._max_age_s = max_age_s
         self.tenants = Tenants(ignored_resources)
         """Who lives on which node."""
@@ -118,10 +100,10 @@ class Mirror:
         self.hub = WatchHub(transport, clock, page_size=page_size, times=times)
         """For others who listen to the same; what a mirror needs begins and ends with it."""
         self.tasks = self.hub.tasks
-        self.hub.cache(NODES).subscribe(_Nodes(ledger, self.tenants, self.listeners).changed)
+        self.hub.cache(NODES).subscribe(_Nodes(ledger, self.tenants).changed)
         self._reflectors: dict[str, Reflector[Any]] = {"nodes": self.hub.reflector(NODES)}
         if not nodes_alone:
-            pods = _Pods(ledger, self.tenants, clock, self.listeners)
+            pods = _Pods(ledger, self.tenants, clock)
             self.hub.cache(BOUND_PODS).subscribe(pods.changed, listed=ledger.keep_pods, stand_ins=True)
             self._reflectors["pods"] = self.hub.reflector(BOUND_PODS)
         # What these tell only ranks nodes: kube-scheduler allocates. They hold nothing up, and the API may be missing.

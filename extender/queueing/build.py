@@ -6,7 +6,7 @@ from functools import partial
 
 from extender.core.resources.requests import GpuRequest
 from extender.dra.owned import OwnedDevices
-from extender.kube.watches.feeds import PENDING_PODS
+from extender.kube.watches.feeds import BOUND_PODS, PENDING_PODS
 from extender.queueing.claims.keeper import ClaimKeeper
 from extender.queueing.controller import QueueController
 from extender.queueing.direct.dispatch import DirectDispatcher
@@ -72,6 +72,6 @@ def _direct(base: Foundation) -> Callable[..., Dispatcher]:
         transport=base.transport,
         fence=base.fence,
         events=base.events,
-        mirror=base.mirror,
+        pods=base.mirror.hub.cache(BOUND_PODS),
         wall_clock=time.time,
     )

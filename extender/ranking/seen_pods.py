@@ -96,15 +96,14 @@ class SeenPods:
         if request.gpus is not None and self._is_new(pod.uid):
             self._count(pod.namespace, kind_of(request))
 
-    def node_changed(self, node: objects.Node) -> None:
-        """Nodes are nothing to the mix."""
-
-    def pod_changed(self, pod: objects.Pod) -> None:
+    def pod_changed(self, old: objects.Pod | None, pod: objects.Pod | None) -> None:
         """A pod has a node; those that a DaemonSet keeps on every node do not arrive."""
+        if pod is None:
+            return
         metadata, created = pod.metadata, pod.metadata.creation_timestamp
         if not self.started:
             self._newest = max(self._newest, created)
-        if pod.finished or not self._is_new(metadata.uid) or metadata.belongs_to_a_node:
+        if not self._is_new(metadata.uid) or metadata.belongs_to_a_node:
             return
         if self.num_seen >= _MAX_AT_START and not self.started:
             return

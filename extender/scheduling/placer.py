@@ -132,12 +132,10 @@ class Placer:
         self._assignments.expire(before)
         self.lost.forget_old(before)
 
-    def node_changed(self, node: objects.Node) -> None:
-        """Nodes change nothing that is remembered."""
-
-    def pod_changed(self, pod: objects.Pod) -> None:
+    def pod_changed(self, old: objects.Pod | None, new: objects.Pod | None) -> None:
         """A pod has a node, whoever has bound it."""
-        self.forget(pod.metadata.uid)
+        if new is not None:
+            self.forget(new.metadata.uid)
 
     def place_best(
         self, pod: PodIdentity, request: GpuRequest, policy: Policy, candidates: Candidates

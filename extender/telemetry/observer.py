@@ -121,12 +121,10 @@ class Observer:
 
     # What the mirror tells
 
-    def node_changed(self, node: objects.Node) -> None:
+    def node_changed(self, old: objects.Node | None, new: objects.Node | None) -> None:
         """Learn a node's addresses."""
-        self._folder.learn_addresses(node)
-
-    def pod_changed(self, pod: objects.Pod) -> None:
-        """Pods are nothing to the observer."""
+        if new is not None:
+            self._folder.learn_addresses(new)
 
     # Rounds
 

@@ -45,16 +45,15 @@ class OwnerUsage:
         self._owner_of: OrderedDict[tuple[str, str], str] = OrderedDict()
         self._samples: OrderedDict[str, deque[tuple[float, float]]] = OrderedDict()
 
-    def node_changed(self, node: objects.Node) -> None:
-        """Nodes are nothing to owners."""
-
-    def pod_changed(self, pod: objects.Pod) -> None:
-        """Learn whose a pod is."""
-        key = (pod.metadata.namespace, pod.metadata.name)
-        claim = self._ledger.claim(pod.metadata.uid)
-        if not (claim and claim.holding) and not pod.spec.resource_claims:
+    def pod_changed(self, old: objects.Pod | None, new: objects.Pod | None) -> None:
+        """Learn whose a pod is; samples of a pod may come when it is gone."""
+        if new is None:
             return
-        self._owner_of[key] = owner_of(pod.metadata)
+        claim = self._ledger.claim(new.metadata.uid)
+        if not (claim and claim.holding) and not new.spec.resource_claims:
+            return
+        key = (new.metadata.namespace, new.metadata.name)
+        self._owner_of[key] = owner_of(new.metadata)
         self._owner_of.move_to_end(key)
         if len(self._owner_of) > _MAX_PODS:
             self._owner_of.popitem(last=False)

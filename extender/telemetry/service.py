@@ -17,6 +17,7 @@ from extender.core.policies import installed, registry
 from extender.core.policies.interference import interference
 from extender.core.policies.policy import Expected, Options, Policy
 from extender.kube.client import Transport
+from extender.kube.watches.feeds import BOUND_PODS, NODES
 from extender.ledger.ledger import Ledger
 from extender.ledger.observed import SampleTimes
 from extender.scheduling.build import Foundation
@@ -84,7 +85,8 @@ def build_telemetry(
     )
     if observer is None:
         return None
-    base.mirror.listeners += [observer, owners]
+    base.mirror.hub.cache(NODES).subscribe(observer.node_changed)
+    base.mirror.hub.cache(BOUND_PODS).subscribe(owners.pod_changed)
     return Telemetry(observer, unmanaged)
 
 

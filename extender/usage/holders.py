@@ -19,6 +19,7 @@ from extender.core.texts import printable
 from extender.dra.published.gpus import DRIVER
 from extender.dra.uses import DeviceUse
 from extender.kube import objects
+from extender.kube.watches.feeds import BOUND_PODS, NODES, WatchHub
 from extender.ledger.claims import ClaimState
 from extender.ledger.ledger import Ledger
 from extender.plugins.holdings import Holding, Part
@@ -148,10 +149,17 @@ class Holders:
         """The holder of a number."""
         return self._by_number[number]
 
-    # What the mirror tells
+    # What the watches tell
 
-    def node_changed(self, node: objects.Node) -> None:
-        """A node was added or changed; what it offers is the ledger's to tell of."""
+    def subscribe(self, hub: WatchHub) -> None:
+        """Hear of nodes, and of pods with one, from now on: after the ledger."""
+        hub.cache(NODES).subscribe(self.node_changed)
+        hub.cache(BOUND_PODS).subscribe(self.pod_changed)
+
+    def node_changed(self, old: objects.Node | None, node: objects.Node | None) -> None:
+        """A node was added or changed; what it offers, and that it is gone, is the ledger's to tell of."""
+        if node is None:
+            return
         name, why = node.metadata.name, _closed(node)
         if self._closed.get(name, Closed.NOT) is not why:
             self._closed[name] = why
@@ -170,11 +178,13 @@ class Holders:
         self._closed.pop(node, None)
         self._labels.pop(node, None)
 
-    def pod_changed(self, pod: objects.Pod) -> None:
-        """A pod with a node was added or changed."""
+    def pod_changed(self, old: objects.Pod | None, pod: objects.Pod | None) -> None:
+        """A pod with a node was added or changed; of whom it holds nothing any more the ledger tells."""
+        if pod is None:
+            return
         uid = pod.metadata.uid
         holds = self._ledger.claim(uid) is not None or pod.spec.resource_claims
-        if holds and not pod.finished and uid not in self._who:
+        if holds and uid not in self._who:
             if len(self._who) >= self._most:
                 self.forget_gone()
                 self._most = 2 * len(self._who) + _FIRST_LOOK

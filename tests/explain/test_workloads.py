@@ -13,10 +13,9 @@ import pytest
 from extender.core.observations import Gauge
 from extender.core.resources.requests import AskedUnit, GpuRequest
 from extender.explain.waiting_pods import Awaited
-from extender.explain.workload_tables.bound_pods import BoundPod, BoundPods
+from extender.explain.workload_tables.bound_pods import BoundPod
 from extender.explain.workload_tables.selections import Question, chosen, long_idle, of_states, summed, told_sums
 from extender.explain.workload_tables.tables import HAVE, STATES, Sources, Workload, WorkloadTable, table_of
-from extender.kube import objects
 from extender.queueing.pods.objects import GATE
 from extender.usage.holders import Holder, Who
 from extender.usage.shares import asked_milli
@@ -436,33 +435,6 @@ def test_a_table_does_for_a_moment_and_is_not_kept_for_longer() -> None:
         assert kerf.get("/workloads").json()["total"] == 1  # that of a moment ago
         assert told(kerf)["total"] == 2
         kerf.run(until(lambda: kerf.service.workloads._made is None))  # noqa: SLF001 - nothing else tells
-
-
-class _Ledger:
-    """Knows which pods are bound, and that each has something."""
-
-    def __init__(self) -> None:
-        self.pods: set[str] = set()
-
-    def is_bound(self, uid: str) -> bool:
-        return uid in self.pods
-
-    def claim(self, uid: str) -> str:
-        return uid
-
-
-def test_what_is_told_of_pods_that_are_gone_is_forgotten_and_bounded() -> None:
-    ledger = _Ledger()
-    pods = BoundPods(ledger)  # type: ignore[arg-type]
-    for number in range(5000):
-        uid = f"uid-{number}"
-        ledger.pods = {uid}
-        pods.pod_changed(objects.Pod(objects.Metadata(name=uid, uid=uid), objects.PodSpec(node_name="n")))
-    assert len(pods) < 2100
-    assert pods.get("uid-4999") is not None and pods.get("uid-4998") is None
-    ended = objects.Pod(objects.Metadata(uid="uid-4999"), objects.PodSpec(), objects.PodStatus(phase="Succeeded"))
-    pods.pod_changed(ended)
-    assert pods.get("uid-4999") is None
 
 
 def test_a_gang_of_unreadable_size_and_a_priority_that_is_none_cost_nobody_else_anything() -> None:

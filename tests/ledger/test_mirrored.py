@@ -15,6 +15,7 @@ from extender.kube import objects
 from extender.kube.client import ApiError, Query
 from extender.kube.memory import Manifest, MemoryCluster
 from extender.kube.paths import NODES_PATH, PODS_PATH
+from extender.kube.watches.feeds import BOUND_PODS, NODES
 from extender.kube.watches.reflector import ReflectorTimes
 from extender.ledger.ledger import ClaimState, Ledger
 from extender.ledger.mirror import Mirror
@@ -180,20 +181,18 @@ def test_of_nodes_alone_nothing_else_is_asked() -> None:
 def test_listeners_hear_of_nodes_and_of_pods_that_have_one() -> None:
     heard: list[str] = []
 
-    class Heard:
-        def node_changed(self, node: objects.Node) -> None:
-            heard.append(node.metadata.name)
-
-        def pod_changed(self, pod: objects.Pod) -> None:
-            heard.append(pod.key)
+    def hear(old: objects.Named | None, new: objects.Named | None) -> None:
+        assert new is not None
+        heard.append(new.metadata.name)
 
     rig = Rig()
-    rig.mirror.listeners.append(Heard())
+    rig.mirror.hub.cache(NODES).subscribe(hear)
+    rig.mirror.hub.cache(BOUND_PODS).subscribe(hear)
 
     async def scenario(rig: Rig) -> None:
         assert heard == ["n", "m"]
         rig.tell_of_pod("0")
-        await until(lambda: heard == ["n", "m", "default/p"])
+        await until(lambda: heard == ["n", "m", "p"])
 
     mirrored(rig, scenario)
 

@@ -71,7 +71,11 @@ class Rig:
     extender = True
 
     def __init__(
-        self, api: Api | None = None, dispatcher: Callable[..., Dispatcher] = Dispatcher, **options: Any
+        self,
+        api: Api | None = None,
+        dispatcher: Callable[..., Dispatcher] = Dispatcher,
+        hub: WatchHub | None = None,
+        **options: Any,
     ) -> None:
         self.now = 1000.0
         self.api = api or Api()
@@ -81,7 +85,7 @@ class Rig:
         self.standby = ""
         self.takes_more: Callable[[GpuRequest], bool] = lambda request: False
         self.why_refused: Callable[[PodIdentity], str] = lambda pod: ""
-        self.hub = WatchHub(self.api, clock)  # type: ignore[arg-type]
+        self.hub = hub or WatchHub(self.api, clock)  # type: ignore[arg-type]
         self.queue = QueueController(
             self.api,  # type: ignore[arg-type]
             self.hub,

@@ -47,12 +47,12 @@ def test_of_more_pods_than_are_looked_at_in_the_first_list_none_came_since(monke
         return made
 
     for number in range(10):
-        seen.pod_changed(pod(number))
+        seen.pod_changed(None, pod(number))
     seen.started = True
     assert (seen.num_seen, seen.fresh.num) == (3, 0)
     for number in range(5, 10):
-        seen.pod_changed(pod(number))  # remembered
+        seen.pod_changed(None, pod(number))  # remembered
     assert seen.num_seen == 3
     for number in range(12):
-        seen.pod_changed(pod(number))
+        seen.pod_changed(None, pod(number))
     assert seen.fresh.num == 2

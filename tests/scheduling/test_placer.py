@@ -195,7 +195,7 @@ def test_pods_that_nobody_asks_about_any_more_are_forgotten_and_so_are_those_tha
     rig.clock.now += 800
     for name in ("asked", "bound"):
         placer.remember(PodIdentity("default", name, f"uid-{name}"), PodRequest(GpuRequest(1)))
-    placer.pod_changed(pod_object("bound", 1, node="n0"))
+    placer.pod_changed(None, pod_object("bound", 1, node="n0"))
     rig.clock.now += 200
     placer.forget_old()
     assert [placer.remembered(uid) is None for uid in ("deleted", "uid-bound", "uid-asked")] == [True, True, False]

@@ -60,7 +60,7 @@ class World:
             ),
         )
         self.ledger.upsert_node(node)
-        self.observer.node_changed(node)
+        self.observer.node_changed(None, node)
 
     def round(self, **gauges: Sequence[float]) -> None:
         """One round; loads are given by node."""

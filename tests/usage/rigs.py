@@ -57,7 +57,7 @@ class Rig:
         node = node_object(name, gpus, **kinds)
         node.spec.unschedulable, node.spec.taints = cordoned, [objects.Taint(key, "", does) for key, does in taints]
         self.ledger.upsert_node(node)
-        self.meter.holders.node_changed(node)
+        self.meter.holders.node_changed(None, node)
 
     def pod(self, name: str, gpus: int | str, node: str, namespace: str = "default", **kinds: Any) -> objects.Pod:
         """A pod has a node."""
@@ -69,7 +69,7 @@ class Rig:
             manifest["metadata"]["ownerReferences"] = [{"kind": kind, "name": called, "controller": True}]
         pod = msgspec.convert(manifest, objects.Pod)
         self.ledger.upsert_pod(pod, self.clock())
-        self.meter.holders.pod_changed(pod)
+        self.meter.holders.pod_changed(None, pod)
         return pod
 
     def gone(self, name: str) -> None:

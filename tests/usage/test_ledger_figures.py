@@ -69,7 +69,7 @@ def test_devices_of_a_claim_count_for_the_pod_that_has_it() -> None:
     rig.ledger.upsert_device(slice_of("n", 4))
     pod = rig.pod("p", 0, "n", "team")
     pod.spec.resource_claims = [PodClaim("gpu")]
-    rig.meter.holders.pod_changed(pod)
+    rig.meter.holders.pod_changed(None, pod)
     claim = resource_claim("a", devices=("gpu-1", "gpu-2"), pool="n", pods=("p",))
     claim.metadata.namespace = "team"
     rig.ledger.upsert_device(claim)

@@ -9,7 +9,7 @@ import numpy as np
 
 from extender.core.clusters import Rows
 from extender.explain.waiting_pods import Waitlist
-from extender.explain.workload_tables.bound_pods import BoundPods
+from extender.explain.workload_tables.bound_pods import BoundPod
 from extender.explain.workload_tables.selections import (
     Question,
     Sums,
@@ -42,7 +42,8 @@ class Workloads:
     idle: IdleTimes | None
     """None where nobody counts for how long pods are idle."""
     idle_after_s: float
-    bound: BoundPods
+    bound: Callable[[str], BoundPod | None]
+    """What is told of a pod with a node, by its UID."""
     waitlist: Waitlist
     clock: Callable[[], float]
     wall_clock: Callable[[], float]
@@ -89,7 +90,7 @@ class Workloads:
             of_holders.booked,
             of_holders.load,
             np.full(width, np.nan) if self.idle is None else self.idle.seconds(now, width),
-            *(self.waitlist.everyone(), self.bound.get, self.ledger.claim, self.occupants.model_of),
+            *(self.waitlist.everyone(), self.bound, self.ledger.claim, self.occupants.model_of),
         )
 
     def _told(self, table: WorkloadTable, asked: Question) -> dict[str, Any]:

@@ -13,10 +13,10 @@ import msgspec
 
 from extender.core.resources.requests import AskedUnit, RequestError
 from extender.kube.background import Work, all_of
+from extender.kube.cache import Cache
 from extender.kube.client import ClusterError, Transport
 from extender.kube.events import EventRecorder
 from extender.kube.objects import Pod
-from extender.ledger.mirror import Mirror
 from extender.planning.plans import PlanPod
 from extender.planning.wait_reasons import Code
 from extender.plugins.pods import assigned_node
@@ -41,7 +41,8 @@ class DirectDispatcher(Dispatcher):
     transport: Transport = field(kw_only=True)
     fence: Fence = field(kw_only=True)
     events: EventRecorder = field(kw_only=True)
-    mirror: Mirror = field(kw_only=True)
+    pods: Cache[Pod, Pod] = field(kw_only=True)
+    """Those with a node."""
     wall_clock: Callable[[], float] = field(kw_only=True)
 
     def __post_init__(self) -> None:
@@ -53,7 +54,7 @@ class DirectDispatcher(Dispatcher):
             *(self._direct, self.ledger, self._assignments, self.fence, self.events, self.counts, self.clock),
             taken=self.taken,
         )
-        self.mirror.listeners.append(self.follower)
+        self.pods.subscribe(self.follower.pod_changed)
 
     def works(self) -> dict[str, Work]:
         """Settling what is in doubt, and following those that have left."""

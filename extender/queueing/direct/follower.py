@@ -14,7 +14,6 @@ from typing import Final
 import msgspec
 
 from extender.core.resources.requests import RequestError
-from extender.kube import objects
 from extender.kube.background import repeat
 from extender.kube.client import ClusterError
 from extender.kube.events import EventRecorder
@@ -95,16 +94,15 @@ class Follower:
         """Pods are listed anew, and those with a node, too."""
         self._departed.clear()
 
-    def node_changed(self, node: objects.Node) -> None:
-        """Nodes change nothing here."""
-
-    def pod_changed(self, pod: Pod) -> None:
+    def pod_changed(self, old: Pod | None, pod: Pod | None) -> None:
         """A pod has a node, whoever has bound it."""
+        if pod is None:
+            return
         uid = pod.metadata.uid
         departed = self._departed.pop(uid, None)
         if departed is not None:
             self._arrived(departed.entry, pod.spec.node_name)
-        if not pod.finished and self._is_wrong(pod):
+        if self._is_wrong(pod):
             self._elsewhere[uid] = pod
         else:
             self._elsewhere.pop(uid, None)

@@ -10,7 +10,7 @@ import msgspec
 from extender.kube.client import ApiError, ClusterError, Transport
 from extender.kube.events import EventRecorder
 from extender.kube.leadership.elections import Unelected
-from extender.ledger.mirror import Mirror
+from extender.kube.watches.feeds import BOUND_PODS, WatchHub
 from extender.plugins.gpushare import COUNT_RESOURCE, MEMORY_RESOURCE
 from extender.queueing.direct.dispatch import DirectDispatcher
 from extender.queueing.pods.objects import decode_node, decode_pod
@@ -93,20 +93,20 @@ class DirectRig(Rig):
 
     def __init__(self, versions: VersionedApi | None = None, **options: Any) -> None:
         self.events: list[tuple[str, str]] = []
-        self.mirror = SimpleNamespace(listeners=[])
         self.election = Sure()
         self.fence = Fence(lambda: self.now, self.election)
         self.versions = versions or VersionedApi()
         emit = lambda namespace, name, uid, reason, message: self.events.append((reason, message))  # noqa: E731
+        hub = WatchHub(cast(Transport, self.versions), lambda: self.now)
         dispatcher = partial(
             DirectDispatcher,
             transport=cast(Transport, self.versions),
             fence=self.fence,
             events=cast(EventRecorder, SimpleNamespace(emit=emit)),
-            mirror=cast(Mirror, self.mirror),
+            pods=hub.cache(BOUND_PODS),
             wall_clock=lambda: self.now,
         )
-        super().__init__(self.versions, dispatcher, **options)
+        super().__init__(self.versions, dispatcher, hub, **options)
         self.lead()
 
     def lead(self) -> None:
@@ -161,8 +161,7 @@ class DirectRig(Rig):
         """The watch of pods with a node tells of one."""
         pod = decode_pod(self.api.pods[name])
         self.ledger.upsert_pod(pod, self.now)
-        for listener in self.mirror.listeners:
-            listener.pod_changed(pod)
+        self.hub.cache(BOUND_PODS).upsert(pod)
 
     def refuse(self, name: str, message: str = "0/1 nodes are available") -> None:
         """kube-scheduler finds no node for a pod, and takes its nomination away."""

@@ -258,8 +258,8 @@ def test_pods_that_ask_for_no_gpu_are_no_evidence(tmp_path: Path) -> None:
     with rig(tmp_path, SPREADS) as at:
         mix = at.kerf.service.rank.mix
         for number in range(50):
-            mix.pod_changed(objects_of(pod(f"cpu-{number}", node_name="n-0")))
-        mix.pod_changed(objects_of(pod("gpu", 1, node_name="n-0")))
+            mix.pod_changed(None, objects_of(pod(f"cpu-{number}", node_name="n-0")))
+        mix.pod_changed(None, objects_of(pod("gpu", 1, node_name="n-0")))
         assert (mix.num_seen, mix.fresh.num) == (51, 1)
         assert len(mix.fresh.counts({})) == 2  # they take CPU all the same
 
