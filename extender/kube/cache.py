@@ -1,8 +1,8 @@
 """All objects of one kind as the API server has them: decoded once, derived once for each version, told of in order.
 
 Whoever needs more than the objects subscribes a handler of `(old, new)`: old is None for an object that is new, new is
-None for one that is gone. A UID names one object for ever, so an object that is made again under its name is gone
-first. Handlers are called in the order in which they subscribed, in the event loop, and none of them waits for
+None for one that is gone. A UID names one object for ever: an object whose name another one has by now is gone first.
+Handlers are called in the order in which they subscribed, in the event loop, and none of them waits for
 anything: what they keep is what all calls so far came to, and nothing else.
 
 An object that can't be read stays what it was known as, unless it has finished; of one that never could be read its
@@ -83,6 +83,8 @@ class Cache(Mapping[str, T], Generic[RawT, T]):
         self._wanted = wanted
         self._keeps_unread = keeps_unread
         self._objects: dict[str, T] = {}
+        self._uid_of: dict[str, str] = {}
+        self._key_of: dict[str, str] = {}
         self._own: dict[str, int] = {}
         """By UID: resourceVersions that this process has written and no watch has told of yet."""
         self._newest = 0
@@ -102,6 +104,11 @@ class Cache(Mapping[str, T], Generic[RawT, T]):
 
     def __getitem__(self, uid: str) -> T:
         return self._objects[uid]
+
+    def named(self, name: str, namespace: str = "") -> T | None:
+        """The object of a name, None where there is none."""
+        uid = self._uid_of.get(f"{namespace}/{name}")
+        return None if uid is None else self._objects[uid]
 
     def is_stand_in(self, uid: str) -> bool:
         """Whether an object never could be read: what is known of it is made up."""
@@ -148,6 +155,7 @@ class Cache(Mapping[str, T], Generic[RawT, T]):
         if item.finished or not self._keeps_unread:
             self._drop(item.uid)
         elif item.uid not in self._objects and (raw := self._stand_in(item)) is not None:
+            self._enter(item.uid, f"{item.namespace}/{item.name}")
             self._stood_in.add(item.uid)
             self._change(item.uid, self._derive(raw))
 
@@ -174,10 +182,21 @@ class Cache(Mapping[str, T], Generic[RawT, T]):
         if not self._wanted(item) or uid in self._stood_in:
             self._drop(uid)
         if self._wanted(item):
+            self._enter(uid, item.key)
             self._change(uid, self._derive(item))
+
+    def _enter(self, uid: str, key: str) -> None:
+        """A name is this object's now."""
+        before = self._uid_of.get(key)
+        if before != uid:
+            if before is not None:
+                self._drop(before)
+            self._uid_of[key], self._key_of[uid] = uid, key
 
     def _drop(self, uid: str) -> None:
         self._own.pop(uid, None)
+        if (key := self._key_of.pop(uid, None)) is not None:
+            del self._uid_of[key]
         self._change(uid, None)
         self._stood_in.discard(uid)
 

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from extender.kube import objects
@@ -22,20 +22,17 @@ _MAX_WATCH_S = 300.0
 
 @dataclass(eq=False)
 class _Nodes:
-    """Hands nodes on, by name: one that was deleted and made again is never gone for a list."""
+    """Hands nodes on."""
 
     _ledger: Ledger
     _tenants: Tenants
-    _uids: dict[str, str] = field(default_factory=dict, init=False)  # by name
 
     def changed(self, old: objects.Node | None, new: objects.Node | None) -> None:
         if new is not None:
-            self._uids[new.metadata.name] = new.metadata.uid
             self._tenants.upsert_node(new)
             for warning in self._ledger.upsert_node(new):
                 logger.warning("node %s: %s", new.metadata.name, warning)
-        elif old is not None and self._uids.get(old.metadata.name) == old.metadata.uid:
-            del self._uids[old.metadata.name]
+        elif old is not None:
             self._ledger.remove_node(old.metadata.name)
             self._tenants.remove_node(old.metadata.name)
 

@@ -124,7 +124,7 @@ def build_keeper(settings: Settings, base: Foundation) -> Keeper | None:
         return bool(claim is not None and claim.holding) or bool(pod.spec.resource_claims)
 
     failures = Failures(Rules(wanted.failures, wanted.namespaces, wanted.window_s))
-    nodes = AlikeNodes(ledger, base.clock)
+    nodes = AlikeNodes(ledger, hub.cache(NODES), base.clock)
     lives = Lives(
         *(base.transport, failures, nodes, has_gpus, base.clock, time.time),
         early_s=wanted.early_s,
@@ -139,9 +139,8 @@ def build_keeper(settings: Settings, base: Foundation) -> Keeper | None:
         max_for_s=wanted.max_for_s,
     )
     keeper = Keeper(base.transport, ledger, base.events, base.fence, failures, lives, terms, base.clock, time.time)
-    hub.subscribe(NODES, nodes)
-    hub.subscribe(NODES, keeper)
-    hub.subscribe(BOUND_PODS, lives)
+    hub.cache(NODES).subscribe(keeper.changed)
+    hub.cache(BOUND_PODS).subscribe(lives.changed)
     return keeper
 
 

@@ -193,6 +193,22 @@ def test_a_name_that_is_used_again_is_gone_first() -> None:
     assert told == [("", "first"), ("first", ""), ("", "second")]
 
 
+def test_an_object_whose_name_another_one_has_by_now_is_gone_first() -> None:
+    """As a list tells: it names the new one before it is done."""
+    cache, told = cache_of_pods(), list[tuple[str, str]]()
+    cache.subscribe(lambda old, new: told.append((old.uid if old else "", new.uid if new else "")))
+    first, second = pod("first", 1), pod("second", 3)
+    first.metadata.name = second.metadata.name = "p"
+    cache.upsert(first)
+    assert cache.named("p", "ns") == derive(first)
+    cache.upsert(second)
+    cache.keep({"second"}, 0.0, "4")
+    assert told == [("", "first"), ("first", ""), ("", "second")]
+    assert (cache.named("p", "ns"), cache.named("p")) == (derive(second), None)
+    cache.remove(second)
+    assert cache.named("p", "ns") is None
+
+
 def test_one_that_fails_stops_nobody() -> None:
     cache, consumer = cache_of_pods(), Fold()
 

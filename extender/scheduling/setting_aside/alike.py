@@ -7,7 +7,7 @@ import numpy as np
 
 from extender.core.resources.nodes import GpuUnit
 from extender.kube import objects
-from extender.kube.watches.stores import Store
+from extender.kube.cache import Cache
 from extender.ledger.ledger import Ledger
 
 _HOSTNAME: Final = "kubernetes.io/hostname"
@@ -15,21 +15,11 @@ _MOST_LABELS: Final = 20
 """By so many labels a pod may choose; who names more names a node."""
 
 
-class AlikeNodes(Store[objects.Node]):
-    """A sink of nodes."""
+class AlikeNodes:
+    """Compares nodes by their labels."""
 
-    def __init__(self, ledger: Ledger, clock: Callable[[], float]) -> None:
-        super().__init__()
-        self._ledger, self._clock = ledger, clock
-        self._nodes: dict[str, objects.Node] = {}  # by name
-
-    def changed(self, before: objects.Node | None, after: objects.Node | None) -> None:
-        """A node came, changed or went."""
-        name = (after or before or objects.Node()).metadata.name
-        if after is not None:
-            self._nodes[name] = after
-        elif self._nodes.get(name) is before:  # else it has come again
-            del self._nodes[name]
+    def __init__(self, ledger: Ledger, nodes: Cache[objects.Node, objects.Node], clock: Callable[[], float]) -> None:
+        self._ledger, self._nodes, self._clock = ledger, nodes, clock
 
     def chosen_by(self, pod: objects.Pod, node: str) -> bool:
         """Whether a pod's author names the node that it is on, or it is there for it: where it fails he chose.
@@ -38,15 +28,16 @@ class AlikeNodes(Store[objects.Node]):
         says of them, it may go there as well.
         """
         keys = _labels_named(pod.spec)
-        if pod.metadata.belongs_to_a_node or keys is None or len(keys) > _MOST_LABELS or node not in self._nodes:
+        if pod.metadata.belongs_to_a_node or keys is None or len(keys) > _MOST_LABELS or not self._nodes.named(node):
             return True
         return bool(keys) and not any(self._alike(node, other, keys) for other in self._with_gpus() if other != node)
 
     def _alike(self, node: str, other: str, keys: frozenset[str]) -> bool:
-        if other not in self._nodes:
+        known, found = self._nodes.named(node), self._nodes.named(other)
+        if known is None or found is None:
             return False
-        known, found = (self._nodes[name].metadata.labels or {} for name in (node, other))
-        return all(known.get(key) == found.get(key) for key in keys)
+        of_known, of_found = known.metadata.labels or {}, found.metadata.labels or {}
+        return all(of_known.get(key) == of_found.get(key) for key in keys)
 
     def _with_gpus(self) -> list[str]:
         cluster = self._ledger.snapshot(self._clock())

@@ -104,11 +104,16 @@ class Keeper(Background):
 
     # What the watch tells
 
-    def upsert(self, item: objects.Node) -> None:
-        """A node was added or changed."""
-        name = item.metadata.name
+    def changed(self, old: objects.Node | None, new: objects.Node | None) -> None:
+        """A node was added, has changed or is gone."""
+        if new is None:
+            if old is not None:
+                self._notes.pop(old.metadata.name, None)
+                self._clear(old.metadata.name)
+            return
+        name = new.metadata.name
         try:
-            note = read_note(item.metadata.annotations or {})
+            note = read_note(new.metadata.annotations or {})
         except UnreadableError:
             note = None
         if name in self._on_its_way and self._on_its_way[name][0] == note:
@@ -120,14 +125,6 @@ class Keeper(Background):
             self._clear(name)  # somebody else has opened it: what was before counts no more
         if note is None or not note.trial:
             self._opened.pop(name, None)
-
-    def remove(self, item: objects.Node) -> None:
-        """A node is gone."""
-        self._notes.pop(item.metadata.name, None)
-        self._clear(item.metadata.name)
-
-    def keep(self, items: set[str], list_began: float) -> None:
-        """Nodes that are gone are found by the ledger."""
 
     # What is done
 

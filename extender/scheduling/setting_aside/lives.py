@@ -48,7 +48,7 @@ class _Life:
 
 
 class Lives:
-    """A sink of pods with a node."""
+    """Of pods with a node."""
 
     def __init__(
         self,
@@ -73,37 +73,29 @@ class Lives:
 
     # What the watch tells
 
-    def upsert(self, item: objects.Pod) -> None:
-        """A pod with a node was added or changed."""
+    def changed(self, old: objects.Pod | None, new: objects.Pod | None) -> None:
+        """A pod with a node was added or has changed; or it is gone, or has finished."""
+        if new is not None:
+            self._upsert(new)
+        elif old is not None:
+            life = self._forget(old.metadata.uid)
+            if life is not None and not old.metadata.deletion_timestamp:  # else its end says nothing
+                self._end(life)
+
+    def _upsert(self, item: objects.Pod) -> None:
         uid = item.metadata.uid
         life = self._of.get(uid)
         if life is None:
-            if item.finished or not item.spec.node_name or not self._has_gpus(item):
+            if not self._has_gpus(item):
                 return
             life = self._of[uid] = self._life(item)
             self._young.add(uid)
-        if item.finished:
-            self._forget(uid)
-            self._judge(life, item)
-        elif not life.settled or has_restarted(item):
+        if not life.settled or has_restarted(item):
             if not runs(item):
                 life.runs_since = None
             elif life.runs_since is None:
                 life.runs_since = self._clock()
             self._judge(life, item)
-
-    def remove(self, item: objects.Pod) -> None:
-        """A pod is gone, or has finished."""
-        life = self._forget(item.metadata.uid)
-        # Of one that was being deleted its end says nothing.
-        if life is not None and not item.metadata.deletion_timestamp:
-            self._end(life)
-
-    def keep(self, items: set[str], list_began: float) -> None:
-        """Pods that a complete list does not name are gone, or have finished."""
-        for uid in self._of.keys() - items:
-            if (life := self._forget(uid)) is not None:
-                self._end(life)
 
     # What is made of it
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from extender.kube import objects
+from extender.kube.cache import Cache
 from extender.kube.events import EventRecorder
 from extender.ledger.ledger import Ledger
 from extender.plugins.set_aside import SET_ASIDE, Note, read_note
@@ -54,7 +55,9 @@ class Rig:
             claim = self.ledger.claim(pod.metadata.uid)
             return claim is not None and bool(claim.holding)
 
-        self.alike = AlikeNodes(self.ledger, self.clock)
+        self.nodes_seen = Cache[objects.Node, objects.Node](lambda node: node)
+        self.pods_seen = Cache[objects.Pod, objects.Pod](lambda pod: pod)
+        self.alike = AlikeNodes(self.ledger, self.nodes_seen, self.clock)
         self.lives = Lives(self.transport, self.failures, self.alike, has_gpus, self.clock, self.wall, **times)
         terms = Terms(self.acts, 3, EARLY_S, self.max_frac, FOR_S, MAX_FOR_S)
         self.events = EventRecorder(self.transport, self.clock)
@@ -62,6 +65,8 @@ class Rig:
             *(self.transport, self.ledger, self.events, self.fence, self.failures, self.lives),
             *(terms, self.clock, self.wall),
         )
+        self.nodes_seen.subscribe(self.keeper.changed)
+        self.pods_seen.subscribe(self.lives.changed)
         for name in self.nodes:
             self.hear_node(name)
 
@@ -72,14 +77,13 @@ class Rig:
         """What the watch tells of a node."""
         node = msgspec.convert(self.transport.inner.node(name), objects.Node)
         self.ledger.upsert_node(node)
-        self.alike.upsert(node)
-        self.keeper.upsert(node)
+        self.nodes_seen.upsert(node)
 
     def hear_pod(self, manifest: dict[str, Any]) -> None:
         """The same of a pod."""
         pod = msgspec.convert(manifest, objects.Pod)
         self.ledger.upsert_pod(pod, self.clock.now)
-        self.lives.upsert(pod)
+        self.pods_seen.upsert(pod)
 
     def pod(self, node: str, namespace: str, owner: str = "", name: str = "", **spec: Any) -> dict[str, Any]:
         """A pod that runs there since now; it is its own workload unless an owner is named."""
@@ -99,7 +103,7 @@ class Rig:
         pod["status"] = {"phase": phase, "containerStatuses": [{"state": FAILED}]} | status
         self.transport.inner.apply(pod)
         self.ledger.remove_pod(before.metadata.uid)
-        self.lives.remove(before)
+        self.pods_seen.remove(before)
 
     def fail(self, node: str, *namespaces: str, owner: str = "", **spec: Any) -> None:
         """A pod of each starts there and fails."""

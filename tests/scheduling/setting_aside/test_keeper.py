@@ -73,7 +73,8 @@ def test_only_pods_with_gpus_are_looked_at() -> None:
         for namespace in "abc":
             pod = rig.pod("n", namespace)
             del pod["spec"]["containers"][0]["resources"]
-            pod["metadata"]["uid"] += "-without"
+            for key in ("name", "uid"):
+                pod["metadata"][key] += "-without"
             rig.hear_pod(pod)
             rig.transport.calls.clear()
             rig.end(pod)
@@ -400,7 +401,7 @@ def test_a_pod_that_ran_there_long_before_says_nothing_although_it_is_first_seen
     rig.round()
     rig.clock.now += 1
     old = rig.pod("n", "d")
-    rig.lives.keep(set(), 0.0)
+    rig.pods_seen.keep(set(), 0.0)
     old["status"]["startTime"] = "2027-01-15T07:00:00Z"
     rig.hear_pod(old)
     rig.pass_time(EARLY_S)
