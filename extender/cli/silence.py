@@ -72,25 +72,25 @@ async def _passed(transport: Transport, pods: Sequence[Pod]) -> list[str]:
     namespaces = Namespaces(lambda: None)
     try:
         for namespace in (await Lister(transport, NAMESPACES_PATH, Node).all()).items:
-            namespaces.upsert(namespace)
+            namespaces.changed(None, namespace)
     except ApiError as error:
         if error.status != _NOT_FOUND:
             raise
     passed = PassedPods(namespaces, lambda: True, lambda: "", None)
     for pod in pods:
-        passed.upsert(pod)
-    who = list(passed.by_uid.values())
+        passed.changed(None, pod)
+    who = list(passed.passed.values())
     return [f"{_named(who)}, and {passed.why(who[0].metadata.uid)}"] if who else []
 
 
 async def _reporters(transport: Transport) -> list[str]:
     reporters, selector = Reporters(), {"labelSelector": "=".join(AGENT_LABELS)}
     for node in (await Lister(transport, NODES_PATH, Node).all()).items:
-        reporters.nodes.upsert(node)
-    if not reporters.nodes.by_uid:
+        reporters.node_changed(None, node)
+    if not reporters.any:
         return []
     for pod in (await Lister(transport, PODS_PATH, Pod, selector).all()).items:
-        reporters.agents.upsert(pod)
+        reporters.pod_changed(None, pod)
     return [f"node {name}: its agent has stopped, and its report is not kept up to date" for name in reporters.silent()]
 
 

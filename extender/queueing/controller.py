@@ -109,7 +109,7 @@ class QueueController(QueueRules):
         )
         self._claims = QueueClaims(keeper, self.backlog, self._dirty.set)
         self.counts, self.durations, self.tasks = Counts(), Durations(), Tasks()
-        self.nodes = NodeBook(self._dirty.set, crowd)
+        self.nodes = NodeBook(hub.cache(NODES), self._dirty.set, crowd)
         self.namespaces = Namespaces(self._dirty.set)
         self.aside: Callable[[list[Entry]], list[Entry]] = lambda waiting: waiting
         """Leaves out those whose nodes are not a round's to choose."""
@@ -138,7 +138,8 @@ class QueueController(QueueRules):
         self._shares = Shares(options.max_open, self.backlog, clock)
         self._notes = Notes(writer, clock)
         self._own = self._subscribed(hub)
-        self.reflectors = self._own | {"nodes": hub.subscribe(NODES, self.nodes)}
+        hub.cache(NODES).subscribe(self.nodes.changed)
+        self.reflectors = self._own | {"nodes": hub.reflector(NODES)}
         """All that a round goes by; what is not the queue's own begins and ends with the mirror of the cluster."""
         if options.order is Order.KERF or options.fair_share or options.quotas.gpus:
             hub.cache(BOUND_PODS).subscribe(self.running.changed)
@@ -148,8 +149,9 @@ class QueueController(QueueRules):
             self.reflectors["members of gangs"] = hub.reflector(BOUND_PODS)
 
     def _subscribed(self, hub: WatchHub) -> dict[str, Reflector[Any]]:
-        waiting, namespaces = hub.subscribe(PENDING_PODS, self.backlog), hub.subscribe(_NAMESPACES, self.namespaces)
-        hub.subscribe(PENDING_PODS, self.passed)
+        waiting, namespaces = hub.subscribe(PENDING_PODS, self.backlog), hub.reflector(_NAMESPACES)
+        hub.cache(_NAMESPACES).subscribe(self.namespaces.changed)
+        hub.cache(PENDING_PODS).subscribe(self.passed.changed)
         return {_WAITING: waiting, "namespaces": namespaces}
 
     def start(self) -> None:

@@ -6,8 +6,8 @@ from typing import Any, Final
 import numpy as np
 
 from extender.core.clusters import Cluster, Longs
+from extender.kube.cache import Cache
 from extender.kube.objects import Node
-from extender.kube.watches.stores import Store
 from extender.ledger.crowd import Crowd
 from extender.planning.neighbours import Neighbours
 from extender.planning.plans import PlanPod, View
@@ -104,40 +104,35 @@ def view_of(
     return ground.view(*(cluster, kinds, batch, taken, reserve_frac), num_pods=num_pods or {}, neighbours=around.work())
 
 
-class NodeBook(Store[Node]):
+class NodeBook:
     """Nodes by name. What does not change between rounds is kept."""
 
-    def __init__(self, on_change: Callable[[], None], crowd: Crowd | None = None) -> None:
+    def __init__(self, nodes: Cache[Node, Node], on_change: Callable[[], None], crowd: Crowd | None = None) -> None:
         """`crowd` is who runs on them."""
-        super().__init__()
+        self._nodes = nodes
         self.crowd = crowd if crowd is not None else Crowd()
         self._on_change = on_change
-        self._nodes: dict[str, Node] = {}
         self._version = 0
         self._version_of: dict[str, int] = {}
         self._kept: tuple[object, _Ground] | None = None
 
-    def changed(self, before: Node | None, after: Node | None) -> None:
+    def changed(self, old: Node | None, new: Node | None) -> None:
         """Tell of what a view is made of; heartbeats change nothing here."""
-        name = (after or before or Node()).metadata.name
-        known = self._nodes.get(name)
-        if after is not None:
-            self._nodes[name] = after
-        elif known is before:  # else it has come again
-            self._nodes.pop(name, None)
-        if _facts(known) != _facts(self._nodes.get(name)):
-            self._version += 1
-            self._version_of[name] = self._version
-            if name not in self._nodes:
-                del self._version_of[name]
-            self._on_change()
+        if _facts(old) == _facts(new):
+            return
+        self._version += 1
+        if new is not None:
+            self._version_of[new.metadata.name] = self._version
+        elif old is not None:
+            self._version_of.pop(old.metadata.name, None)
+        self._on_change()
 
     def __contains__(self, name: str) -> bool:
-        return name in self._nodes
+        return self._nodes.named(name) is not None
 
     def get(self, name: str) -> Node | None:
         """A node as it was last told, None where there is none of that name."""
-        return self._nodes.get(name)
+        return self._nodes.named(name)
 
     def version_of(self, name: str) -> int:
         """Another number each time that something has changed of a node which a view is made of."""
@@ -145,12 +140,12 @@ class NodeBook(Store[Node]):
 
     def labels_of(self, name: str) -> Mapping[str, str]:
         """What a node says of itself."""
-        node = self._nodes.get(name)
+        node = self._nodes.named(name)
         return (node.metadata.labels or {}) if node is not None else {}
 
     def domain_of(self, node: str, topology: str) -> dict[str, str]:
         """The label that keeps a pod to a node's domain."""
-        return domain_of(self._nodes.get(node), topology)
+        return domain_of(self._nodes.named(node), topology)
 
     async def view(
         self,

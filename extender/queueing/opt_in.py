@@ -9,7 +9,6 @@ from typing import Final
 
 from extender.kube import objects
 from extender.kube.objects import Pod
-from extender.kube.watches.stores import Store
 
 QUEUE_LABEL: Final = "kerf.dev/queue"
 """On a namespace or a pod: "enabled" opts in, "disabled" on a pod opts out."""
@@ -22,13 +21,12 @@ BY_LABEL: Final = "label"
 BY_PRIORITY: Final = "priority"
 
 
-class Namespaces(Store[objects.Node]):
-    """The namespaces that opt in."""
+class Namespaces:
+    """Which namespaces opt in."""
 
     def __init__(self, on_change: Callable[[], None]) -> None:
-        super().__init__()
         self._on_change = on_change
-        self._enabled: dict[str, str] = {}  # UID by name: a namespace may be deleted and created again
+        self._enabled: set[str] = set()
 
     def enabled(self, namespace: str) -> bool:
         """Whether all its pods take part."""
@@ -36,19 +34,19 @@ class Namespaces(Store[objects.Node]):
 
     @property
     def names(self) -> frozenset[str]:
-        """All of them."""
+        """All that opt in."""
         return frozenset(self._enabled)
 
-    def changed(self, before: objects.Node | None, after: objects.Node | None) -> None:
+    def changed(self, old: objects.Node | None, new: objects.Node | None) -> None:
         """Tell of one that opts in or out."""
-        metadata = (after or before or objects.Node()).metadata
-        known = self._enabled.get(metadata.name)
-        if after is not None and (metadata.labels or {}).get(QUEUE_LABEL) == ENABLED:
-            self._enabled[metadata.name] = metadata.uid
-        elif known == metadata.uid:
-            del self._enabled[metadata.name]
-        if (known is None) != (metadata.name not in self._enabled):
+        if _opts_in(old) != _opts_in(new):
+            name = (new or old or objects.Node()).metadata.name
+            (self._enabled.add if _opts_in(new) else self._enabled.discard)(name)
             self._on_change()
+
+
+def _opts_in(namespace: objects.Node | None) -> bool:
+    return namespace is not None and (namespace.metadata.labels or {}).get(QUEUE_LABEL) == ENABLED
 
 
 def opted_out(pod: Pod, namespaces: Namespaces) -> str:

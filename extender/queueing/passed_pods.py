@@ -9,7 +9,6 @@ from typing import Final
 
 from extender.kube.events import EventRecorder
 from extender.kube.objects import Pod
-from extender.kube.watches.stores import Store
 from extender.queueing.opt_in import BY_LABEL, BY_NAMESPACE, DISABLED, ENABLED, QUEUE_LABEL, QUEUED_BY, Namespaces
 from extender.queueing.pods.nominations import PLANNED_BY
 from extender.queueing.pods.objects import is_gated
@@ -20,8 +19,8 @@ _OPTED_IN: Final = {
 }
 
 
-class PassedPods(Store[Pod]):
-    """Takes in pods without a node; those that have passed by are kept as long as they have none."""
+class PassedPods:
+    """Of the pods without a node those that have passed by, as long as they have none."""
 
     def __init__(
         self,
@@ -31,45 +30,43 @@ class PassedPods(Store[Pod]):
         events: EventRecorder | None,
     ) -> None:
         """`namespaces_known`: whether all those that opt in are in `namespaces` by now."""
-        super().__init__()
         self._namespaces_known = namespaces_known
         self._namespaces = namespaces
         self._standby = standby
         self._events = events
         self._looked_at: set[str] = set()
         """UIDs of the pods that there are."""
+        self.passed: dict[str, Pod] = {}
+        """By UID, as they came."""
         self.num_passed = 0
         """Since the start."""
 
     def why(self, uid: str) -> str:
         """Why a pod should have waited in the queue, and that it does not; "" for all others."""
-        pod = self.by_uid.get(uid)
+        pod = self.passed.get(uid)
         return "" if pod is None else _words(_opted_in_by(pod, self._namespaces))
 
-    def upsert(self, item: Pod) -> None:
-        """A pod was added: what becomes of its gate later is the queue's affair."""
-        uid, metadata = item.metadata.uid, item.metadata
-        by, annotations = _opted_in_by(item, self._namespaces), metadata.annotations or {}
+    def changed(self, old: Pod | None, new: Pod | None) -> None:
+        """A pod was added: what becomes of its gate later is the queue's affair. Or it is gone, or has its node."""
+        if new is not None:
+            self._look_at(new)
+        elif old is not None:
+            self._looked_at.discard(old.metadata.uid)
+            self.passed.pop(old.metadata.uid, None)
+
+    def _look_at(self, pod: Pod) -> None:
+        uid, metadata = pod.metadata.uid, pod.metadata
+        by, annotations = _opted_in_by(pod, self._namespaces), metadata.annotations or {}
         if uid in self._looked_at or not (by or self._namespaces_known()):
             return
         self._looked_at.add(uid)
-        if not by or is_gated(item) or PLANNED_BY in annotations or QUEUED_BY in annotations or item.spec.node_name:
+        if not by or is_gated(pod) or PLANNED_BY in annotations or QUEUED_BY in annotations or pod.spec.node_name:
             return
-        super().upsert(item)
+        self.passed[uid] = pod
         self.num_passed += 1
         if self._events is not None and not self._standby():
             named = metadata.namespace, metadata.name, metadata.uid
             self._events.emit(*named, reason="PassedQueue", message=_words(by))
-
-    def remove(self, item: Pod) -> None:
-        """A pod is gone, or has its node."""
-        self._looked_at.discard(item.metadata.uid)
-        super().remove(item)
-
-    def keep(self, items: set[str], list_began: float) -> None:
-        """Pods that a complete list does not name are gone, or have their nodes."""
-        self._looked_at &= items
-        super().keep(items, list_began)
 
 
 def _words(by: str) -> str:

@@ -4,53 +4,52 @@ from typing import Final
 
 from extender.kube.objects import Node, Pod
 from extender.kube.watches.feeds import BOUND_PODS, NODES, WatchHub
-from extender.kube.watches.stores import Store
 from extender.plugins.node_reports import REPORT
 
 AGENT_LABELS: Final = ("app.kubernetes.io/name", "kerf-agent")
 """Of the agent's pods, as the chart labels them."""
 
 
-class _Reporting(Store[Node]):
-    """Nodes that have a report."""
-
-    def upsert(self, item: Node) -> None:
-        """A node was added or changed."""
-        if REPORT in (item.metadata.annotations or {}):
-            super().upsert(item)
-        else:
-            self._drop(item.metadata.uid)
-
-
-class _Agents(Store[Pod]):
-    """The agent's pods with a node."""
-
-    def upsert(self, item: Pod) -> None:
-        """A pod was added or changed."""
-        key, name = AGENT_LABELS
-        if (item.metadata.labels or {}).get(key) == name and not item.finished:
-            super().upsert(item)
-        else:
-            self._drop(item.metadata.uid)
-
-
 class Reporters:
     """Nodes with a report, and the agents that write them."""
 
     def __init__(self) -> None:
-        self.nodes, self.agents = _Reporting(), _Agents()
+        self._nodes: dict[str, Node] = {}
+        """By UID, those that have a report."""
+        self._agents: dict[str, Pod] = {}
+        """By UID, the agent's pods with a node."""
 
     @classmethod
     def watched(cls, hub: WatchHub) -> "Reporters":
         """Those of a cluster, before its feeds are begun."""
         found = cls()
-        hub.subscribe(NODES, found.nodes)
-        hub.subscribe(BOUND_PODS, found.agents)
+        hub.cache(NODES).subscribe(found.node_changed)
+        hub.cache(BOUND_PODS).subscribe(found.pod_changed)
         return found
+
+    def node_changed(self, old: Node | None, new: Node | None) -> None:
+        """A node was added, has changed or is gone."""
+        if new is not None and REPORT in (new.metadata.annotations or {}):
+            self._nodes[new.metadata.uid] = new
+        elif (gone := new or old) is not None:
+            self._nodes.pop(gone.metadata.uid, None)
+
+    def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        """A pod with a node was added, has changed or is gone."""
+        key, name = AGENT_LABELS
+        if new is not None and (new.metadata.labels or {}).get(key) == name:
+            self._agents[new.metadata.uid] = new
+        elif (gone := new or old) is not None:
+            self._agents.pop(gone.metadata.uid, None)
+
+    @property
+    def any(self) -> bool:
+        """Whether any node has a report."""
+        return bool(self._nodes)
 
     def silent(self) -> list[str]:
         """Names of ready nodes with a report on which no agent is ready, in order."""
-        agents = self.agents.by_uid.values()
+        agents = self._agents.values()
         at_work = {pod.spec.node_name for pod in agents if pod.ready and not pod.metadata.deletion_timestamp}
-        nodes = (node for node in self.nodes.by_uid.values() if node.ready)
+        nodes = (node for node in self._nodes.values() if node.ready)
         return sorted(node.metadata.name for node in nodes if node.metadata.name not in at_work)

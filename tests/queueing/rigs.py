@@ -9,7 +9,7 @@ import msgspec
 from extender.core.resources.requests import GpuRequest
 from extender.kube.client import ApiError, ClusterError
 from extender.kube.objects import Node, Pod
-from extender.kube.watches.feeds import WatchHub
+from extender.kube.watches.feeds import NODES, WatchHub
 from extender.ledger.ledger import Ledger
 from extender.queueing.controller import QueueController
 from extender.queueing.dispatch import Dispatcher
@@ -109,7 +109,7 @@ class Rig:
         metadata = {"name": name, "uid": name, "labels": labels}
         node: Node = decode_node({"metadata": metadata, "status": {"allocatable": allocatable}})
         self.ledger.upsert_node(node)
-        self.queue.nodes.upsert(node)
+        self.hub.cache(NODES).upsert(node)
 
     def pod(self, name: str, gpus: int, created: str = "", **annotations: str) -> None:
         found = {f"kerf.dev/{key.replace('_', '-')}": value for key, value in annotations.items()}
@@ -151,7 +151,7 @@ class Rig:
 
     def remove_node(self, name: str) -> None:
         self.ledger.remove_node(name)
-        self.queue.nodes.remove(decode_node({"metadata": {"name": name, "uid": name}}))
+        self.hub.cache(NODES).remove(decode_node({"metadata": {"name": name, "uid": name}}))
 
     def node_of(self, name: str) -> str:
         """Where a pod is nominated, "" while its gate is closed."""

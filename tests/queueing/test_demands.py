@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from extender.core.resources.requests import RequestError
+from extender.kube.watches.feeds import NODES
 from extender.queueing.pods.bounds import check_bounds
 from extender.queueing.pods.objects import decode_node, decode_pod
 from tests.queueing.rigs import Rig
@@ -20,7 +21,7 @@ def node(rig: Rig, name: str, **resources: str) -> None:
     metadata = {"name": name, "uid": name, "labels": {HOSTNAME: name}}
     made = decode_node({"metadata": metadata, "status": {"allocatable": allocatable}})
     rig.ledger.upsert_node(made)
-    rig.queue.nodes.upsert(made)
+    rig.hub.cache(NODES).upsert(made)
 
 
 def waits(rig: Rig, name: str, gpus: int = 1, labels: dict[str, str] | None = None, **spec: Any) -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from extender.kube.cache import Cache
 from extender.kube.objects import Pod
 from extender.queueing.opt_in import Namespaces
 from extender.queueing.passed_pods import PassedPods
@@ -15,8 +16,10 @@ class Passed:
         self.known, self.standby = True, ""
         self.events: list[tuple[str, str, str]] = []
         self.namespaces = Namespaces(lambda: None)
-        self.namespaces.upsert(node("ns", labels={"kerf.dev/queue": "enabled"} if enabled else {}))
+        self.namespaces.changed(None, node("ns", labels={"kerf.dev/queue": "enabled"} if enabled else {}))
         self.pods = PassedPods(self.namespaces, lambda: self.known, lambda: self.standby, self)  # type: ignore[arg-type]
+        self.seen = Cache[Pod, Pod](lambda item: item)
+        self.seen.subscribe(self.pods.changed)
 
     def emit(self, namespace: str, name: str, uid: str, *, reason: str, message: str) -> None:
         self.events.append((name, reason, message))
@@ -24,7 +27,7 @@ class Passed:
     def tell(self, *pods: Pod) -> int:
         """How many have passed by now."""
         for item in pods:
-            self.pods.upsert(item)
+            self.seen.upsert(item)
         return self.pods.num_passed
 
 
@@ -41,7 +44,7 @@ def test_a_pod_without_the_gate_in_a_namespace_that_opts_in_is_told_once() -> No
     assert passed.events == [("late", "PassedQueue", BY_NAMESPACE)]
     assert passed.pods.why("uid-late") == BY_NAMESPACE
     assert passed.pods.why("uid-gated") == ""
-    passed.pods.remove(late)
+    passed.seen.remove(late)
     assert passed.pods.why("uid-late") == ""
 
 
@@ -69,7 +72,7 @@ def test_nobody_is_judged_before_it_is_known_which_namespaces_opt_in() -> None:
     passed = Passed(enabled=False)
     passed.known = False
     assert passed.tell(pod("p", gated=False)) == 0
-    passed.namespaces.upsert(node("ns", labels={"kerf.dev/queue": "enabled"}))
+    passed.namespaces.changed(None, node("ns", labels={"kerf.dev/queue": "enabled"}))
     passed.known = True
     assert passed.tell(pod("p", gated=False)) == 1
 
@@ -84,6 +87,6 @@ def test_a_standby_counts_and_says_nothing() -> None:
 def test_what_is_gone_at_a_new_list_is_forgotten() -> None:
     passed = Passed()
     passed.tell(pod("a", gated=False), pod("b", gated=False))
-    passed.pods.keep({"uid-b"}, 0.0)
-    assert set(passed.pods.by_uid) == {"uid-b"}
+    passed.seen.keep({"uid-b"}, 0.0)
+    assert set(passed.pods.passed) == {"uid-b"}
     assert passed.tell(pod("b", gated=False)) == 2

@@ -6,7 +6,7 @@ import pytest
 
 from extender.core.orders import Order
 from extender.core.resources.requests import GpuRequest
-from extender.kube.watches.feeds import BOUND_PODS
+from extender.kube.watches.feeds import BOUND_PODS, NODES
 from extender.ledger.claims import ClaimState
 from extender.planning.quotas import Quotas
 from extender.plugins.holdings import Holding
@@ -200,7 +200,7 @@ def test_a_node_that_has_changed_or_that_a_pod_has_left_is_tried_before_its_time
         rig.ledger.remove_pod("runs")
     else:
         allocatable = {"cpu": "64", "memory": "256Gi", "nvidia.com/gpu": "9", "rdma/hca": "1"}
-        rig.queue.nodes.upsert(
+        rig.hub.cache(NODES).upsert(
             decode_node({"metadata": {"name": "n0", "uid": "n0"}, "status": {"allocatable": allocatable}})
         )
     scheduler.go(1.0)

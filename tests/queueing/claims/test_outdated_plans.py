@@ -2,6 +2,7 @@
 
 import asyncio
 
+from extender.kube.cache import Cache
 from extender.planning.plans import Plan
 from extender.queueing.dispatch import Dispatcher
 from extender.queueing.node_view import NodeBook
@@ -35,7 +36,7 @@ class PlannedPod:
             rig.ledger,
             placer,
             backlog,
-            NodeBook(lambda: None),
+            NodeBook(Cache(lambda node: node), lambda: None),
             self.counts,
             clock,
             lambda: None,

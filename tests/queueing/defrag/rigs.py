@@ -119,7 +119,9 @@ class Defrag:
         """How often all waiting pods were listed."""
         self.api.told = self.told
         labels = {"kerf.dev/queue": "enabled"}
-        self.rig.queue.namespaces.upsert(decode_node({"metadata": {"name": "ns", "uid": "ns", "labels": labels}}))
+        self.rig.queue.namespaces.changed(
+            None, decode_node({"metadata": {"name": "ns", "uid": "ns", "labels": labels}})
+        )
         self.mover = self._mover()
         self.rig.queue.aside = self.mover.others
 

@@ -10,7 +10,7 @@ import msgspec
 from extender.kube.client import ApiError, ClusterError, Transport
 from extender.kube.events import EventRecorder
 from extender.kube.leadership.elections import Unelected
-from extender.kube.watches.feeds import BOUND_PODS, WatchHub
+from extender.kube.watches.feeds import BOUND_PODS, NODES, WatchHub
 from extender.plugins.gpushare import COUNT_RESOURCE, MEMORY_RESOURCE
 from extender.queueing.direct.dispatch import DirectDispatcher
 from extender.queueing.pods.objects import decode_node, decode_pod
@@ -131,7 +131,7 @@ class DirectRig(Rig):
             {"metadata": {"name": name, "uid": name}, "status": {"allocatable": offered, "capacity": offered}}
         )
         self.ledger.upsert_node(node)
-        self.queue.nodes.upsert(node)
+        self.hub.cache(NODES).upsert(node)
 
     def gpushare_pod(self, name: str, gib: int) -> None:
         """A pod that asks for so much of one GPU."""

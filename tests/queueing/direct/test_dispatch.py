@@ -7,6 +7,7 @@ import pytest
 
 from extender.kube.client import ApiError, ClusterError, UnreachableError
 from extender.kube.objects import Node
+from extender.kube.watches.feeds import NODES
 from extender.queueing.pods.entries import Stage
 from extender.queueing.pods.objects import decode_pod
 from tests.plugins.rigs import hami_node
@@ -362,7 +363,7 @@ def test_nodes_whose_plugin_takes_pods_from_an_extender_alone_offer_nothing() ->
     assert warning.endswith(
         "its device plugin, hami, takes pods one by one, from an extender alone: its GPUs are not offered"
     )
-    rig.queue.nodes.upsert(node)
+    rig.hub.cache(NODES).upsert(node)
     rig.pod("a", 1)
     rig.round()
     assert stage(rig, "a") is Stage.GATED

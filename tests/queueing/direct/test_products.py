@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from extender.kube.watches.feeds import NODES
 from extender.queueing.pods.objects import decode_node
 from tests.queueing.direct.rigs import DirectRig
 
@@ -23,7 +24,7 @@ def rig_of(*nodes: str) -> DirectRig:
         }
         node = decode_node(manifest)
         rig.ledger.upsert_node(node)
-        rig.queue.nodes.upsert(node)
+        rig.hub.cache(NODES).upsert(node)
     return rig
 
 

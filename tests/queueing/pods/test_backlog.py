@@ -126,34 +126,23 @@ def namespace(name: str, enabled: bool) -> Node:
 )
 def test_opting_out(label: str | None, by: str | None, enabled: bool, why: str) -> None:
     namespaces = Namespaces(lambda: None)
-    namespaces.upsert(namespace("ns", enabled))
+    namespaces.changed(None, namespace("ns", enabled))
     found = pod(labels={"kerf.dev/queue": label} if label else {}, annotations={"kerf.dev/queued-by": by} if by else {})
     assert (why in opted_out(found, namespaces)) if why else opted_out(found, namespaces) == ""
 
 
 def test_namespaces_come_and_go() -> None:
     changes: list[int] = []
-    namespaces = Namespaces(lambda: changes.append(1))
-    namespaces.upsert(namespace("a", True))
-    namespaces.upsert(namespace("b", True))
+    namespaces, seen = Namespaces(lambda: changes.append(1)), Cache[Node, Node](lambda item: item)
+    seen.subscribe(namespaces.changed)
+    seen.upsert(namespace("a", True))
+    seen.upsert(namespace("b", True))
     assert namespaces.enabled("a")
-    namespaces.upsert(namespace("a", False))
+    seen.upsert(namespace("a", False))
     assert not namespaces.enabled("a")
     assert len(changes) == 3
-    namespaces.keep(set(), 0.0)
+    seen.keep(set(), 0.0)
     assert not namespaces.enabled("b")
-
-
-def test_a_namespace_that_is_created_again_stays_enabled_when_the_one_before_is_forgotten() -> None:
-    namespaces = Namespaces(lambda: None)
-    again = namespace("a", True)
-    namespaces.upsert(namespace("a", True))
-    again.metadata.uid = "uid-again"
-    namespaces.upsert(again)
-    namespaces.keep({"uid-again"}, 0.0)
-    assert namespaces.enabled("a")
-    namespaces.remove(again)
-    assert not namespaces.enabled("a")
 
 
 SMALL = {"containers": [{"resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}]}
@@ -161,11 +150,13 @@ SMALL = {"containers": [{"resources": {"requests": {"cpu": "1", "memory": "1Gi"}
 
 def test_a_view_has_what_is_on_its_way_taken_off_and_heartbeats_change_nothing() -> None:
     changes: list[int] = []
-    book, ledger, kinds = NodeBook(lambda: changes.append(1)), Ledger(reservation_ttl_s=1), Kinds()
+    nodes, ledger, kinds = Cache[Node, Node](lambda item: item), Ledger(reservation_ttl_s=1), Kinds()
+    book = NodeBook(nodes, lambda: changes.append(1))
+    nodes.subscribe(book.changed)
     for name in ("a", "b"):
         ledger.upsert_node(node(name))
-        book.upsert(node(name))
-        book.upsert(node(name, resourceVersion="2"))
+        nodes.upsert(node(name))
+        nodes.upsert(node(name, resourceVersion="2"))
     assert len(changes) == 2
     on_way = entries(*(pod(name, spec=SMALL) for name in "pq"))
     for entry, name in zip(on_way, ("b", "gone"), strict=True):
@@ -176,13 +167,13 @@ def test_a_view_has_what_is_on_its_way_taken_off_and_heartbeats_change_nothing()
     assert view.pods_free.tolist() == [110, 109]
     again = asyncio.run(book.view(ledger.snapshot(0), kinds, (), (), 0.25))
     assert again.cpu_free_milli.tolist() == [6000, 6000]
-    book.upsert(node("a", cpu="4"))
+    nodes.upsert(node("a", cpu="4"))
     kinds.kind_of(pod(spec={"nodeSelector": {"x": "y"}}).spec)
     changed = asyncio.run(book.view(ledger.snapshot(0), kinds, [PlanPod("ns/p", topology="rack")], (), 0.0))
     assert changed.cpu_allocatable_milli.tolist() == [4000, 8000]
     assert np.array_equal(changed.allowed, [[True, True], [False, False]])
     assert changed.domains["rack"].tolist() == [-1, -1]
-    book.keep({"uid-b"}, 0.0)
+    nodes.keep({"uid-b"}, 0.0)
     assert asyncio.run(book.view(ledger.snapshot(0), kinds, (), (), 0.0)).allowed[0].tolist() == [False, True]
 
 
