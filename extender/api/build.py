@@ -41,7 +41,7 @@ from extender.kube.background import Tasks
 from extender.kube.client import Transport
 from extender.kube.objects import Pod
 from extender.kube.rights import MissingRights
-from extender.kube.watches.feeds import BOUND_PODS
+from extender.kube.watches.feeds import BOUND_PODS, PENDING_PODS
 from extender.metrics import scheduling as of_scheduling
 from extender.metrics.devices import DeviceFigures, device_metrics
 from extender.metrics.gpu_hours import gpu_hour_metrics
@@ -78,7 +78,7 @@ from extender.scheduling.preemption import Preemptor
 from extender.scheduling.queue_rules import QueueRules
 from extender.scheduling.reporters import Reporters
 from extender.scheduling.setting_aside.keeper import Keeper
-from extender.scheduling.waking.unbound_pods import UnboundPods, UnboundWatch
+from extender.scheduling.waking.unbound_pods import UnboundPods
 from extender.scheduling.waking.waker import Waker
 from extender.settings.tree import Settings
 from extender.telemetry.owners import OwnerUsage
@@ -172,7 +172,7 @@ def build_parts(
         *(rules, settings.decisions.mode, settings.decisions.near_best_nodes, shadow.offer if shadow else None),
         callers=callers,
     )
-    watch = None if queue else UnboundWatch(mirror.hub, unbound, base.fence)
+    mirror.hub.part(PENDING_PODS).subscribe(unbound.changed)
     pipelines, recorder = build_pipelines(settings, base), recorder_of(settings, base)
     traces, keeper = Traces(settings.traces), keeper_of(settings, transport)
     label, set_aside = scheduling.build_label(settings, base), scheduling.build_keeper(settings, base)
@@ -183,7 +183,7 @@ def build_parts(
     policy = build_policy(settings, base, room, queue, mover, unbound)
     wanted: tuple[Part | None, ...] = (
         *(traces, keeper, base.events, base.leadership, label, waker, binder.settler),
-        *(corrections, queue, mover, watch, pipelines, telemetry.observer if telemetry else None),
+        *(corrections, queue, mover, pipelines, telemetry.observer if telemetry else None),
         *(rank, shadow, evidence, learning, recorder, missing, set_aside, policy, *counting),
     )
     if settings.webhook.alone:
@@ -228,7 +228,7 @@ def _placer(
         on_request=rank.mix.asked,
     )
     for heard in (placer.pod_changed, rank.mix.pod_changed):
-        base.mirror.hub.cache(BOUND_PODS).subscribe(heard)
+        base.mirror.hub.part(BOUND_PODS).subscribe(heard)
     return placer
 
 

@@ -13,6 +13,7 @@ that can't be read is gone.
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from extender.kube import objects
@@ -22,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 RawT = TypeVar("RawT", bound=objects.Named)
 T = TypeVar("T")
+
+_NOBODY: Mapping[str, Any] = MappingProxyType({})
 
 Handler = Callable[[T | None, T | None], None]
 Listed = Callable[[set[str], float], None]
@@ -118,6 +121,10 @@ class Cache(Mapping[str, T], Generic[RawT, T]):
         """The objects of a group, in the order in which they came to it. Raises KeyError for an index not declared."""
         return list(self._indexed[id(index)].members.get(group, {}).values())
 
+    def members(self, index: Index[T], group: str) -> Mapping[str, T]:
+        """The objects of a group by UID, as they are at any time."""
+        return self._indexed[id(index)].members.get(group, _NOBODY)
+
     def groups(self, index: Index[T]) -> Collection[str]:
         """The groups that have objects."""
         return list(self._indexed[id(index)].members)
@@ -212,6 +219,39 @@ class Cache(Mapping[str, T], Generic[RawT, T]):
         for subscriber in self._handlers:
             if subscriber.stand_ins or uid not in self._stood_in:
                 _call(subscriber.handler, old, new)
+
+
+class Part(Mapping[str, T]):
+    """The objects of one group of an index, by UID, as if there were no others: one that leaves the group is gone."""
+
+    def __init__(self, cache: Cache[Any, T], index: Index[T], group: str) -> None:
+        self._cache, self._index, self._group = cache, index, group
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._members)
+
+    def __getitem__(self, uid: str) -> T:
+        return self._members[uid]
+
+    @property
+    def _members(self) -> Mapping[str, T]:
+        return self._cache.members(self._index, self._group)
+
+    def subscribe(self, handler: Handler[T], *, listed: Listed | None = None, stand_ins: bool = False) -> None:
+        """As of `Cache`; a list names the objects of all groups."""
+
+        def changed(old: T | None, new: T | None) -> None:
+            old, new = self._of_group(old), self._of_group(new)
+            if old is not None or new is not None:
+                handler(old, new)
+
+        self._cache.subscribe(changed, listed=listed, stand_ins=stand_ins)
+
+    def _of_group(self, item: T | None) -> T | None:
+        return item if item is not None and self._group in self._index.groups(item) else None
 
 
 def _call(handler: Callable[..., None], *arguments: Any) -> None:

@@ -2,13 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from extender.kube import objects
 from extender.kube.client import ApiError, ClusterError, Transport
-from extender.kube.watches.feeds import BOUND_PODS, NODES, Feed, WatchHub
+from extender.kube.watches.feeds import BOUND_PODS, NODES, PODS, Feed, WatchHub
 from extender.kube.watches.lists import PAGE_SIZE
 from extender.kube.watches.reflector import Reflector, ReflectorTimes
 from extender.ledger.ledger import Ledger
@@ -17,6 +18,7 @@ from extender.ledger.tenants import Tenants
 logger = logging.getLogger(__name__)
 
 _ASK_AGAIN_S = 15.0
+_OF_PODS = "mirror pods"
 _MAX_WATCH_S = 300.0
 
 
@@ -101,8 +103,8 @@ class Mirror:
         self._reflectors: dict[str, Reflector[Any]] = {"nodes": self.hub.reflector(NODES)}
         if not nodes_alone:
             pods = _Pods(ledger, self.tenants, clock)
-            self.hub.cache(BOUND_PODS).subscribe(pods.changed, listed=ledger.keep_pods, stand_ins=True)
-            self._reflectors["pods"] = self.hub.reflector(BOUND_PODS)
+            self.hub.part(BOUND_PODS).subscribe(pods.changed, listed=ledger.keep_pods, stand_ins=True)
+            self._reflectors["pods"] = self.hub.reflector(PODS)
         # What these tell only ranks nodes: kube-scheduler allocates. They hold nothing up, and the API may be missing.
         self._optional = {
             feed: self.hub.subscribe(feed, _Devices(ledger, feed.kind))
@@ -114,10 +116,13 @@ class Mirror:
 
     def start(self) -> None:
         """Begin to mirror, in the running event loop."""
+        self._start_others()
+        if "pods" in self._reflectors:
+            self.hub.begin(PODS, _OF_PODS)
+
+    def _start_others(self) -> None:
         self.running = True
         self.hub.begin(NODES, "mirror nodes")
-        if "pods" in self._reflectors:
-            self.hub.begin(BOUND_PODS, "mirror pods")
         self.tasks.begin("mirror devices", self._mirror_devices, needed=False)
 
     async def stop(self) -> None:
@@ -127,7 +132,20 @@ class Mirror:
 
     async def list_pods_again(self) -> None:
         """Take in all pods as they are now, however far the watch lags. Raises ClusterError, DecodeError."""
-        await self.hub.list_again(BOUND_PODS, "mirror pods")
+        await self.hub.list_again(PODS, _OF_PODS)
+
+    @asynccontextmanager
+    async def pods_held(self) -> AsyncIterator[None]:
+        """Take in nothing of pods meanwhile, and then all as they are at the end; begin to mirror where that has not
+        begun. Raises ClusterError, DecodeError."""
+        if not self.running:
+            self._start_others()
+        await self.tasks.end(_OF_PODS)
+        try:
+            yield
+            await self.list_pods_again()
+        finally:
+            self.hub.begin(PODS, _OF_PODS)
 
     async def list_devices_again(self, feed: Feed[Any]) -> None:
         """The same of objects of device plugins, once they are mirrored at all. Raises ClusterError, DecodeError."""

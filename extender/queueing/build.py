@@ -6,7 +6,7 @@ from functools import partial
 
 from extender.core.resources.requests import GpuRequest
 from extender.dra.owned import OwnedDevices
-from extender.kube.watches.feeds import BOUND_PODS, PENDING_PODS
+from extender.kube.watches.feeds import BOUND_PODS
 from extender.queueing.claims.keeper import ClaimKeeper
 from extender.queueing.controller import QueueController
 from extender.queueing.direct.dispatch import DirectDispatcher
@@ -48,10 +48,9 @@ def build_queue(
         keeper=None if base.ledger.rows.owned is None else _keeper(base, base.ledger.rows.owned, settings),
     )
     if not settings.queue.extender or controller.claims is not None:
-        base.leadership.catch_ups.append(controller.list_again)
+        base.leadership.catch_ups.append(controller.forget)
     if controller.claims is not None:
         base.leadership.catch_ups.append(controller.claims.catch_up)
-    base.mirror.hub.subscribe(PENDING_PODS, unbound)  # one watch serves both
     return controller
 
 
@@ -72,6 +71,6 @@ def _direct(base: Foundation) -> Callable[..., Dispatcher]:
         transport=base.transport,
         fence=base.fence,
         events=base.events,
-        pods=base.mirror.hub.cache(BOUND_PODS),
+        pods=base.mirror.hub.part(BOUND_PODS),
         wall_clock=time.time,
     )

@@ -24,7 +24,7 @@ from extender.kube.background import Tasks, give_way, until_set
 from extender.kube.client import ClusterError, Transport
 from extender.kube.events import EventRecorder
 from extender.kube.paths import NAMESPACES_PATH
-from extender.kube.watches.feeds import BOUND_PODS, NODES, PENDING_PODS, Feed, WatchHub
+from extender.kube.watches.feeds import BOUND_PODS, NODES, PENDING_PODS, PODS, Feed, WatchHub
 from extender.kube.watches.reflector import Reflector
 from extender.ledger.crowd import Crowd
 from extender.ledger.ledger import Ledger
@@ -55,7 +55,6 @@ from extender.scheduling.queue_rules import QueueRules
 
 logger = logging.getLogger(__name__)
 
-_MIRROR_OF: Final = "queue's mirror of "
 _WAITING: Final = "waiting pods"
 _UNHEARD: Final = "Kerf has heard nothing from the API server for too long"
 _MAX_FAULT: Final = 400
@@ -113,8 +112,8 @@ class QueueController(QueueRules):
         self.namespaces = Namespaces(self._dirty.set)
         self.aside: Callable[[list[Entry]], list[Entry]] = lambda waiting: waiting
         """Leaves out those whose nodes are not a round's to choose."""
-        self.passed = PassedPods(self.namespaces, lambda: self._own["namespaces"].synced, standby, events)
-        self.running = RunningPods(hub.cache(BOUND_PODS), self.durations, wall_clock)
+        self.passed = PassedPods(self.namespaces, lambda: self._of_namespaces.synced, standby, events)
+        self.running = RunningPods(hub.part(BOUND_PODS), self.durations, wall_clock)
         self.use = QuotaUse(options.quotas, ledger, self.backlog, self.running)
         self._gangs = Gangs(transport, clock, page_size)
         self.members = GangMembers(wall_clock)
@@ -137,27 +136,25 @@ class QueueController(QueueRules):
         self._leavers = Leavers(self.dispatcher, self.backlog, self.counts, standby)
         self._shares = Shares(options.max_open, self.backlog, clock)
         self._notes = Notes(writer, clock)
-        self._own = self._subscribed(hub)
+        hub.part(PENDING_PODS).subscribe(self.backlog.changed)
+        hub.cache(_NAMESPACES).subscribe(self.namespaces.changed)
+        hub.part(PENDING_PODS).subscribe(self.passed.changed)
+        self._of_namespaces = hub.reflector(_NAMESPACES)
         hub.cache(NODES).subscribe(self.nodes.changed)
-        self.reflectors = self._own | {"nodes": hub.reflector(NODES)}
+        self.reflectors: dict[str, Reflector[Any]] = {
+            _WAITING: hub.reflector(PODS),
+            "namespaces": self._of_namespaces,
+            "nodes": hub.reflector(NODES),
+        }
         """All that a round goes by; what is not the queue's own begins and ends with the mirror of the cluster."""
         if options.order is Order.KERF or options.fair_share or options.quotas.gpus:
-            hub.cache(BOUND_PODS).subscribe(self.running.changed)
-            self.reflectors["running pods"] = hub.reflector(BOUND_PODS)
+            hub.part(BOUND_PODS).subscribe(self.running.changed)
         if options.gang_timeout_s or options.gangs_end_whole:
-            hub.cache(BOUND_PODS).subscribe(self.members.changed)
-            self.reflectors["members of gangs"] = hub.reflector(BOUND_PODS)
-
-    def _subscribed(self, hub: WatchHub) -> dict[str, Reflector[Any]]:
-        waiting, namespaces = hub.subscribe(PENDING_PODS, self.backlog), hub.reflector(_NAMESPACES)
-        hub.cache(_NAMESPACES).subscribe(self.namespaces.changed)
-        hub.cache(PENDING_PODS).subscribe(self.passed.changed)
-        return {_WAITING: waiting, "namespaces": namespaces}
+            hub.part(BOUND_PODS).subscribe(self.members.changed)
 
     def start(self) -> None:
         """Begin, in the running event loop."""
-        for name, reflector in self._own.items():
-            self.tasks.begin(_MIRROR_OF + name, reflector.run, needed=False)
+        self.tasks.begin("queue's mirror of namespaces", self._of_namespaces.run, needed=False)
         self.tasks.begin("queue", self._run, needed=False)
         for name, work in (self.dispatcher.works() | self._claims.works()).items():
             self.tasks.begin(name, work, needed=False)
@@ -168,17 +165,10 @@ class QueueController(QueueRules):
         if self.options.gangs_end_whole:
             self.tasks.begin("end of preempted gangs", self.preempted_gangs.run, needed=False)
 
-    async def list_again(self, *, anew: bool = True) -> None:
-        """Take in all waiting pods as they are; `anew`: as if none had been known. Raises ClusterError, DecodeError."""
-        await self.tasks.end(_MIRROR_OF + _WAITING)
-        if anew:
-            self.backlog.clear()
-            self.dispatcher.forget()
-        reflector = self._own[_WAITING]
-        try:
-            await reflector.relist()
-        finally:
-            self.tasks.begin(_MIRROR_OF + _WAITING, reflector.run, needed=False)
+    async def forget(self) -> None:
+        """Know of no pod, before all are listed again: a leader before may have written on any of them."""
+        self.backlog.clear()
+        self.dispatcher.forget()
 
     async def stop(self) -> None:
         """End; what has been sent may take effect yet."""
@@ -193,7 +183,7 @@ class QueueController(QueueRules):
     @property
     def num_unread(self) -> int:
         """Objects set aside because they can't be read, counted each time that they came."""
-        return sum(reflector.num_unread for reflector in self._own.values())
+        return self._of_namespaces.num_unread
 
     def fault(self) -> str:
         """Why nothing can be planned now, "" when it can."""

@@ -7,7 +7,6 @@ counted: that is never a reason not to serve.
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -17,7 +16,7 @@ from extender.history import journals
 from extender.history.journals import Line, Row
 from extender.kube import objects
 from extender.kube.background import Background, repeat
-from extender.kube.watches.feeds import BOUND_PODS, PENDING_PODS, WatchHub
+from extender.kube.watches.feeds import PODS, WatchHub
 from extender.recording.pod_rows import PodRows, node_rows
 from extender.recording.writer import Writer
 
@@ -25,8 +24,6 @@ _MAX_LINES: Final = 200_000
 """That wait to be written, some 60 MB."""
 _MAX_PENDING: Final = 20_000
 """Pods without a node that are remembered."""
-_BOUND_BY_NOW_S: Final = 120.0
-"""After which a pod that left those without a node, and has not come to those with one, was deleted."""
 
 
 class Recorder(Background):
@@ -55,65 +52,43 @@ class Recorder(Background):
         self._complete = False
         self._lost = False
         """Whether lines were since all was told: it is told anew once there is room again."""
-        self._kept: set[str] = set()
-        """Of whom there was a whole list since the start."""
+        self._listed_all = False
+        """Whether there was a whole list since the start."""
         self._bound: dict[str, bytes] = {}
         """Lines of the pods with a node, by UID; known also while others lead: a term begins without a new list where
         nobody else has led in between."""
         self._pending: dict[str, bytes] = {}
         """Of those without one, likewise."""
-        self._left: dict[str, float] = {}
-        """When pods left those without a node."""
         self._nodes: Mapping[str, Row] = {}
         self._seen: Cluster | None = None
-        hub.subscribe(BOUND_PODS, _Heard(self.bound, self.ended, self.bound_kept))
-        hub.subscribe(PENDING_PODS, _Heard(self.pending, self.pending_left, self.pending_kept))
+        hub.cache(PODS).subscribe(self.changed, listed=self._listed)
 
-    # What the watches tell
+    # What the watch tells
 
-    def bound(self, pod: objects.Pod) -> None:
-        """A pod has a node."""
-        uid, leads = pod.metadata.uid, self._leading()
-        if uid in self._bound or not pod.spec.node_name:
-            return
+    def changed(self, old: objects.Pod | None, new: objects.Pod | None) -> None:
+        """A pod was added, has changed or is gone."""
+        leads = self._leading()
+        if new is not None:
+            known = self._bound if new.spec.node_name else self._pending
+            if new.metadata.uid not in known and (known is self._bound or len(known) < _MAX_PENDING):
+                self._come(new, known, leads=leads)
+        elif old is not None:
+            was_known = self._pending.pop(old.metadata.uid, None) or self._bound.pop(old.metadata.uid, None)
+            if was_known and leads:
+                self._tell(journals.Ended(old.metadata.uid, self._wall_clock()))
+
+    def _come(self, pod: objects.Pod, known: dict[str, bytes], *, leads: bool) -> None:
+        """A pod waits for a node, or has one."""
+        uid = pod.metadata.uid
         self._pending.pop(uid, None)
-        self._left.pop(uid, None)
         if row := self._row(pod):
-            self._bound[uid] = journals.encode(journals.Pod(row))
+            known[uid] = journals.encode(journals.Pod(row))
             if leads:
-                self._put(self._bound[uid])
+                self._put(known[uid])
 
-    def ended(self, uid: str) -> None:
-        """A pod with a node is gone, or has finished."""
-        if self._bound.pop(uid, None) and self._leading():
-            self._tell(journals.Ended(uid, self._wall_clock()))
-
-    def bound_kept(self, listed: set[str]) -> None:
-        """Pods with a node that a complete list does not name are gone."""
-        for uid in self._bound.keys() - listed:
-            self.ended(uid)
-        self._kept.add(BOUND_PODS.name)
-
-    def pending(self, pod: objects.Pod) -> None:
-        """A pod waits for a node."""
-        uid, leads = pod.metadata.uid, self._leading()
-        if uid in self._pending or pod.spec.node_name or len(self._pending) >= _MAX_PENDING:
-            return
-        if row := self._row(pod):
-            self._pending[uid] = journals.encode(journals.Pod(row))
-            if leads:
-                self._put(self._pending[uid])
-
-    def pending_left(self, uid: str) -> None:
-        """A pod without a node has one now, or is gone."""
-        if self._pending.pop(uid, None) and self._leading():
-            self._left[uid] = self._wall_clock()
-
-    def pending_kept(self, listed: set[str]) -> None:
-        """Pods without a node that a complete list does not name have one now, or are gone."""
-        for uid in self._pending.keys() - listed:
-            self.pending_left(uid)
-        self._kept.add(PENDING_PODS.name)
+    def _listed(self, uids: set[str], began: float) -> None:
+        """All pods are known."""
+        self._listed_all = True
 
     # What is written
 
@@ -135,10 +110,8 @@ class Recorder(Background):
         """Write what came since the last time."""
         now = self._wall_clock()
         if self._leading():
-            for uid in [uid for uid, at in self._left.items() if now - at > _BOUND_BY_NOW_S]:
-                self._tell(journals.Ended(uid, self._left.pop(uid)))
             await self._tell_nodes(now)
-            whole = self._kept == {BOUND_PODS.name, PENDING_PODS.name} and not self._complete
+            whole = self._listed_all and not self._complete
             self._tell(journals.Complete(now) if whole else journals.Until(now))
             self._complete |= whole
         async with self._writing:
@@ -163,7 +136,6 @@ class Recorder(Background):
         """Whether this process leads; a term begins with all that is known."""
         leads = not self._standby()
         if leads and not self._leads:
-            self._left.clear()
             self._complete, self._nodes, self._seen, self._leads = False, {}, None, True
             self.writer.anew = True  # what others have written meanwhile was before
             self._tell(journals.Begun(self._wall_clock()))
@@ -212,21 +184,3 @@ def _alike(one: Cluster, other: Cluster) -> bool:
     """Whether the nodes of two clusters with the same rows are the same."""
     columns = ("gpu_model", "gpu_memory_mib", "cpu_milli", "memory_mib")
     return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in columns)
-
-
-@dataclass(frozen=True, slots=True)
-class _Heard:
-    """A sink of pods that tells others what it hears."""
-
-    changed: Callable[[objects.Pod], None]
-    gone: Callable[[str], None]
-    kept: Callable[[set[str]], None]
-
-    def upsert(self, item: objects.Pod) -> None:
-        self.changed(item)
-
-    def remove(self, item: objects.Pod) -> None:
-        self.gone(item.metadata.uid)
-
-    def keep(self, items: set[str], list_began: float) -> None:
-        self.kept(items)

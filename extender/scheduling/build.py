@@ -140,7 +140,7 @@ def build_keeper(settings: Settings, base: Foundation) -> Keeper | None:
     )
     keeper = Keeper(base.transport, ledger, base.events, base.fence, failures, lives, terms, base.clock, time.time)
     hub.cache(NODES).subscribe(keeper.changed)
-    hub.cache(BOUND_PODS).subscribe(lives.changed)
+    hub.part(BOUND_PODS).subscribe(lives.changed)
     return keeper
 
 

@@ -24,7 +24,7 @@ class Reporters:
         """Those of a cluster, before its feeds are begun."""
         found = cls()
         hub.cache(NODES).subscribe(found.node_changed)
-        hub.cache(BOUND_PODS).subscribe(found.pod_changed)
+        hub.part(BOUND_PODS).subscribe(found.pod_changed)
         return found
 
     def node_changed(self, old: Node | None, new: Node | None) -> None:

@@ -71,7 +71,7 @@ class Leadership:
         them and open it; and in each term, because who stands by holds nothing of what is written."""
         self._marks_gated = marks_gated
         self.catch_ups: list[Callable[[], Awaitable[None]]] = []
-        """What else is to be listed again, after the marks and before the first decision."""
+        """What else is to be done after the marks and before pods are listed again."""
         self._transport = transport
         self._election = election
         self._fence = fence
@@ -159,16 +159,10 @@ class Leadership:
             logger.info("leading as epoch %s after %.2f s, %d unbound pods marked", self._epoch, took_s, num_marked)
 
     async def _catch_up(self) -> None:
-        """See to it that the mirror begins, or has begun, with a list made after this call.
-
-        After those of pods without a node: one that gets its node meanwhile is in both, and not in none.
-        """
-        for catch_up in self.catch_ups:
-            await catch_up()
-        if self._mirror.running:
-            await self._mirror.list_pods_again()
-        else:
-            self._mirror.start()
+        """See to it that what is known of pods is from a list made after this call."""
+        async with self._mirror.pods_held():
+            for catch_up in self.catch_ups:
+                await catch_up()
 
     async def _mark(self, epoch: str) -> int:
         """Mark every unbound pod that a predecessor may be about to bind; returns how many. Raises ClusterError."""

@@ -154,7 +154,7 @@ class Holders:
     def subscribe(self, hub: WatchHub) -> None:
         """Hear of nodes, and of pods with one, from now on: after the ledger."""
         hub.cache(NODES).subscribe(self.node_changed)
-        hub.cache(BOUND_PODS).subscribe(self.pod_changed)
+        hub.part(BOUND_PODS).subscribe(self.pod_changed)
 
     def node_changed(self, old: objects.Node | None, node: objects.Node | None) -> None:
         """A node was added or changed; what it offers, and that it is gone, is the ledger's to tell of."""

@@ -187,7 +187,7 @@ def test_listeners_hear_of_nodes_and_of_pods_that_have_one() -> None:
 
     rig = Rig()
     rig.mirror.hub.cache(NODES).subscribe(hear)
-    rig.mirror.hub.cache(BOUND_PODS).subscribe(hear)
+    rig.mirror.hub.part(BOUND_PODS).subscribe(hear)
 
     async def scenario(rig: Rig) -> None:
         assert heard == ["n", "m"]

@@ -9,7 +9,7 @@ import msgspec
 from extender.core.resources.requests import GpuRequest
 from extender.kube.client import ApiError, ClusterError
 from extender.kube.objects import Node, Pod
-from extender.kube.watches.feeds import NODES, WatchHub
+from extender.kube.watches.feeds import NODES, PODS, WatchHub
 from extender.ledger.ledger import Ledger
 from extender.queueing.controller import QueueController
 from extender.queueing.dispatch import Dispatcher
@@ -102,7 +102,7 @@ class Rig:
         )
         for reflector in self.queue.reflectors.values():
             reflector.num_lists = 1
-        self.api.told = self.queue.backlog.upsert
+        self.api.told = self.hub.cache(PODS).upsert
 
     def node(self, name: str, gpus: int, **labels: str) -> None:
         allocatable = {"cpu": "64", "memory": "256Gi", "nvidia.com/gpu": str(gpus)}
@@ -125,18 +125,18 @@ class Rig:
             "status": {"phase": "Pending"},
         }
         self.api.pods[name] = manifest
-        self.queue.backlog.upsert(decode_pod(manifest))
+        self.hub.cache(PODS).upsert(decode_pod(manifest))
 
     def told(self, name: str) -> None:
         """The watch tells of a pod as it is now."""
-        self.queue.backlog.upsert(decode_pod(self.api.pods[name]))
+        self.hub.cache(PODS).upsert(decode_pod(self.api.pods[name]))
 
     def bind(self, name: str) -> None:
         """kube-scheduler follows the nomination."""
         pod = self.api.pods[name]
         pod["spec"]["nodeName"] = pod["status"]["nominatedNodeName"]
         self.ledger.upsert_pod(decode_pod(pod), self.now)
-        self.queue.backlog.remove(decode_pod(pod))
+        self.hub.cache(PODS).remove(decode_pod(pod))
 
     def round(self, later_s: float = 0.1) -> None:
         self.now += later_s
@@ -147,7 +147,7 @@ class Rig:
         refusal = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
         self.api.pods[name]["status"] = {"phase": "Pending", "conditions": [refusal]}
         self.ledger.release(name)
-        self.queue.backlog.upsert(decode_pod(self.api.pods[name]))
+        self.hub.cache(PODS).upsert(decode_pod(self.api.pods[name]))
 
     def remove_node(self, name: str) -> None:
         self.ledger.remove_node(name)

@@ -8,6 +8,7 @@ import pytest
 from extender.core.orders import Order
 from extender.core.resources.requests import GpuRequest
 from extender.kube.client import ApiError, ClusterError
+from extender.kube.watches.feeds import PODS
 from extender.planning.quotas import Quotas
 from extender.queueing.pods.entries import Stage
 from extender.queueing.pods.nominations import FOR_AUTOSCALERS
@@ -88,7 +89,7 @@ def test_kube_scheduler_may_find_a_node_for_it_by_itself() -> None:
     rig.round()
     rig.round(60)
     rig.api.pods["p"]["spec"]["nodeName"] = "n"
-    rig.queue.backlog.remove(decode_pod(rig.api.pods["p"]))
+    rig.hub.cache(PODS).remove(decode_pod(rig.api.pods["p"]))
     rig.round()
     assert opened(rig) == ["p", "q"]
 
@@ -329,7 +330,7 @@ def test_who_deletes_what_was_let_go_has_had_its_turn() -> None:
     rig.round()
     rig.round(60)
     assert opened(rig) == ["a0"]
-    rig.queue.backlog.remove(decode_pod(rig.api.pods["a0"]))
+    rig.hub.cache(PODS).remove(decode_pod(rig.api.pods["a0"]))
     rig.round()
     assert opened(rig) == ["a0", "b"]
 

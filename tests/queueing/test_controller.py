@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from extender.kube.client import ApiError, ClusterError, UnreachableError
+from extender.kube.watches.feeds import PODS
 from extender.planning.plan_state import free_units
 from extender.planning.plans import Plan
 from extender.queueing.pods.entries import Stage
@@ -89,7 +90,7 @@ def test_a_nomination_of_a_pod_that_stays_behind_the_gate_is_taken_back(error: C
     rig.round()
     assert (rig.node_of("a"), rig.api.pods["a"]["status"]["nominatedNodeName"]) == ("", "n")
     rig.pod("other", 1)
-    rig.queue.backlog.remove(decode_pod(rig.api.pods["other"]))  # it goes past the queue, and takes what a needs
+    rig.hub.cache(PODS).remove(decode_pod(rig.api.pods["other"]))  # it goes past the queue, and takes what a needs
     rig.api.pods["other"]["status"]["nominatedNodeName"] = "n"
     rig.bind("other")
     rig.api.fail = lambda name, where: error
@@ -107,7 +108,7 @@ def test_a_nomination_from_before_the_start_is_taken_back() -> None:
     rig.node("n", 1)
     rig.pod("a", 2)
     rig.api.pods["a"]["status"]["nominatedNodeName"] = "n"
-    rig.queue.backlog.upsert(decode_pod(rig.api.pods["a"]))
+    rig.hub.cache(PODS).upsert(decode_pod(rig.api.pods["a"]))
     rig.api.deaf = True
     rig.round()
     rig.api.pods["a"]["status"]["nominatedNodeName"] = "written since"
@@ -120,12 +121,12 @@ def test_a_pod_that_another_gate_holds_is_not_let_go_before_that_is_open() -> No
     rig.node("n", 1)
     rig.pod("a", 1)
     rig.api.pods["a"]["spec"]["schedulingGates"] = [*GATES, {"name": "example.com/quota"}]
-    rig.queue.backlog.upsert(decode_pod(rig.api.pods["a"]))
+    rig.hub.cache(PODS).upsert(decode_pod(rig.api.pods["a"]))
     rig.round(2.0)
     assert not rig.api.pods["a"]["status"].get("nominatedNodeName")
     assert rig.note("a") == "held by another scheduling gate: example.com/quota"
     rig.api.pods["a"]["spec"]["schedulingGates"] = GATES
-    rig.queue.backlog.upsert(decode_pod(rig.api.pods["a"]))
+    rig.hub.cache(PODS).upsert(decode_pod(rig.api.pods["a"]))
     rig.round()
     assert rig.node_of("a") == "n"
 
@@ -341,7 +342,7 @@ def test_gone_while_it_is_let_go_it_holds_nothing() -> None:
     async def story() -> None:
         api, rig = await nominating()
         assert free_units(rig.ledger.snapshot(rig.now)).tolist() == [0]
-        rig.queue.backlog.remove(decode_pod(api.pods["slow"]))
+        rig.hub.cache(PODS).remove(decode_pod(api.pods["slow"]))
         api.fail = lambda name, part: ApiError(404, "NotFound", name)
         api.may.set()
         await rig.queue.run_round()

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from extender.kube.client import ApiError
+from extender.kube.watches.feeds import PODS
 from extender.queueing.gangs import Gangs
 from extender.queueing.last_turns import in_turn
 from extender.queueing.pods.objects import decode_pod
@@ -34,7 +35,7 @@ def make(rig: Rig, name: str, namespace: str, **labels: str) -> None:
     metadata = {"name": name, "namespace": namespace, "uid": name, "annotations": {}, "labels": labels}
     manifest: Manifest = {"metadata": metadata, "spec": spec, "status": {"phase": "Pending"}}
     rig.api.pods[name] = manifest
-    rig.queue.backlog.upsert(decode_pod(manifest))
+    rig.hub.cache(PODS).upsert(decode_pod(manifest))
 
 
 def test_pods_that_leave_hold_up_no_round_and_no_other_that_leaves() -> None:

@@ -5,6 +5,7 @@ import pytest
 from extender.core.orders import Order
 from extender.core.resources.requests import GpuRequest
 from extender.kube.client import ApiError, ClusterError, UnreachableError
+from extender.kube.watches.feeds import PODS
 from extender.planning.quotas import Quotas
 from extender.plugins.holdings import Holding
 from extender.queueing.pods.objects import decode_pod
@@ -88,14 +89,14 @@ def test_what_kube_scheduler_places_meanwhile_is_left_alone() -> None:
     assert (rig.queue.counts.nominated_anew, rig.queue.counts.outdated) == (0, 0)
     assert not rig.queue.dispatcher.reserve([(rig.queue.backlog.entries["p"], "a")])
     assert rig.ledger.is_reserved("p", "c")
-    rig.queue.backlog.remove(decode_pod(rig.api.pods["p"]))
+    rig.hub.cache(PODS).remove(decode_pod(rig.api.pods["p"]))
     assert (rig.queue.counts.honoured, rig.queue.counts.fallbacks) == (1, 1)
 
 
 def test_a_pod_that_is_deleted_after_it_lost_its_node_did_not_get_it() -> None:
     rig = lost()
     rig.round(3.0)
-    rig.queue.backlog.remove(decode_pod(rig.api.pods["p"]))
+    rig.hub.cache(PODS).remove(decode_pod(rig.api.pods["p"]))
     assert (rig.queue.counts.honoured, rig.queue.counts.fallbacks) == (1, 1)
 
 
@@ -141,7 +142,7 @@ def test_behind_the_head_a_pod_that_lost_its_node_leaves_its_nodes_alone_for_a_b
     rig.round()
     assert (rig.node_of("first"), rig.note("first", "nomination-lost")) == ("c", "1. a: 0/1 nodes are available")
     rig.ledger.remove_pod("first")
-    rig.queue.backlog.remove(decode_pod(rig.api.pods["first"]))
+    rig.hub.cache(PODS).remove(decode_pod(rig.api.pods["first"]))
     rig.ledger.release("first")
     rig.round()
     assert str(rig.queue.backlog.entries["p"].skips.reason) == "room is kept for ns/large"
@@ -199,7 +200,7 @@ def test_a_member_that_lost_its_node_counts_once() -> None:
         rig.pod(name, 1, gang="g", gang_size="3")
     rig.round()
     rig.bind("g0")
-    rig.queue.backlog.remove(decode_pod(rig.api.pods.pop("g2")))
+    rig.hub.cache(PODS).remove(decode_pod(rig.api.pods.pop("g2")))
     rig.refuse("g1")
     rig.round(6.0)
     assert rig.note("g1") == "gang ns/g waits for its pods: 2 of 3 exist"
@@ -209,7 +210,7 @@ def test_after_a_restart_pods_let_go_are_known_by_what_is_written_on_them() -> N
     before = lost()
     rig = Rig(before.api)
     rig.node("a", 1)
-    rig.queue.backlog.upsert(decode_pod(before.api.pods["p"]))
+    rig.hub.cache(PODS).upsert(decode_pod(before.api.pods["p"]))
     rig.pod("next", 1)
     rig.queue.backlog.entries["next"].created = 1e10
     rig.ledger.reserve("other", "a", Holding(1), rig.now)

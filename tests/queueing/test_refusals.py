@@ -6,7 +6,7 @@ import pytest
 
 from extender.core.orders import Order
 from extender.core.resources.requests import GpuRequest
-from extender.kube.watches.feeds import BOUND_PODS, NODES
+from extender.kube.watches.feeds import NODES, PODS
 from extender.ledger.claims import ClaimState
 from extender.planning.quotas import Quotas
 from extender.plugins.holdings import Holding
@@ -158,7 +158,7 @@ def test_a_node_is_ruled_out_for_pods_of_the_same_owner_and_for_longer_each_time
             rig.round(FIRST_S / 4)
             assert not rig.node_of("bad-1")
             rig.api.pods.pop("bad-1")
-            rig.queue.backlog.remove(rig.queue.backlog.entries["bad-1"].pod)
+            rig.hub.cache(PODS).remove(rig.queue.backlog.entries["bad-1"].pod)
     assert waited[1:] == pytest.approx([FIRST_S * 2**n for n in range(6)] + [MOST_S], abs=1.3)
 
 
@@ -432,9 +432,9 @@ def test_a_quota_counts_a_pod_that_has_left_the_queue_until_the_watch_tells_that
     rig.bind(first)
     rig.round()
     assert sum(bool(rig.node_of(name)) for name in rig.api.pods) == 1
-    rig.hub.cache(BOUND_PODS).upsert(decode_pod(rig.api.pods[first]))
+    rig.hub.cache(PODS).upsert(decode_pod(rig.api.pods[first]))
     assert rig.queue.use.by_namespace()["ns"] == 1.0
-    rig.hub.cache(BOUND_PODS).remove(decode_pod(rig.api.pods[first]))
+    rig.hub.cache(PODS).remove(decode_pod(rig.api.pods[first]))
     rig.ledger.remove_pod(first)
     rig.round()
     assert sum(bool(rig.node_of(name)) for name in rig.api.pods) == 2
@@ -460,7 +460,7 @@ def test_what_was_reserved_for_a_pod_that_is_deleted_is_free_at_once() -> None:
     submit(rig, "p", 8)
     rig.round()
     assert rig.ledger.claim("p") is not None
-    rig.queue.backlog.remove(decode_pod(rig.api.pods["p"]))
+    rig.hub.cache(PODS).remove(decode_pod(rig.api.pods["p"]))
     assert rig.ledger.claim("p") is None
 
 

@@ -4,6 +4,7 @@ from collections import Counter
 
 import pytest
 
+from extender.kube.watches.feeds import PODS
 from extender.queueing.pods.objects import decode_pod
 from tests.queueing.rigs import GATES, Rig
 
@@ -31,7 +32,7 @@ class Crowd(Rig):
                 "containers": [{"resources": {"limits": {"nvidia.com/gpu": gpus, "cpu": cpu}}}],
             }
             self.api.pods[names[-1]] = {"metadata": metadata, "spec": spec, "status": {"phase": "Pending"}}
-            self.queue.backlog.upsert(decode_pod(self.api.pods[names[-1]]))
+            self.hub.cache(PODS).upsert(decode_pod(self.api.pods[names[-1]]))
         return names
 
     def gone(self, names: list[str]) -> list[str]:

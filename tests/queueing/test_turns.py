@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from extender.core.orders import Order
 from extender.core.resources.requests import AskedUnit, GpuRequest
 from extender.dra.objects import ResourceClaim
+from extender.kube.watches.feeds import PODS
 from extender.planning.quotas import Quotas
 from extender.plugins.holdings import Holding
 from extender.queueing.pods.objects import decode_pod
@@ -106,7 +107,7 @@ def test_pods_that_nobody_binds_hold_up_no_other_namespace() -> None:
     rig.round()
     assert sum(bool(rig.node_of(f"stuck-{number:02}")) for number in range(20)) == 8  # nobody else waits
     rig.api.pods["good"] = other("good", 1, "good")
-    rig.queue.backlog.upsert(decode_pod(rig.api.pods["good"]))
+    rig.hub.cache(PODS).upsert(decode_pod(rig.api.pods["good"]))
     rig.round()
     assert rig.node_of("good") == "n"
 

@@ -1,14 +1,14 @@
 """A recorder beside watches that tell what a test says, on a clock that is told the time."""
 
 import asyncio
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from extender.core.clusters import Cluster
 from extender.history import files, rolling
 from extender.history.records import History
-from extender.kube.watches.feeds import BOUND_PODS, PENDING_PODS, Feed
+from extender.kube.memory import MemoryCluster
+from extender.kube.watches.feeds import PODS, WatchHub
 from extender.ledger.ledger import Ledger
 from extender.queueing.pods.batches import gang_of
 from extender.recording.pod_rows import PodRows
@@ -17,16 +17,6 @@ from extender.recording.writer import Writer
 from extender.settings.operation import HistorySettings
 
 MIB = 2**20
-
-
-@dataclass
-class Hub:
-    """Stands for the watches: tells those who listen what a test says."""
-
-    sinks: dict[str, Any] = field(default_factory=dict)
-
-    def subscribe(self, feed: Feed[Any], sink: Any) -> None:
-        self.sinks[feed.name] = sink
 
 
 class Rig:
@@ -42,9 +32,10 @@ class Rig:
 
     def begin(self) -> None:
         """A process begins."""
-        self.hub = Hub()
+        hub = WatchHub(MemoryCluster(), lambda: self.now)
+        self.pods = hub.cache(PODS)
         self.recorder = Recorder(
-            Writer(self.directory, self.settings, lambda: self.now), 15.0, self.hub,  # type: ignore[arg-type]
+            Writer(self.directory, self.settings, lambda: self.now), 15.0, hub,
             lambda salt: PodRows(self.ledger.read_request, gang_of, lambda: self.cluster().models, salt),
             self.cluster, lambda: self.others, lambda: self.now,
         )  # fmt: skip
@@ -52,17 +43,9 @@ class Rig:
     def cluster(self) -> Cluster:
         return self.ledger.snapshot(self.now)
 
-    @property
-    def bound(self) -> Any:
-        return self.hub.sinks[BOUND_PODS.name]
-
-    @property
-    def pending(self) -> Any:
-        return self.hub.sinks[PENDING_PODS.name]
-
-    def listed(self, bound: set[str] | None = None, pending: set[str] | None = None) -> None:
-        self.bound.keep({f"uid-{name}" for name in bound or ()}, 0.0)
-        self.pending.keep({f"uid-{name}" for name in pending or ()}, 0.0)
+    def listed(self, *pods: set[str]) -> None:
+        """A complete list names these pods."""
+        self.pods.keep({f"uid-{name}" for name in set().union(*pods)}, 0.0)
 
     def write(self, after_s: float = 0.0) -> None:
         self.now += after_s

@@ -19,10 +19,10 @@ def test_lines_that_wait_and_pods_that_wait_are_bounded(tmp_path: Path, monkeypa
     monkeypatch.setattr(recorder, "_MAX_PENDING", 3)
     rig = Rig(tmp_path)
     for number in range(8):
-        rig.pending.upsert(pod_object(f"waits-{number}", 1))
+        rig.pods.upsert(pod_object(f"waits-{number}", 1))
     assert len(rig.recorder._pending) == 3  # noqa: SLF001
     for number in range(8):
-        rig.bound.upsert(pod_object(f"p{number}", 1, node="n"))
+        rig.pods.upsert(pod_object(f"p{number}", 1, node="n"))
     assert len(rig.recorder._lines) == 5  # noqa: SLF001
     assert rig.recorder.num_unwritten == 1 + 3 + 8 - 5
 
@@ -33,7 +33,7 @@ def test_what_is_known_is_written_on_the_way_out(tmp_path: Path) -> None:
     async def live() -> None:
         rig.recorder.start()
         await asyncio.sleep(0)
-        rig.bound.upsert(pod_object("a", 1, node="n"))
+        rig.pods.upsert(pod_object("a", 1, node="n"))
         await rig.recorder.stop()
 
     asyncio.run(live())
@@ -70,9 +70,9 @@ def test_a_large_journal_is_made_columns_of_before_it_is_time(tmp_path: Path) ->
 def test_what_was_given_up_takes_its_nodes_and_gaps_along(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     node = ("n", "T4", 8, 15360, 64000, 0)
-    rig.bound.upsert(pod_object("a", 1, node="n"))
+    rig.pods.upsert(pod_object("a", 1, node="n"))
     rig.now += 1000
-    rig.bound.remove(pod_object("a", 1, node="n"))
+    rig.pods.remove(pod_object("a", 1, node="n"))
     for line in (journals.Node(node, 1_000_000.0), journals.Gone("n", 1_000_400.0), journals.Begun(1_000_900.0)):
         rig.recorder._tell(line)  # noqa: SLF001
     rig.write()
@@ -93,6 +93,6 @@ def test_lines_of_another_form_are_left_out(tmp_path: Path) -> None:
 
 def test_a_name_without_end_is_cut(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
-    rig.bound.upsert(pod_object("a" * 5000, 1, node="n"))
+    rig.pods.upsert(pod_object("a" * 5000, 1, node="n"))
     rig.write()
     assert len(rig.history().pods["owner"][0]) == 512

@@ -27,17 +27,17 @@ def roll(rig: Rig) -> None:
 def test_a_term_that_goes_on_without_a_new_list_tells_of_all(tmp_path: Path) -> None:
     """The lease could not be renewed for a while, and nobody else has led: no pods are listed again."""
     rig = Rig(tmp_path)
-    rig.bound.upsert(on_node("a"))
-    rig.bound.upsert(on_node("b"))
+    rig.pods.upsert(on_node("a"))
+    rig.pods.upsert(on_node("b"))
     rig.listed({"a", "b"})
     rig.write()
     rig.others = "the lease could not be renewed"
-    rig.bound.remove(on_node("a"))
-    rig.bound.upsert(on_node("c"))
+    rig.pods.remove(on_node("a"))
+    rig.pods.upsert(on_node("c"))
     rig.write(30)
     rig.others = ""
     rig.write(30)
-    rig.bound.remove(on_node("b"))
+    rig.pods.remove(on_node("b"))
     rig.write(30)
     ended = column(rig.history(), "ended_s")
     assert np.isnan(ended.pop("uid-c"))
@@ -50,25 +50,25 @@ def test_who_stands_by_does_not_remember_who_has_gone(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     rig.others = "another leads"
     for number in range(50):
-        rig.pending.upsert(pod_object(f"p{number}", 1))
-        rig.pending.remove(pod_object(f"p{number}", 1))
-        rig.bound.upsert(on_node(f"p{number}"))
-        rig.bound.remove(on_node(f"p{number}"))
+        rig.pods.upsert(pod_object(f"p{number}", 1))
+        rig.pods.remove(pod_object(f"p{number}", 1))
+        rig.pods.upsert(on_node(f"p{number}"))
+        rig.pods.remove(on_node(f"p{number}"))
     recorder = rig.recorder
-    assert not recorder._left and not recorder._bound and not recorder._pending  # noqa: SLF001
+    assert not recorder._bound and not recorder._pending  # noqa: SLF001
 
 
 def test_what_was_lost_is_told_anew_once_there_is_room(tmp_path: Path) -> None:
     folder = tmp_path / "h"
     rig = Rig(folder)
-    rig.bound.upsert(on_node("a"))
-    rig.bound.upsert(on_node("b"))
+    rig.pods.upsert(on_node("a"))
+    rig.pods.upsert(on_node("b"))
     rig.listed({"a", "b"})
     rig.write()
     folder.rename(tmp_path / "away")
     folder.write_text("in the way")
-    rig.bound.remove(on_node("a"))
-    rig.bound.upsert(on_node("c"))
+    rig.pods.remove(on_node("a"))
+    rig.pods.upsert(on_node("c"))
     rig.write(15)
     writer = rig.recorder.writer
     assert writer.num_lost > 0 and "nothing is written" in writer.fault
@@ -106,18 +106,18 @@ def test_of_two_replicas_on_one_folder_the_later_leader_has_the_last_word(tmp_pa
     first = Rig(tmp_path)
     second = Rig(tmp_path)
     second.others = "the first leads"
-    second.bound.upsert(on_node("a"))
+    second.pods.upsert(on_node("a"))
     second.write()
     first.now = second.now = 1_000_100.0
     first.recorder.writer.begin()  # it has made columns since
-    first.bound.upsert(on_node("a"))
+    first.pods.upsert(on_node("a"))
     first.listed({"a"})
     first.write()
     second.now -= 3.0  # its clock is behind
     second.others = ""
     second.listed({"a"})
     second.write()
-    second.bound.remove(on_node("a"))
+    second.pods.remove(on_node("a"))
     second.write(15)
     for _ in range(2):
         assert column(second.history(), "ended_s") == {"uid-a": 1_000_097.0}
@@ -126,14 +126,14 @@ def test_of_two_replicas_on_one_folder_the_later_leader_has_the_last_word(tmp_pa
 
 def test_journals_stay_in_order_when_the_clock_is_set_back(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
-    rig.bound.upsert(on_node("a"))
+    rig.pods.upsert(on_node("a"))
     rig.listed({"a"})
     rig.write()
     roll(rig)
     rig.now -= 500_000.0
     writer = rig.recorder.writer
     assert writer.due  # not in half a million seconds
-    rig.bound.remove(on_node("a"))
+    rig.pods.remove(on_node("a"))
     rig.write(15)
     roll(rig)
     rig.write(15)
@@ -170,8 +170,8 @@ def test_a_pod_that_asks_for_more_than_there_can_be_is_in_columns(tmp_path: Path
     hostile = on_node("a")
     requests = {"cpu": "9223372036854775807", "memory": "9223372036854775807Ki", "nvidia.com/gpu": "1"}
     hostile.spec.containers[0].resources.requests = requests
-    rig.pending.upsert(pod_object("waits", 1, annotations={"kerf.dev/gang": "é" * 3000}))
-    rig.bound.upsert(hostile)
+    rig.pods.upsert(pod_object("waits", 1, annotations={"kerf.dev/gang": "é" * 3000}))
+    rig.pods.upsert(hostile)
     rig.listed({"a"}, {"waits"})
     rig.write()
     for _ in range(2):
@@ -184,9 +184,9 @@ def test_a_file_that_a_power_cut_has_emptied_is_set_aside(tmp_path: Path, name: 
     rig = Rig(tmp_path)
     rig.ledger.upsert_node(node_object("n", 8))
     for pod in ("a", "b"):
-        rig.bound.upsert(on_node(pod))
+        rig.pods.upsert(on_node(pod))
     rig.listed({"a", "b"})
-    rig.bound.remove(on_node("a"))
+    rig.pods.remove(on_node("a"))
     rig.write()
     roll(rig)
     (tmp_path / name).write_bytes(b"")
@@ -197,7 +197,7 @@ def test_a_file_that_a_power_cut_has_emptied_is_set_aside(tmp_path: Path, name: 
     writer = rig.recorder.writer
     assert (writer.fault, writer.num_rolls) == ("", 2)
     assert (tmp_path / name).with_suffix(".unreadable").exists()
-    rig.bound.remove(on_node("b"))
+    rig.pods.remove(on_node("b"))
     rig.write(15)
     roll(rig)
     known = rig.history()
@@ -225,12 +225,12 @@ def test_a_journal_that_is_read_again_makes_no_other_nodes() -> None:
 
 def test_names_from_before_they_were_hashed_are_not_said_to_be(tmp_path: Path) -> None:
     plain = Rig(tmp_path)
-    plain.bound.upsert(on_node("a"))
+    plain.pods.upsert(on_node("a"))
     plain.listed()
     plain.write()
     plain.roll()
     rig = Rig(tmp_path, hash_names=True)
-    rig.bound.upsert(on_node("b"))
+    rig.pods.upsert(on_node("b"))
     rig.listed({"b"})
     for _ in range(2):
         rig.write(15)
@@ -241,7 +241,7 @@ def test_names_from_before_they_were_hashed_are_not_said_to_be(tmp_path: Path) -
 
 def test_hashed_names_are_said_to_be_wherever_the_history_goes(tmp_path: Path) -> None:
     rig = Rig(tmp_path / "h", hash_names=True)
-    rig.bound.upsert(on_node("a"))
+    rig.pods.upsert(on_node("a"))
     rig.listed({"a"})
     rig.write()
     for _ in range(2):
@@ -256,7 +256,7 @@ def test_hashed_names_are_said_to_be_wherever_the_history_goes(tmp_path: Path) -
         rig.write(15)
     # Turned off later: what comes then is plain.
     plain = Rig(tmp_path / "h")
-    plain.bound.upsert(on_node("b"))
+    plain.pods.upsert(on_node("b"))
     plain.write()
     assert not plain.history().about.hashed
 
@@ -282,9 +282,9 @@ class Hanging(type(Path())):  # type: ignore[misc]
 
 def test_a_volume_that_hangs_holds_up_nothing_in_the_loop(tmp_path: Path) -> None:
     rig = Rig(Hanging(tmp_path))
-    rig.bound.upsert(on_node("a"))
+    rig.pods.upsert(on_node("a"))
     rig.others = "another leads"
-    rig.bound.remove(on_node("a"))
+    rig.pods.remove(on_node("a"))
     rig.others = ""
     rig.listed()
     assert rig.recorder.num_unwritten == 0
@@ -293,7 +293,7 @@ def test_a_volume_that_hangs_holds_up_nothing_in_the_loop(tmp_path: Path) -> Non
 
 def test_what_is_told_of_the_folders_size_was_measured_when_it_was_written(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
-    rig.bound.upsert(on_node("a"))
+    rig.pods.upsert(on_node("a"))
     rig.write()
     size = sum(path.stat().st_size for path in tmp_path.iterdir())
     assert rig.recorder.writer.num_bytes == size > 0

@@ -22,14 +22,13 @@ def test_a_pods_life_is_one_row(tmp_path: Path) -> None:
     rig.ledger.upsert_node(node_object("n", 8, product="NVIDIA-A100-SXM4-40GB", memory_mib=40960))
     annotations = {"kerf.dev/gpu-model": "a100", "kerf.dev/gang": "team", "kerf.dev/gang-size": "2"}
     waiting = pod_object("a", 2, annotations=annotations)
-    rig.pending.upsert(waiting)
+    rig.pods.upsert(waiting)
     rig.now += 50
-    rig.pending.remove(waiting)
     placed = pod_object("a", 2, node="n", assigned="0,3", annotations=annotations)
     for pod in (waiting, placed):
         pod.metadata.creation_timestamp = "1970-01-12T13:46:30Z"
-    rig.bound.upsert(placed)
-    rig.bound.upsert(placed)
+    rig.pods.upsert(placed)
+    rig.pods.upsert(placed)
     rig.listed({"a"})
     rig.write()
     known = rig.history()
@@ -45,7 +44,7 @@ def test_a_pods_life_is_one_row(tmp_path: Path) -> None:
         "memory_mib": [0], "from_s": [1_000_050.0],
     }  # fmt: skip
     rig.now += 1000
-    rig.bound.remove(pod_object("a", 2, node="n", phase="Succeeded"))
+    rig.pods.remove(pod_object("a", 2, node="n", phase="Succeeded"))
     rig.write(5)
     done = rig.history()
     assert done.pods["ended_s"].tolist() == [1_001_050.0]
@@ -55,7 +54,7 @@ def test_a_pods_life_is_one_row(tmp_path: Path) -> None:
 def test_a_model_that_no_node_has_is_not_any_model(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     rig.ledger.upsert_node(node_object("n", 8))
-    rig.pending.upsert(pod_object("a", 1, annotations={"kerf.dev/gpu-model": "h100"}))
+    rig.pods.upsert(pod_object("a", 1, annotations={"kerf.dev/gpu-model": "h100"}))
     rig.write()
     assert rig.history().pods["gpu_models"].tolist() == ["h100"]
 
@@ -64,22 +63,20 @@ def test_what_is_not_recorded(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     daemon = pod_object("daemon", 1, node="n")
     daemon.metadata.owner_references = [type("Owner", (), {"controller": True, "kind": "DaemonSet", "name": "d"})()]
-    rig.bound.upsert(daemon)
-    rig.bound.upsert(pod_object("slice", 1, node="n", resource="nvidia.com/gpu.shared"))
-    rig.bound.upsert(pod_object("mig", 1, node="n", resource="nvidia.com/mig-1g.5gb"))
-    rig.bound.upsert(pod_object("bad", 1, node="n", annotations={"kerf.dev/gpu-memory-each": "much"}))
-    rig.bound.upsert(pod_object("cpu", node="n"))
+    rig.pods.upsert(daemon)
+    rig.pods.upsert(pod_object("slice", 1, node="n", resource="nvidia.com/gpu.shared"))
+    rig.pods.upsert(pod_object("mig", 1, node="n", resource="nvidia.com/mig-1g.5gb"))
+    rig.pods.upsert(pod_object("bad", 1, node="n", annotations={"kerf.dev/gpu-memory-each": "much"}))
+    rig.pods.upsert(pod_object("cpu", node="n"))
     rig.write()
     assert rig.history().pods["pod"].tolist() == ["uid-cpu"]
 
 
 def test_a_pod_that_was_deleted_before_it_had_a_node_has_no_start(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
-    rig.pending.upsert(pod_object("a", 1))
+    rig.pods.upsert(pod_object("a", 1))
     rig.now += 10
-    rig.pending.remove(pod_object("a", 1))
-    rig.write(100)
-    assert np.isnan(rig.history().pods["ended_s"][0])  # it may have a node yet
+    rig.pods.remove(pod_object("a", 1))
     rig.write(100)
     row = rig.history().pods
     assert np.isnan(row["started_s"][0])
@@ -91,14 +88,14 @@ def test_what_ended_while_nobody_recorded_ended_when_that_became_known(tmp_path:
     rig.ledger.upsert_node(node_object("n", 8))
     rig.ledger.upsert_node(node_object("m", 8))
     for name in ("a", "b"):
-        rig.bound.upsert(pod_object(name, 1, node="n"))
-    rig.pending.upsert(pod_object("c", 1))
+        rig.pods.upsert(pod_object(name, 1, node="n"))
+    rig.pods.upsert(pod_object("c", 1))
     rig.listed({"a", "b"}, {"c"})
     rig.write()
     rig.ledger.remove_node("m")
     rig.now += 600  # killed
     rig.begin()
-    rig.bound.upsert(pod_object("a", 1, node="n"))
+    rig.pods.upsert(pod_object("a", 1, node="n"))
     rig.write(5)
     assert np.isnan(rig.history().pods["ended_s"]).all()  # not all is listed yet
     rig.listed({"a"})
@@ -115,13 +112,13 @@ def test_what_ended_while_nobody_recorded_ended_when_that_became_known(tmp_path:
 def test_who_stands_by_writes_nothing_and_tells_all_when_it_leads(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     rig.others = "another leads"
-    rig.bound.upsert(pod_object("a", 1, node="n"))
-    rig.pending.upsert(pod_object("b", 1))
+    rig.pods.upsert(pod_object("a", 1, node="n"))
+    rig.pods.upsert(pod_object("b", 1))
     rig.write()
     assert not list(tmp_path.glob("*"))
     rig.others = ""
     rig.now += 100
-    rig.bound.upsert(pod_object("a", 1, node="n"))  # the take-over lists pods again
+    rig.pods.upsert(pod_object("a", 1, node="n"))  # the take-over lists pods again
     rig.listed({"a"}, {"b"})
     rig.write()
     submitted = column(rig.history(), "submitted_s")
@@ -147,12 +144,12 @@ def test_columns_are_made_of_journals_and_say_the_same(tmp_path: Path) -> None:
         if event < 0.45:
             name = f"p{step}"
             truth[f"uid-{name}"] = [float(int(rig.now)), None]
-            rig.bound.upsert(pod(name))
+            rig.pods.upsert(pod(name))
             running.add(name)
         elif event < 0.8 and running:
             name = chance.choice(sorted(running))
             running.discard(name)
-            rig.bound.remove(pod_object(name, 1, node="n"))
+            rig.pods.remove(pod_object(name, 1, node="n"))
             truth[f"uid-{name}"][1] = rig.now
         elif event < 0.9:
             rig.listed(running)
@@ -170,7 +167,7 @@ def test_columns_are_made_of_journals_and_say_the_same(tmp_path: Path) -> None:
             rig.write()
             rig.begin()
             for name in sorted(running):
-                rig.bound.upsert(pod(name))
+                rig.pods.upsert(pod(name))
             rig.listed(running)
     rig.write()
     for _ in range(2):
@@ -189,9 +186,9 @@ def test_the_oldest_pods_are_given_up(tmp_path: Path) -> None:
     for batch in range(12):
         for number in range(50):
             name = f"{batch}-{number}"
-            rig.bound.upsert(pod_object(name, 1, node="n"))
+            rig.pods.upsert(pod_object(name, 1, node="n"))
             rig.now += 1
-            rig.bound.remove(pod_object(name, 1, node="n"))
+            rig.pods.remove(pod_object(name, 1, node="n"))
         rig.listed()
         rig.write()
         rig.roll(max_bytes=40_000)
@@ -206,20 +203,20 @@ def test_the_oldest_pods_are_given_up(tmp_path: Path) -> None:
 def test_a_full_disk_loses_lines_and_nothing_else(tmp_path: Path) -> None:
     rig = Rig(tmp_path / "h")
     (tmp_path / "h").write_text("in the way")
-    rig.bound.upsert(pod_object("a", 1, node="n"))
+    rig.pods.upsert(pod_object("a", 1, node="n"))
     rig.write()
     writer = rig.recorder.writer
     assert writer.num_lost > 0 and writer.num_written == 0
     assert "nothing is written" in writer.fault
     (tmp_path / "h").unlink()
-    rig.bound.upsert(pod_object("b", 1, node="n"))
+    rig.pods.upsert(pod_object("b", 1, node="n"))
     rig.write()
     assert rig.history().pods["pod"].tolist() == ["uid-b"]
 
 
 def test_lines_that_a_crash_has_cut_are_left_out(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
-    rig.bound.upsert(pod_object("a", 1, node="n"))
+    rig.pods.upsert(pod_object("a", 1, node="n"))
     rig.write()
     (path,) = tmp_path.glob(journals.PATTERN)
     with path.open("ab") as journal:
@@ -231,7 +228,7 @@ def test_columns_are_made_in_a_process_of_their_own(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
 
     async def live() -> None:
-        rig.bound.upsert(pod_object("a", 1, node="n"))
+        rig.pods.upsert(pod_object("a", 1, node="n"))
         rig.listed({"a"})
         await rig.recorder.round()
         await rig.recorder.roll()
@@ -261,11 +258,11 @@ def test_where_no_columns_can_be_made_journals_are_bounded(tmp_path: Path) -> No
 
 def test_names_are_hashed_with_a_key_that_stays(tmp_path: Path) -> None:
     rig = Rig(tmp_path, hash_names=True)
-    rig.bound.upsert(pod_object("a", 1, node="n"))
-    rig.bound.upsert(pod_object("b", 1, node="n"))
+    rig.pods.upsert(pod_object("a", 1, node="n"))
+    rig.pods.upsert(pod_object("b", 1, node="n"))
     rig.write()
     rig.begin()
-    rig.bound.upsert(pod_object("c", 1, node="n"))
+    rig.pods.upsert(pod_object("c", 1, node="n"))
     rig.write()
     known = rig.history()
     assert known.about.hashed
@@ -277,7 +274,7 @@ def test_names_are_hashed_with_a_key_that_stays(tmp_path: Path) -> None:
 
 def test_one_process_at_a_time_makes_columns(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
-    rig.bound.upsert(pod_object("a", 1, node="n"))
+    rig.pods.upsert(pod_object("a", 1, node="n"))
     rig.write()
     with rolling._alone(tmp_path) as alone:  # noqa: SLF001
         assert alone

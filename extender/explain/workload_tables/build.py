@@ -14,7 +14,7 @@ from extender.usage.report import Usage
 
 def build_workloads(base: Foundation, usage: Usage | None, waitlist: Waitlist) -> Workloads:
     """It hears of pods from now on: before the mirror begins."""
-    pods, ledger = base.mirror.hub.cache(BOUND_PODS), base.ledger
+    pods, ledger = base.mirror.hub.part(BOUND_PODS), base.ledger
 
     def bound(uid: str) -> BoundPod | None:
         pod = pods.get(uid)

@@ -6,7 +6,7 @@ from typing import Any, Final, Generic
 
 from extender.kube import objects
 from extender.kube.background import Tasks
-from extender.kube.cache import Cache
+from extender.kube.cache import Cache, Index, Part
 from extender.kube.client import Transport
 from extender.kube.decoding import Outline
 from extender.kube.paths import NODES_PATH, PODS_PATH
@@ -31,6 +31,22 @@ class Feed(Generic[ObjectT]):
     """Whether an object that can't be read any more stays what it was known as."""
     wanted: Callable[[Any], bool] = lambda item: True
     """Whether an object belongs to it, by what of the selection an object can tell."""
+    indexes: tuple[Index[Any], ...] = ()
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Selection(Generic[ObjectT]):
+    """Some of the objects of a feed."""
+
+    feed: Feed[ObjectT]
+    index: Index[ObjectT]
+    group: str
+    field_selector: str
+    """By which an API server is asked for them alone."""
+
+
+_BOUND: Final = "bound"
+_WAITING: Final = "waiting"
 
 
 def _pod(item: Outline) -> objects.Pod:
@@ -39,18 +55,23 @@ def _pod(item: Outline) -> objects.Pod:
 
 NODES: Final = Feed("nodes", NODES_PATH, objects.Node, keeps_unread=False)
 """A node that can't be read is none that anything is placed on."""
-BOUND_PODS: Final = Feed(
+_WITH_OR_WITHOUT: Final[Index[objects.Pod]] = Index(
+    "with or without a node", lambda pod: [_BOUND if pod.spec.node_name else _WAITING]
+)
+PODS: Final = Feed(
     "pods",
     PODS_PATH,
     objects.Pod,
-    "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed",
+    "status.phase!=Succeeded,status.phase!=Failed",
     stand_in=_pod,
     wanted=lambda pod: not pod.finished,
+    indexes=(_WITH_OR_WITHOUT,),
 )
-"""Pods that hold something: filter is told of others by the call, and finished ones, of which a cluster may keep
-100,000, hold nothing. That is why pods are watched twice."""
-PENDING_PODS: Final = Feed("pending pods", PODS_PATH, objects.Pod, "spec.nodeName=,status.phase=Pending")
-"""Pods without a node: one that gets its node leaves the selection, which the watch tells as a deletion."""
+"""All pods but those that have finished, of which a cluster may keep 100,000 and which hold nothing."""
+BOUND_PODS: Final = Selection(PODS, _WITH_OR_WITHOUT, _BOUND, f"spec.nodeName!=,{PODS.field_selector}")
+"""Pods that hold something: filter is told of others by the call."""
+PENDING_PODS: Final = Selection(PODS, _WITH_OR_WITHOUT, _WAITING, "spec.nodeName=,status.phase=Pending")
+"""Pods without a node."""
 
 
 class _Told(Generic[ObjectT]):
@@ -88,6 +109,10 @@ class WatchHub:
         """All objects of a feed, once it is begun."""
         return self._watch(feed)[1]
 
+    def part(self, selection: Selection[ObjectT]) -> Part[ObjectT]:
+        """Some of the objects of a feed, once it is begun."""
+        return Part(self.cache(selection.feed), selection.index, selection.group)
+
     def reflector(self, feed: Feed[ObjectT]) -> Reflector[ObjectT]:
         """What fills the cache of a feed."""
         return self._watch(feed)[0]
@@ -103,7 +128,11 @@ class WatchHub:
     def _watch(self, feed: Feed[ObjectT]) -> tuple[Reflector[ObjectT], Cache[ObjectT, ObjectT]]:
         if feed not in self._watches:
             cache = Cache[ObjectT, ObjectT](
-                lambda item: item, stand_in=feed.stand_in, wanted=feed.wanted, keeps_unread=feed.keeps_unread
+                lambda item: item,
+                indexes=feed.indexes,
+                stand_in=feed.stand_in,
+                wanted=feed.wanted,
+                keeps_unread=feed.keeps_unread,
             )
             reflector = Reflector(
                 self._transport,
@@ -120,8 +149,9 @@ class WatchHub:
         return self._watches[feed]
 
     def begin(self, feed: Feed[Any], name: str, *, needed: bool = True) -> None:
-        """Watch a feed in the background, in the running event loop."""
-        self.tasks.begin(name, self._watches[feed][0].run, needed=needed)
+        """Watch a feed in the background, in the running event loop, unless it is watched."""
+        if name not in self.tasks.names:
+            self.tasks.begin(name, self._watches[feed][0].run, needed=needed)
 
     async def list_again(self, feed: Feed[Any], name: str, *, needed: bool = True) -> None:
         """Take in all of a feed as it is now, however far its watch lags; `name` is that of its work. Raises

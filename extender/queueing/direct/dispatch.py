@@ -13,7 +13,7 @@ import msgspec
 
 from extender.core.resources.requests import AskedUnit, RequestError
 from extender.kube.background import Work, all_of
-from extender.kube.cache import Cache
+from extender.kube.cache import Part
 from extender.kube.client import ClusterError, Transport
 from extender.kube.events import EventRecorder
 from extender.kube.objects import Pod
@@ -41,7 +41,7 @@ class DirectDispatcher(Dispatcher):
     transport: Transport = field(kw_only=True)
     fence: Fence = field(kw_only=True)
     events: EventRecorder = field(kw_only=True)
-    pods: Cache[Pod, Pod] = field(kw_only=True)
+    pods: Part[Pod] = field(kw_only=True)
     """Those with a node."""
     wall_clock: Callable[[], float] = field(kw_only=True)
 

@@ -199,6 +199,13 @@ class Backlog:
                 if num_read % _PORTION == 0:
                     await give_way()
 
+    def changed(self, old: Pod | None, new: Pod | None) -> None:
+        """A pod without a node was added or has changed; or it has its node, or is gone."""
+        if new is not None:
+            self.upsert(new)
+        elif old is not None:
+            self.remove(old)
+
     def upsert(self, item: Pod) -> None:
         """A pending pod was added or changed."""
         _shorten(item.metadata)
@@ -235,11 +242,6 @@ class Backlog:
     def remove(self, item: Pod) -> None:
         """A pod is gone, or has its node."""
         self._drop(item.metadata.uid)
-
-    def keep(self, items: set[str], list_began: float) -> None:
-        """Pods that a complete list does not name are gone, or have their nodes."""
-        for uid in self.entries.keys() - items:
-            self._drop(uid)
 
     def _find_open(self, entry: Entry) -> None:
         entry.find_open(self._clock())

@@ -6,18 +6,14 @@ each pod a few words are kept, of a bounded number of pods: where there are more
 gives its own up. Nothing is decided by them.
 """
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from extender.core.resources.requests import PodRequest, RequestError
 from extender.kube import objects
-from extender.kube.background import Background
 from extender.kube.objects import unix_time
-from extender.kube.watches.feeds import PENDING_PODS, WatchHub
 from extender.scheduling.fair_cache import FairCache
-from extender.scheduling.fence import Fence
 
 _MAX_PODS: Final = 20_000
 _MAX_WORDS: Final = 500
@@ -70,7 +66,7 @@ class UnboundPod:
 
 
 class UnboundPods:
-    """The pods by UID: the sink of a reflector, its own or the queue's."""
+    """The pods by UID."""
 
     def __init__(
         self,
@@ -104,10 +100,16 @@ class UnboundPods:
         """One of them."""
         return self._pods.get(uid)
 
-    def upsert(self, item: objects.Pod) -> None:
-        """A pod was added or changed."""
+    def changed(self, old: objects.Pod | None, new: objects.Pod | None) -> None:
+        """A pod without a node was added or has changed; or it is gone, or has its node."""
+        if new is not None:
+            self._upsert(new)
+        elif old is not None:
+            self._drop(old.metadata.uid)
+
+    def _upsert(self, item: objects.Pod) -> None:
         uid = item.metadata.uid
-        if item.spec.node_name or item.finished or item.metadata.deletion_timestamp:
+        if item.metadata.deletion_timestamp:
             self._drop(uid)
             return
         known = self._pods.get(uid)
@@ -116,16 +118,6 @@ class UnboundPods:
             self._pods.pop(uid)
         else:
             self._pods.put(item.metadata.namespace, uid, words, self._wall_clock())
-
-    def remove(self, item: objects.Pod) -> None:
-        """A pod is gone, or has its node."""
-        self._drop(item.metadata.uid)
-
-    def keep(self, items: set[str], list_began: float) -> None:
-        """Pods that a complete list does not name are gone, or have their nodes."""
-        for pod in self.all():
-            if pod.uid not in items:
-                self._drop(pod.uid)
 
     def _drop(self, uid: str) -> None:
         self._pods.pop(uid)
@@ -168,22 +160,6 @@ class UnboundPods:
             owed_since=created if known is None else known.owed_since if known.owed else self._wall_clock(),
             scheduler=pod.spec.scheduler_name[:_MAX_NAME],
         )
-
-
-class UnboundWatch(Background):
-    """Mirrors pods without a node from when this process first leads. Nothing waits for it, and it fails alone."""
-
-    def __init__(self, hub: WatchHub, pods: UnboundPods, fence: Fence) -> None:
-        super().__init__("unbound pods", needed=False)
-        self._fence = fence
-        self._reflector = hub.subscribe(PENDING_PODS, pods)
-
-    async def run(self) -> None:
-        wait_s = _FIRST_WAIT_S
-        while self._fence.standby():
-            await asyncio.sleep(wait_s)
-            wait_s = min(2 * wait_s, _MAX_WAIT_S)
-        await self._reflector.run()
 
 
 def _gated(pod: objects.Pod) -> str:

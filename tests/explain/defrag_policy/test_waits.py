@@ -30,7 +30,7 @@ def queue_of(*pods: tuple[str, dict[str, Any]]) -> Defrag:
 def found(defrag: Defrag, *unbound: Pod) -> dict[str, Wait]:
     pods = UnboundPods(read_pod_request, lambda: 0.0)
     for pod in unbound:
-        pods.upsert(pod)
+        pods.changed(None, pod)
     return {wait.name: wait for wait in asyncio.run(waits_of(defrag.rig.queue.backlog, pods))}
 
 
@@ -105,7 +105,7 @@ def test_behind_a_gate_of_its_own_nobody_waits_for_room() -> None:
 def test_past_the_queue_too() -> None:
     pods = UnboundPods(read_pod_request, lambda: unix_time(LATER))
     for pod in (past_the_queue("a", gate="example.com/theirs"), past_the_queue("a"), past_the_queue("b")):
-        pods.upsert(pod)
+        pods.changed(None, pod)
     told = {wait.name: wait.since for wait in asyncio.run(waits_of(None, pods))}
     assert told == {"default/a": unix_time(LATER), "default/b": unix_time(CREATED)}
 

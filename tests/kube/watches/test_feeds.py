@@ -10,7 +10,7 @@ from extender.kube.client import Query
 from extender.kube.indexes import Index
 from extender.kube.memory import MemoryCluster
 from extender.kube.paths import NODES_PATH
-from extender.kube.watches.feeds import BOUND_PODS, NODES, Feed, WatchHub
+from extender.kube.watches.feeds import NODES, PODS, Feed, WatchHub
 from tests.ledger.builders import Clock, node_manifest, until
 
 
@@ -67,8 +67,8 @@ def test_all_who_listen_hear_of_one_watch() -> None:
 
 def test_feeds_are_apart_by_what_they_select() -> None:
     hub = WatchHub(MemoryCluster(), Clock())
-    assert hub.cache(BOUND_PODS) is hub.cache(BOUND_PODS)
-    assert hub.cache(BOUND_PODS) is not hub.cache(Feed("pods", BOUND_PODS.path, objects.Pod))
+    assert hub.cache(PODS) is hub.cache(PODS)
+    assert hub.cache(PODS) is not hub.cache(Feed("pods", PODS.path, objects.Pod))
 
 
 def test_an_index_keeps_no_empty_group() -> None:

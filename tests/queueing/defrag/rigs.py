@@ -10,7 +10,7 @@ import msgspec
 from extender.kube.client import ApiError, ClusterError, Transport
 from extender.kube.events import EventRecorder
 from extender.kube.objects import Pod
-from extender.kube.watches.feeds import BOUND_PODS
+from extender.kube.watches.feeds import BOUND_PODS, PODS
 from extender.queueing.defrag.checks import Facts
 from extender.queueing.defrag.evictions import Evictor
 from extender.queueing.defrag.mover import Mover
@@ -111,7 +111,7 @@ class Defrag:
         self.rig.lead()
         self.nodes: dict[str, int] = {}
         self.events: list[tuple[str, str, str]] = []
-        self.running = self.rig.hub.cache(BOUND_PODS)
+        self.running = self.rig.hub.part(BOUND_PODS)
         self.exempt: frozenset[str] = frozenset()
         self.most_an_hour = 60
         self.pauses: list[float] = []
@@ -166,12 +166,9 @@ class Defrag:
 
     def told(self, pod: Pod) -> None:
         """The watches tell of a pod as it is now."""
-        if not pod.spec.node_name:
-            self.rig.queue.backlog.upsert(pod)
-            return
-        self.rig.ledger.upsert_pod(pod, self.rig.now)
-        self.running.upsert(pod)
-        self.rig.queue.backlog.remove(pod)
+        if pod.spec.node_name:
+            self.rig.ledger.upsert_pod(pod, self.rig.now)
+        self.rig.hub.cache(PODS).upsert(pod)
 
     def node(self, name: str, gpus: int, **labels: str) -> None:
         self.nodes[name] = gpus
@@ -193,9 +190,8 @@ class Defrag:
     def leaves(self, name: str) -> None:
         """A pod is gone."""
         pod = decode_pod(self.api.pods.pop(name))
-        self.running.remove(pod)
         self.rig.ledger.remove_pod(pod.metadata.uid)
-        self.rig.queue.backlog.remove(pod)
+        self.rig.hub.cache(PODS).remove(pod)
 
     def is_replaced(self, name: str, by: str) -> None:
         """A pod leaves, and what is made in its place runs where it is led to."""

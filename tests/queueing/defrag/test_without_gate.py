@@ -5,6 +5,7 @@ import pytest
 from extender.core.fit.reasons import Reason, sentence
 from extender.core.resources.requests import GpuRequest
 from extender.kube.objects import Pod
+from extender.kube.watches.feeds import PODS
 from extender.queueing.pods.objects import decode_pod
 from extender.scheduling.placer import PodIdentity
 from tests.queueing.defrag.rigs import LIMITS, MOVE_V, Defrag, scattered
@@ -13,7 +14,7 @@ from tests.queueing.defrag.rigs import LIMITS, MOVE_V, Defrag, scattered
 def comes(defrag: Defrag, name: str, gpus: int = 1, controller: str = "rs") -> Pod:
     """A pod is made that nobody holds at a gate; kube-scheduler asks about it."""
     defrag.waits(name, gpus, controller)
-    defrag.rig.queue.backlog.remove(decode_pod(defrag.api.pods[name]))  # of which the queue has never heard
+    defrag.rig.hub.cache(PODS).remove(decode_pod(defrag.api.pods[name]))  # of which the queue has never heard
     defrag.api.pods[name]["spec"]["schedulingGates"] = []
     defrag.told(decode_pod(defrag.api.pods[name]))
     assert name not in defrag.rig.queue.backlog.entries

@@ -10,7 +10,7 @@ import msgspec
 from extender.kube.client import ApiError, ClusterError, Transport
 from extender.kube.events import EventRecorder
 from extender.kube.leadership.elections import Unelected
-from extender.kube.watches.feeds import BOUND_PODS, NODES, WatchHub
+from extender.kube.watches.feeds import BOUND_PODS, NODES, PODS, WatchHub
 from extender.plugins.gpushare import COUNT_RESOURCE, MEMORY_RESOURCE
 from extender.queueing.direct.dispatch import DirectDispatcher
 from extender.queueing.pods.objects import decode_node, decode_pod
@@ -103,7 +103,7 @@ class DirectRig(Rig):
             transport=cast(Transport, self.versions),
             fence=self.fence,
             events=cast(EventRecorder, SimpleNamespace(emit=emit)),
-            pods=hub.cache(BOUND_PODS),
+            pods=hub.part(BOUND_PODS),
             wall_clock=lambda: self.now,
         )
         super().__init__(self.versions, dispatcher, hub, **options)
@@ -152,16 +152,13 @@ class DirectRig(Rig):
         pod["spec"]["nodeName"] = node
         pod["status"].pop("nominatedNodeName", None)
         self.versions.touch(name)
-        if leaves_first:
-            self.queue.backlog.remove(decode_pod(pod))
         self.tell_bound(name)
-        self.queue.backlog.remove(decode_pod(pod))
 
     def tell_bound(self, name: str) -> None:
         """The watch of pods with a node tells of one."""
         pod = decode_pod(self.api.pods[name])
         self.ledger.upsert_pod(pod, self.now)
-        self.hub.cache(BOUND_PODS).upsert(pod)
+        self.hub.cache(PODS).upsert(pod)
 
     def refuse(self, name: str, message: str = "0/1 nodes are available") -> None:
         """kube-scheduler finds no node for a pod, and takes its nomination away."""

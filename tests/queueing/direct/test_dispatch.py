@@ -7,7 +7,7 @@ import pytest
 
 from extender.kube.client import ApiError, ClusterError, UnreachableError
 from extender.kube.objects import Node
-from extender.kube.watches.feeds import NODES
+from extender.kube.watches.feeds import NODES, PODS
 from extender.queueing.pods.entries import Stage
 from extender.queueing.pods.objects import decode_pod
 from tests.plugins.rigs import hami_node
@@ -341,7 +341,7 @@ def test_a_plan_is_not_carried_out_once_its_term_has_ended() -> None:
     rig.pod("b", 1)
     rig.fence.shut(lambda: "not renewed in time")
     rig.api.pods["a"]["spec"]["nodeName"] = "n"
-    rig.queue.backlog.remove(decode_pod(rig.api.pods["a"]))  # the other watch has not told of its node
+    rig.hub.cache(PODS).remove(decode_pod(rig.api.pods["a"]))  # the other watch has not told of its node
     assert rig.free() == 1
     assert not rig.direct.reserve([(rig.queue.backlog.entries["b"], "n")])
     assert rig.free() == 1
@@ -352,7 +352,7 @@ def test_lists_begin_anew_without_what_was_reserved_by_the_old_ones() -> None:
     rig.queue.backlog.clear()
     rig.direct.forget()
     assert rig.free() == 1
-    rig.queue.backlog.upsert(decode_pod(rig.api.pods["a"]))
+    rig.hub.cache(PODS).upsert(decode_pod(rig.api.pods["a"]))
     assert rig.free() == 0
 
 

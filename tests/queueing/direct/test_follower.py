@@ -2,6 +2,7 @@
 
 import pytest
 
+from extender.kube.watches.feeds import PODS
 from extender.plugins.gpushare import INDEX
 from extender.queueing.pods.objects import decode_pod
 from tests.queueing.direct.rigs import DirectRig
@@ -49,7 +50,7 @@ def test_a_pod_that_is_gone_before_it_was_corrected_is_forgotten() -> None:
 def test_a_pod_of_which_no_watch_tells_is_asked_for() -> None:
     rig = let_go("a", n=1)
     pod = decode_pod(rig.api.pods["a"])
-    rig.queue.backlog.remove(pod)
+    rig.hub.cache(PODS).remove(pod)
     rig.follow(0.5)
     assert rig.free() == 0
     del rig.api.pods["a"]
@@ -60,7 +61,7 @@ def test_a_pod_of_which_no_watch_tells_is_asked_for() -> None:
 
 def test_a_pod_that_has_its_node_before_the_watch_tells_keeps_its_gpus() -> None:
     rig = let_go("a", n=1)
-    rig.queue.backlog.remove(decode_pod(rig.api.pods["a"]))
+    rig.hub.cache(PODS).remove(decode_pod(rig.api.pods["a"]))
     rig.api.pods["a"]["spec"]["nodeName"] = "n"
     rig.follow(2.0)
     assert rig.free() == 0
@@ -73,7 +74,7 @@ def test_a_pod_that_has_its_node_before_the_watch_tells_keeps_its_gpus() -> None
 
 def test_a_pod_found_elsewhere_before_the_watch_tells_holds_what_is_there() -> None:
     rig = let_go("a", n=1, m=2)
-    rig.queue.backlog.remove(decode_pod(rig.api.pods["a"]))
+    rig.hub.cache(PODS).remove(decode_pod(rig.api.pods["a"]))
     rig.api.pods["a"]["spec"]["nodeName"] = "m"
     rig.follow(2.0)
     cluster = rig.ledger.snapshot(rig.now)
@@ -83,7 +84,7 @@ def test_a_pod_found_elsewhere_before_the_watch_tells_holds_what_is_there() -> N
 
 def test_a_pod_that_has_ended_before_any_watch_told_of_it_leaks_nothing() -> None:
     rig = let_go("a", n=1)
-    rig.queue.backlog.remove(decode_pod(rig.api.pods["a"]))
+    rig.hub.cache(PODS).remove(decode_pod(rig.api.pods["a"]))
     rig.api.pods["a"]["spec"]["nodeName"] = "n"
     rig.api.pods["a"]["status"]["phase"] = "Succeeded"
     rig.follow(2.0)
@@ -96,7 +97,7 @@ def test_a_pod_deleted_behind_the_gate_holds_nothing() -> None:
     rig.node("n", 1)
     rig.pod("a", 2)
     rig.round()
-    rig.queue.backlog.remove(decode_pod(rig.api.pods["a"]))
+    rig.hub.cache(PODS).remove(decode_pod(rig.api.pods["a"]))
     assert rig.free() == 1
 
 

@@ -49,7 +49,9 @@ def test_kinds_of_pods_that_are_gone_are_forgotten() -> None:
     backlog.upsert(stays)
     backlog.forget_kinds()
     assert backlog.kinds.count == 302  # each is somebody's
-    backlog.keep({"uid-stays"}, 0.0)
+    for entry in list(backlog.entries.values()):
+        if entry.uid != "uid-stays":
+            backlog.remove(entry.pod)
     backlog.forget_kinds()
     [entry] = backlog.waiting()
     assert entry.planned is not None
@@ -72,7 +74,7 @@ def test_pods_being_deleted_or_gone_from_a_list_leave() -> None:
     for name in ("a", "b", "c"):
         watched.backlog.upsert(pod(name))
     watched.backlog.upsert(pod("a", deletionTimestamp="2026-01-01T00:01:00Z"))
-    watched.backlog.keep({"uid-b"}, 0.0)
+    watched.backlog.changed(pod("c"), None)
     assert sorted(watched.gone) == ["a", "c"]
     watched.backlog.upsert(pod("d", deletionTimestamp="2026-01-01T00:01:00Z"))
     assert set(watched.backlog.entries) == {"uid-b"}

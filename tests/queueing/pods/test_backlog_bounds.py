@@ -69,7 +69,9 @@ def kinds_of(num_gone: int) -> Backlog:
     for number in range(num_gone):
         backlog.upsert(pod(f"gone-{number}", spec={"nodeSelector": {"n": str(number)}}))
     backlog.upsert(pod("stays", spec={"nodeSelector": {"zone": "a"}}))
-    backlog.keep({"uid-stays"}, 0.0)
+    for entry in list(backlog.entries.values()):
+        if entry.uid != "uid-stays":
+            backlog.remove(entry.pod)
     backlog.forget_kinds()
     return backlog
 

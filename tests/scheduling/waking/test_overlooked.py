@@ -45,36 +45,36 @@ class Looks:
 
 def test_a_pod_that_is_owed_a_try_is_woken_at_waits_that_double() -> None:
     looks = Looks()
-    looks.pods.upsert(unbound("failed"))
-    looks.pods.upsert(unbound("new", reason=""))
+    looks.pods.changed(None, unbound("failed"))
+    looks.pods.changed(None, unbound("new", reason=""))
     woken_at = [now for now in range(1000) if looks.at(now)]
     assert woken_at == [45, 135, 315, 675]
 
 
 def test_a_pod_that_is_refused_held_or_asked_about_is_not_overlooked() -> None:
     looks = Looks()
-    looks.pods.upsert(unbound("refused", reason="Unschedulable"))
-    looks.pods.upsert(unbound("held", gate="a/b"))
-    looks.pods.upsert(unbound("asked"))
+    looks.pods.changed(None, unbound("refused", reason="Unschedulable"))
+    looks.pods.changed(None, unbound("held", gate="a/b"))
+    looks.pods.changed(None, unbound("asked"))
     looks.asked.add("uid-asked")
     assert [looks.at(now) for now in (0, 100)] == [[], []]
 
 
 def test_a_pod_that_changes_is_tried_by_that() -> None:
     looks = Looks()
-    looks.pods.upsert(unbound("changes"))
+    looks.pods.changed(None, unbound("changes"))
     assert looks.at(0) == []
-    looks.pods.upsert(unbound("changes", version="2"))
+    looks.pods.changed(None, unbound("changes", version="2"))
     assert [looks.at(40), looks.at(84), looks.at(85)] == [[], [], ["changes"]]
-    looks.pods.upsert(unbound("changes", version="3"))  # by the wake
+    looks.pods.changed(None, unbound("changes", version="3"))  # by the wake
     assert [looks.at(174), looks.at(175)] == [[], ["changes"]]
 
 
 def test_namespaces_take_turns_and_each_look_has_a_bound() -> None:
     looks = Looks()
     for number in range(100):
-        looks.pods.upsert(unbound(f"flood-{number}", namespace="flood"))
-    looks.pods.upsert(unbound("other"))
+        looks.pods.changed(None, unbound(f"flood-{number}", namespace="flood"))
+    looks.pods.changed(None, unbound("other"))
     looks.at(0)
     first, second = looks.at(50), looks.at(60)
     assert "other" in first
@@ -86,7 +86,7 @@ def test_the_waker_changes_the_pod_by_which_it_is_tried_again() -> None:
     rig = Rig()
     for name in ("lost", "rejected", "placed"):
         rig.transport.inner.apply(pod_manifest(name, 1))
-        rig.unbound.upsert(unbound(name))
+        rig.unbound.changed(None, unbound(name))
     rig.clock.now += 100.0
     assert rig.woken() == []
     rig.clock.now += 50.0

@@ -1,17 +1,14 @@
 """Every pod without a node that asks for GPUs, in few words, however many there are and whatever they say."""
 
-import asyncio
 from typing import Any
 
 import msgspec
 import pytest
 
 from extender.kube import objects
-from extender.kube.memory import MemoryCluster
-from extender.kube.watches.feeds import WatchHub
 from extender.plugins.pods import read_pod_request
-from extender.scheduling.waking.unbound_pods import UnboundPods, UnboundWatch
-from tests.ledger.builders import Clock, FaultyTransport, open_fence, pod_manifest, until
+from extender.scheduling.waking.unbound_pods import UnboundPods
+from tests.ledger.builders import pod_manifest
 
 WALL = 1_800_000_000.0
 CREATED = "2026-11-21T08:00:00Z"
@@ -48,7 +45,7 @@ def test_a_pod_that_the_schedulers_own_plugins_reject_is_told_with_its_age_and_w
     pods, _ = pods_of()
     reasons = "0/2 nodes are available: 2 Insufficient nvidia.com/gpu"
     message = f"{reasons}. no new claims to deallocate, preemption: 0/2 nodes are available: 2 No ..."
-    pods.upsert(waiting("asking", 4, message=message))
+    pods.changed(None, waiting("asking", 4, message=message))
     (told,) = pods.all()
     assert (told.key, told.request, told.created) == ("default/asking", "4 GPUs", CREATED_AT)
     assert told.why == reasons
@@ -63,7 +60,7 @@ def test_who_is_not_looked_at_says_what_keeps_it() -> None:
     unseen = waiting("unseen")
     unseen.spec.scheduler_name = "kerf-scheduler"
     for pod in (gated, unseen, waiting("unclear", annotations={"kerf.dev/gpu-memory-each": "lots"})):
-        pods.upsert(pod)
+        pods.changed(None, pod)
     why = {pod.key: pod.why for pod in pods.all()}
     assert why["default/gated"] == "held by scheduling gate a/b"
     assert why["default/unseen"] == "no status yet from its scheduler kerf-scheduler"
@@ -74,24 +71,22 @@ def test_who_is_not_looked_at_says_what_keeps_it() -> None:
     "pod",
     [
         pytest.param(waiting("cpu", 0), id="asks for no GPUs"),
-        pytest.param(waiting("bound", node="n"), id="has its node"),
-        pytest.param(waiting("ended", phase="Failed"), id="has ended"),
         pytest.param(waiting("leaving", terminating=True), id="is being deleted"),
     ],
 )
 def test_others_are_not_among_them(pod: objects.Pod) -> None:
     pods, _ = pods_of()
-    pods.upsert(pod)
+    pods.changed(None, pod)
     assert not pods.all()
 
 
 def test_whoever_gets_a_node_or_is_gone_has_left() -> None:
     pods, left = pods_of()
     for name in ("bound", "deleted", "unlisted", "stays"):
-        pods.upsert(waiting(name))
-    pods.upsert(waiting("bound", node="n"))
-    pods.remove(waiting("deleted"))
-    pods.keep({"uid-stays"}, 0.0)
+        pods.changed(None, waiting(name))
+    pods.changed(waiting("bound"), None)
+    pods.changed(waiting("deleted"), None)
+    pods.changed(waiting("unlisted"), None)
     assert [pod.key for pod in pods.all()] == ["default/stays"]
     assert left == ["uid-bound", "uid-deleted", "uid-unlisted"]
 
@@ -99,9 +94,9 @@ def test_whoever_gets_a_node_or_is_gone_has_left() -> None:
 def test_without_a_time_stamp_age_counts_from_the_first_sight() -> None:
     now = WALL
     pods = UnboundPods(read_pod_request, lambda: now)
-    pods.upsert(waiting("p", created=""))
+    pods.changed(None, waiting("p", created=""))
     now += 60
-    pods.upsert(waiting("p", created="", message="why"))
+    pods.changed(None, waiting("p", created="", message="why"))
     assert [(pod.created, pod.why) for pod in pods.all()] == [(WALL, "why")]
 
 
@@ -109,37 +104,21 @@ def test_number_and_size_are_bounded_whoever_writes_the_pods() -> None:
     pods, _ = pods_of(most=50)
     long = "x" * 100_000
     for number in range(200):
-        pods.upsert(waiting(f"p{number}", message=long, annotations={"kerf.dev/gpu-model": "a" * 200, "more": long}))
+        annotations = {"kerf.dev/gpu-model": "a" * 200, "more": long}
+        pods.changed(None, waiting(f"p{number}", message=long, annotations=annotations))
     assert (len(pods), pods.full) == (50, True)
     assert all(len(pod.why) + len(pod.request) <= 1000 for pod in pods.all())
-    pods.remove(waiting("p0"))
-    pods.upsert(waiting("p199"))
+    pods.changed(waiting("p0"), None)
+    pods.changed(None, waiting("p199"))
     assert len(pods) == 50
     assert "default/p199" in {pod.key for pod in pods.all()}
 
 
 def test_who_has_thousands_of_pods_waiting_hides_nobody_elses() -> None:
     pods, _ = pods_of(most=50)
-    pods.upsert(waiting("early", namespace="good"))
+    pods.changed(None, waiting("early", namespace="good"))
     for number in range(200):
-        pods.upsert(waiting(f"p{number}", namespace="hostile"))
-    pods.upsert(waiting("late", namespace="good"))
+        pods.changed(None, waiting(f"p{number}", namespace="hostile"))
+    pods.changed(None, waiting("late", namespace="good"))
     assert {pod.key for pod in pods.all() if pod.key.startswith("good/")} == {"good/early", "good/late"}
     assert (len(pods), pods.full) == (50, True)
-
-
-def test_the_watch_begins_when_this_process_leads_and_outlives_what_fails() -> None:
-    transport = FaultyTransport(MemoryCluster([pod_manifest("a", 1), pod_manifest("b", 0)]))
-    pods, _ = pods_of()
-    fence = open_fence()
-
-    async def scenario() -> None:
-        watch = UnboundWatch(WatchHub(transport, Clock()), pods, fence)
-        watch.start()
-        await until(lambda: len(pods) == 1)
-        transport.inner.apply(pod_manifest("c", 2))
-        await until(lambda: len(pods) == 2)
-        await watch.stop()
-
-    asyncio.run(scenario())
-    assert [pod.key for pod in pods.all()] == ["default/a", "default/c"]
