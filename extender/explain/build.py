@@ -35,7 +35,12 @@ def build_what_if(
 ) -> WhatIfAnswers:
     """What answers what-if questions."""
     return WhatIfAnswers(
-        *(base.transport, base.ledger, base.mirror, base.clock, settings.decisions.policy, placer.policies_apart),
+        transport=base.transport,
+        ledger=base.ledger,
+        mirror=base.mirror,
+        clock=base.clock,
+        policy=settings.decisions.policy,
+        policies=placer.policies_apart,
         turns=Turns(settings.access.what_if_s),
         waiting=lambda: waiting_in(queue.backlog if queue else None),
         stranding=stranding_in(usage),
@@ -49,8 +54,14 @@ def build_room(
     backlog, wanted = queue.backlog if queue else None, settings.defrag
     rules = trusted_rules(settings.telemetry)
     return RoomAnswers(
-        *(base.transport, base.ledger, base.mirror, base.clock, time.time),
-        *(what_if.policy, what_if.policies, what_if.turns),
+        transport=base.transport,
+        ledger=base.ledger,
+        mirror=base.mirror,
+        clock=base.clock,
+        wall_clock=time.time,
+        policy=what_if.policy,
+        policies=what_if.policies,
+        turns=what_if.turns,
         quotas=Quotas(settings.queue.quotas) if queue else Quotas(),
         queued=lambda: queued_in(backlog),
         costs=lambda: Costs(

@@ -35,7 +35,8 @@ def _of(part: str, manifest: str, *rights: tuple[str, str, str]) -> dict[Right, 
 
 GIVEN: Final = (
     _of(
-        *("Kerf", _BASE),
+        "Kerf",
+        _BASE,
         ("get list watch", "", "nodes pods"),
         ("list watch", _DRA, "resourceslices resourceclaims"),
         ("list", "policy", "poddisruptionbudgets"),
@@ -46,26 +47,30 @@ GIVEN: Final = (
         ("create get patch", "coordination.k8s.io", "leases"),
     )
     | _of(
-        *("the queue", "manifests/queue/rbac.yaml"),
+        "the queue",
+        "manifests/queue/rbac.yaml",
         ("patch", "", "pods"),
         ("create", "", "pods/eviction"),
         ("list watch", "", "namespaces"),
         *(("get", group, "podgroups") for group in _PODGROUPS),
     )
     | _of(
-        *("the allocator of devices", "manifests/dra/rbac.yaml"),
+        "the allocator of devices",
+        "manifests/dra/rbac.yaml",
         ("list watch", _DRA, "deviceclasses devicetaintrules"),
         ("get patch", _DRA, "resourceclaims"),
         ("patch", _DRA, "resourceclaims/status resourceclaims/binding"),
     )
     | _of(
-        *("pipelines", "manifests/queue/pipelines.yaml"),
+        "pipelines",
+        "manifests/queue/pipelines.yaml",
         ("list watch", "kerf.dev", "pipelines"),
         ("patch", "kerf.dev", "pipelines/status"),
         ("get watch create patch", "batch", "jobs"),
     )
     | _of(
-        *("pipelines", "manifests/queue/mlflows.yaml"),
+        "pipelines",
+        "manifests/queue/mlflows.yaml",
         ("list watch", "kopf.dev", "mlflows"),
         ("patch", "kopf.dev", "mlflows/status"),
         ("create patch", "kerf.dev", "pipelines"),

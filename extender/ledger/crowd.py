@@ -60,8 +60,12 @@ class Crowd:
         metadata = pod.metadata
         self.put(
             Occupant(
-                *(metadata.uid, metadata.namespace, pod.spec.node_name or "", metadata.labels or _NO_LABELS),
-                *(metadata.deletion_timestamp is not None, read_presence(pod)),
+                uid=metadata.uid,
+                namespace=metadata.namespace,
+                node=pod.spec.node_name or "",
+                labels=metadata.labels or _NO_LABELS,
+                leaving=metadata.deletion_timestamp is not None,
+                demands=read_presence(pod),
             )
         )
 

@@ -191,7 +191,11 @@ class Neighbours:
     def copy(self) -> "Neighbours":
         """One that changes by itself."""
         return Neighbours(
-            *(self.num_rows, self.rules, self.domains, self.eligible, self.offered),
+            num_rows=self.num_rows,
+            rules=self.rules,
+            domains=self.domains,
+            eligible=self.eligible,
+            offered=self.offered,
             free={name: units.copy() for name, units in self.free.items()},
             ports={port: {ip: on.copy() for ip, on in by_ip.items()} for port, by_ip in self.ports.items()},
             counts={number: on.copy() for number, on in self.counts.items()},
@@ -202,7 +206,11 @@ class Neighbours:
     def emptied(self) -> "Neighbours":
         """The same nodes with nobody on them."""
         return Neighbours(
-            *(self.num_rows, self.rules, self.domains, self.eligible, self.offered),
+            num_rows=self.num_rows,
+            rules=self.rules,
+            domains=self.domains,
+            eligible=self.eligible,
+            offered=self.offered,
             free={name: units.copy() for name, units in self.offered.items()},
             ports={port: {} for port in self.ports},
             counts={number: np.zeros_like(on) for number, on in self.counts.items()},

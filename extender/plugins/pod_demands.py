@@ -209,7 +209,10 @@ def _spread(item: SpreadConstraint, metadata: Metadata) -> Spread:
         own = _of_keys(item.match_label_keys, "In", labels)
         pods = Choice(frozenset((metadata.namespace,)), conditions_of(item.label_selector, own))
     return Spread(
-        *(item.topology_key, item.max_skew, item.min_domains or 1, pods),
+        topology=item.topology_key,
+        max_skew=item.max_skew,
+        min_domains=item.min_domains or 1,
+        pods=pods,
         by_affinity=item.node_affinity_policy != "Ignore",
         by_taints=item.node_taints_policy == "Honor",
     )

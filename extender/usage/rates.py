@@ -215,7 +215,10 @@ class Occupants:
         slot = np.where((gpu >= 0) & (gpu < num_slots), row * num_slots + gpu, -1)
         num_holders = self.holders.num_numbers
         entries = _Entries(
-            *(row, holder, milli, slot),
+            row=row,
+            holder=holder,
+            milli=milli,
+            slot=slot,
             of_nodes=np.bincount(row, milli, num_rows).astype(np.int64),
             of_holders=np.bincount(holder, milli, num_holders).astype(np.int64),
         )

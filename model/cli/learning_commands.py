@@ -179,7 +179,11 @@ def _tables(trace: str, result: "Found") -> list[Table]:
     found = result.policies
     num_seeds = len(next(iter(found.values()))["refused"])
     table = Table(
-        *("policy", "@100", "@130", "of FGD to the ceiling", "refused"),
+        "policy",
+        "@100",
+        "@130",
+        "of FGD to the ceiling",
+        "refused",
         title=f"{trace}: percent allocated, {num_seeds} seeds, 95 %",
     )
     for name, rows in found.items():

@@ -257,8 +257,8 @@ def beginning(config: PpoConfig, directory: Path | None) -> Attention:
 
     Raises TrainingError.
     """
-    sizes = config.embedding, config.queries, config.hidden, 0
-    arrays: dict[str, Floats] = {name: np.zeros(shape) for name, shape in attention.shapes(*sizes).items()}
+    shapes = attention.shapes(config.embedding, config.queries, config.hidden, 0)
+    arrays: dict[str, Floats] = {name: np.zeros(shape) for name, shape in shapes.items()}
     begun = _start(config.start)
     arrays["begin"] = np.append(begun.weights, np.log(begun.quantum[0]))
     arrays["reach"] = np.array([*(REACH.get(name, REACH_OTHERS) for name in FEATURES), 0.0])

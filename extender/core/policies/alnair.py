@@ -78,7 +78,9 @@ def policy(options: Options) -> Policy:
     score = AlnairScore()
     description = "Alnair's utilisation score: large and full nodes first"
     return Policy(
-        *("alnair", score, description),
+        name="alnair",
+        score=score,
+        description=description,
         rules=options.rules,
         context=score.context,
         apart=lambda: policy(options),

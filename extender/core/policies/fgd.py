@@ -156,7 +156,9 @@ def expecting(expected: Sequence[Expected] | Mix) -> Policy:
     score = FragmentScore(expected)
     description = "least new fragmentation for the expected pods (decisions.typical_pods)"
     return Policy(
-        *("fgd", score, description),
+        name="fgd",
+        score=score,
+        description=description,
         share=score.share,
         breakdown=score.parts,
         weighs_cpu=True,

@@ -188,7 +188,9 @@ def policy(options: Options) -> Policy:
     score = GeniusScore(options.genius)
     description = "Genius' static and dynamic score"
     return Policy(
-        *("genius", score, description),
+        name="genius",
+        score=score,
+        description=description,
         rules=options.rules,
         context=score.context,
         apart=lambda: policy(options),

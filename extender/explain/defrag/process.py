@@ -80,7 +80,14 @@ def answer(
     began = time.monotonic() if began is None else began
     kinds, cluster = Kinds(), facts.cluster
     about = Surroundings(
-        *(cluster, listed.nodes, listed.waiting, listed.bound, kinds, facts.policy, facts.quotas, facts.used),
+        cluster=cluster,
+        nodes=listed.nodes,
+        waiting=listed.waiting,
+        residents=listed.bound,
+        kinds=kinds,
+        policy=facts.policy,
+        quotas=facts.quotas,
+        used=facts.used,
         queued=facts.queued,
     )
     wanted = wanted_of(asked, about)
@@ -129,7 +136,12 @@ def _told(problem: Problem, plan: MovePlan, wanted: Wanted, id_: str, controller
     names, target = problem.view.cluster.node_names, problem.target
     moves = [
         PlannedMove(
-            *(move.pod.key, move.pod.uid, names[move.pod.row], names[move.row], move.step, list(move.gpus)),
+            pod=move.pod.key,
+            uid=move.pod.uid,
+            from_node=names[move.pod.row],
+            to_node=names[move.row],
+            step=move.step,
+            gpus=list(move.gpus),
             cost_gpu_s=round(move.pod.cost_gpu_s, 1),
             controller=controllers.get(move.pod.uid, ""),
             gang=move.pod.gang,

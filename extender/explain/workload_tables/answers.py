@@ -89,7 +89,10 @@ class Workloads:
             of_holders.booked,
             of_holders.load,
             np.full(width, np.nan) if self.idle is None else self.idle.seconds(now, width),
-            *(self.waitlist.everyone(), self.bound.get, self.ledger.claim, self.occupants.model_of),
+            waiting=self.waitlist.everyone(),
+            bound=self.bound.get,
+            claim=self.ledger.claim,
+            model=self.occupants.model_of,
         )
 
     def _told(self, table: WorkloadTable, asked: Question) -> dict[str, Any]:

@@ -18,12 +18,24 @@ def build_workloads(base: Foundation, usage: Usage | None, waitlist: Waitlist) -
     if usage is not None:
         meter = usage.meter
         return Workloads(
-            *(base.ledger, meter.occupants, meter.idle, meter.wanted.idle_after_s),
-            *(bound, waitlist, base.clock, time.time),
+            ledger=base.ledger,
+            occupants=meter.occupants,
+            idle=meter.idle,
+            idle_after_s=meter.wanted.idle_after_s,
+            bound=bound,
+            waitlist=waitlist,
+            clock=base.clock,
+            wall_clock=time.time,
         )
     holders = Holders(base.ledger)
     base.mirror.listeners.append(holders)
     return Workloads(
-        *(base.ledger, Occupants(base.ledger, holders), None, float("inf")),
-        *(bound, waitlist, base.clock, time.time),
+        ledger=base.ledger,
+        occupants=Occupants(base.ledger, holders),
+        idle=None,
+        idle_after_s=float("inf"),
+        bound=bound,
+        waitlist=waitlist,
+        clock=base.clock,
+        wall_clock=time.time,
     )

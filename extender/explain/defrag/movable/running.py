@@ -79,8 +79,11 @@ class Neighbourhood:
         if not why and holding and cluster.unit[row] in OF_CLAIMS:
             why = "its node gives its GPUs out by ResourceClaims"
         return Running(
-            *(pod.key, uid, row, booking_of(cluster, row, holding, *read_compute(while_resized(pod)))),
-            replace(planned, policy=planned.policy or self.facts.policy),
+            key=pod.key,
+            uid=uid,
+            row=row,
+            booked=booking_of(cluster, row, holding, *read_compute(while_resized(pod))),
+            pod=replace(planned, policy=planned.policy or self.facts.policy),
             cost_gpu_s=cost_of(pod, holding, costs, self.facts.now),
             priority=priority_at_least(pod),
             gang=gang,
@@ -98,9 +101,11 @@ class Neighbourhood:
         cluster: Cluster = self.facts.cluster
         return [
             Running(
-                *(held.key or "a pod that is being placed", held.uid, cluster.row_of[held.node]),
-                booking_of(cluster, cluster.row_of[held.node], held.holding, 0, 0),
-                PlanPod(held.key),
+                key=held.key or "a pod that is being placed",
+                uid=held.uid,
+                row=cluster.row_of[held.node],
+                booked=booking_of(cluster, cluster.row_of[held.node], held.holding, 0, 0),
+                pod=PlanPod(held.key),
                 stays="it is being placed there",
             )
             for held in self.held.values()
