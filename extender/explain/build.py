@@ -52,7 +52,7 @@ def build_room(
 ) -> RoomAnswers:
     """What answers how room could be made, in turn with what-if questions."""
     backlog, wanted = queue.backlog if queue else None, settings.defrag
-    rules = trusted_rules(settings.telemetry)
+    rules = _trusted_rules(settings.telemetry)
     return RoomAnswers(
         transport=base.transport,
         ledger=base.ledger,
@@ -83,7 +83,7 @@ def build_applying(
     return Applying(room, mover, off, lambda: policy.state() if policy is not None else None)
 
 
-def trusted_rules(wanted: TelemetrySettings) -> ObservedRules | None:
+def _trusted_rules(wanted: TelemetrySettings) -> ObservedRules | None:
     """By which samples tell that a GPU is sick: None where anybody who may create a Service could have sent them."""
     named = wanted.source not in ("auto", "off") or wanted.url or wanted.exporters
     return rules_of(wanted) if named else None

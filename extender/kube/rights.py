@@ -33,7 +33,7 @@ def _of(part: str, manifest: str, *rights: tuple[str, str, str]) -> dict[Right, 
     }
 
 
-GIVEN: Final = (
+_GIVEN: Final = (
     _of(
         "Kerf",
         _BASE,
@@ -81,7 +81,7 @@ GIVEN: Final = (
 
 def needed_by(right: Right) -> tuple[str, str]:
     """Which part of Kerf needs a right, and which manifest gives it."""
-    return GIVEN.get(right, ("Kerf", "the chart"))
+    return _GIVEN.get(right, ("Kerf", "the chart"))
 
 
 @dataclass(slots=True)
@@ -107,7 +107,7 @@ class MissingRights:
         """The API server has refused a request."""
         if error.lacks is None:
             return
-        asked, namespace = right_to(method, path, query)
+        asked, namespace = _right_to(method, path, query)
         right, user = error.lacks
         known = self._lacking.get(asked)
         if known is None:
@@ -124,7 +124,7 @@ class MissingRights:
         """The API server has done as it was asked."""
         if not self._lacking:
             return
-        asked, namespace = right_to(method, path, query)
+        asked, namespace = _right_to(method, path, query)
         known = self._lacking.get(asked)
         if known is not None and known.at.pop(namespace, None) is not None and not known.at:
             del self._lacking[asked]
@@ -146,7 +146,7 @@ def _sentence(one: _Lacking) -> str:
     return f"{one.words}, in namespace {namespaces[0]}{more}"
 
 
-def right_to(method: str, path: str, query: Query | None) -> tuple[Right, str]:
+def _right_to(method: str, path: str, query: Query | None) -> tuple[Right, str]:
     """The right that a request takes, and in which namespace, "" for none."""
     root, *rest = path.strip("/").split("/")
     group, rest = ("", rest[1:]) if root == "api" else (rest[0] if rest else "", rest[2:])

@@ -10,7 +10,7 @@ from extender.kube.objects import Pod
 from extender.planning.demands import Demands, HostPort, Labels, Term
 from extender.plugins.pod_demands import read_presence
 
-KeyT = TypeVar("KeyT")
+_KeyT = TypeVar("_KeyT")
 _MOST_TERMS: Final = 256
 """By which the pods of one namespace keep others away."""
 _PORTION: Final = 256
@@ -155,7 +155,7 @@ class Crowd:
             _add(self._num_terms, found.namespace, len(self._apart) - before)
 
 
-def _at(table: "defaultdict[KeyT, Counter[str]]", key: "KeyT", at: str, number: int) -> None:
+def _at(table: "defaultdict[_KeyT, Counter[str]]", key: "_KeyT", at: str, number: int) -> None:
     _add(table[key], at, number)
     if not table[key]:
         del table[key]

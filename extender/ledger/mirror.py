@@ -22,7 +22,7 @@ _ASK_AGAIN_S = 15.0
 _MAX_WATCH_S = 300.0
 
 
-class Listener(Protocol):
+class _Listener(Protocol):
     """Somebody besides the ledger who wants to hear of objects."""
 
     def node_changed(self, node: objects.Node) -> None:
@@ -38,7 +38,7 @@ class _Nodes:
 
     _ledger: Ledger
     _tenants: Tenants
-    _listeners: Sequence[Listener]
+    _listeners: Sequence[_Listener]
     _names: dict[str, str] = field(default_factory=dict, init=False)  # by uid
 
     def upsert(self, item: objects.Node) -> None:
@@ -75,7 +75,7 @@ class _Pods:
     _ledger: Ledger
     _tenants: Tenants
     _clock: Callable[[], float]
-    _listeners: Sequence[Listener]
+    _listeners: Sequence[_Listener]
     _stood_in: set[str] = field(default_factory=set, init=False)
     """Pods never read, by UID."""
 
@@ -139,7 +139,7 @@ class Mirror:
     ) -> None:
         """With `nodes_alone` nothing is known of who holds what; `ignored_resources` as of `Tenants`."""
         self._transport = transport
-        self.listeners: list[Listener] = []
+        self.listeners: list[_Listener] = []
         """Who else hears of nodes, and of pods that hold something."""
         self._max_age_s = max_age_s
         self.tenants = Tenants(ignored_resources)

@@ -194,7 +194,7 @@ def read_nodes(directory: Path) -> NodeList:
 
 def read_pods(directory: Path, trace: str) -> PodList:
     """The pods of a trace."""
-    path = pods_path(directory, checked_trace(directory, trace))
+    path = pods_path(directory, _checked_trace(directory, trace))
     rows: dict[str, tuple[int, int, int, int, str, float | None, float | None]] = {}
     for row in read_table(path, ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")):
         name = row["name"].text
@@ -250,9 +250,9 @@ def pods_path(directory: Path, trace: str) -> Path:
     return directory / f"openb_pod_list_{trace}.csv"
 
 
-def checked_trace(directory: Path, trace: str) -> str:
+def _checked_trace(directory: Path, trace: str) -> str:
     """The name of a trace that is there. Raises TraceError that lists those that are."""
-    known = trace_names(directory)
+    known = _trace_names(directory)
     if not _NAME.fullmatch(trace) or trace not in known:
         raise TraceError(
             f"{directory}: no trace {trace!r} (openb_pod_list_{trace}.csv); there are {', '.join(known) or 'none'}"
@@ -260,7 +260,7 @@ def checked_trace(directory: Path, trace: str) -> str:
     return trace
 
 
-def trace_names(directory: Path) -> list[str]:
+def _trace_names(directory: Path) -> list[str]:
     """Traces of a folder, sorted."""
     found = directory.glob("openb_pod_list_*.csv") if directory.is_dir() else ()
     return sorted(path.stem.removeprefix("openb_pod_list_") for path in found)

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from extender.core.clusters import Cluster
-from extender.history import files, rolling
+from extender.history import files
 from extender.history.records import History
+from extender.history.rolling import _roll
 from extender.kube.watches.feeds import BOUND_PODS, PENDING_PODS, Feed
 from extender.ledger.ledger import Ledger
 from extender.queueing.pods.batches import gang_of
@@ -73,7 +74,7 @@ class Rig:
 
     def roll(self, max_bytes: int = MIB) -> None:
         self.recorder.writer.begin()
-        rolling.roll(self.directory, self.recorder.writer._journal.name, max_bytes)  # noqa: SLF001
+        _roll(self.directory, self.recorder.writer._journal.name, max_bytes)  # noqa: SLF001
 
 
 def column(history: History, name: str) -> dict[str, Any]:

@@ -38,10 +38,10 @@ _SEARCHES_FRAC: Final = 0.5
 """Part of the time for an answer that the search may take."""
 _SEARCHED_FRAC: Final = 0.8
 """Part of that time after which it ends, however late it has begun: the answer has to be made yet."""
-MakePlan = Callable[[Problem, int, Callable[[], bool]], MovePlan]
+_MakePlan = Callable[[Problem, int, Callable[[], bool]], MovePlan]
 
 
-class Listed:
+class _Listed:
     """What the API server lists and the ledger holds, as it comes in."""
 
     def __init__(self) -> None:
@@ -72,8 +72,8 @@ class Listed:
             self.held += pickle.loads(content)  # noqa: S301 - from the service alone
 
 
-def answer(
-    asked: RoomQuestion, listed: Listed, facts: Facts, make: MakePlan = plan_moves, began: float | None = None
+def _answer(
+    asked: RoomQuestion, listed: _Listed, facts: Facts, make: _MakePlan = plan_moves, began: float | None = None
 ) -> RoomAnswer:
     """The moves that make room. `began` is when whoever asks began to wait, by `time.monotonic`; None: now. Raises
     QuestionError."""
@@ -123,7 +123,7 @@ def answer(
     return told
 
 
-def _plan(problem: Problem, refusal: str, heal: bool, make: MakePlan, expired: Callable[[], bool]) -> MovePlan:
+def _plan(problem: Problem, refusal: str, heal: bool, make: _MakePlan, expired: Callable[[], bool]) -> MovePlan:
     if refusal:
         return MovePlan(problem.view.cluster.version, fits=False, impossible=(refusal,))
     if heal:
@@ -174,12 +174,12 @@ def _answered(pipe: Pipe) -> bytes:
     began = time.monotonic()
     asked = read_question(pipe.read())
     pipe.tell(msgspec.json.encode(needs_of(asked)))
-    listed = Listed()
+    listed = _Listed()
     while (message := pipe.read())[:1] != FACTS:
         listed.take(message[:1], message[1:])
     # From the service alone, and never from who asks: what it pickles may be trusted.
     facts: Any = pickle.loads(message[1:])  # noqa: S301
-    return msgspec.json.encode(answer(asked, listed, facts, began=began))
+    return msgspec.json.encode(_answer(asked, listed, facts, began=began))
 
 
 if __name__ == "__main__":

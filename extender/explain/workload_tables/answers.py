@@ -120,7 +120,7 @@ class Workloads:
             "totals": told_sums(summed(table, rows, idle, "all"), 0),
             "states": states | {"idle": int(idle[matching].sum())},
             "idleAfterSeconds": None if self.idle is None else self.idle_after_s,
-            "found": found(table, asked.q, matching) if asked.q.strip() else None,
+            "found": _found(table, asked.q, matching) if asked.q.strip() else None,
         }
 
     def _pod(self, table: WorkloadTable, row: int) -> dict[str, Any]:
@@ -176,7 +176,7 @@ def _group(sums: Sums, group: int) -> dict[str, Any]:
     }
 
 
-def found(table: WorkloadTable, q: str, rows: Rows) -> dict[str, Any]:
+def _found(table: WorkloadTable, q: str, rows: Rows) -> dict[str, Any]:
     """What has a text in its own name, by kind, a few of each: what begins with it first."""
     text, works = q.strip().lower(), [table.rows[row] for row in rows.tolist()]
 

@@ -38,7 +38,7 @@ PENDING_PODS: Final = Feed("pending pods", PODS_PATH, objects.Pod, "spec.nodeNam
 SetAside = Callable[[Outline], None]
 
 
-class Subscribers(Generic[ObjectT]):
+class _Subscribers(Generic[ObjectT]):
     """Hands objects to each of those who listen; one that fails costs the others nothing."""
 
     def __init__(self, *sinks: Sink[ObjectT]) -> None:
@@ -87,14 +87,14 @@ class WatchHub:
         self._clock = clock
         self._page_size = page_size
         self._times = times
-        self._watches: dict[Feed[Any], tuple[Reflector[Any], Subscribers[Any]]] = {}
+        self._watches: dict[Feed[Any], tuple[Reflector[Any], _Subscribers[Any]]] = {}
         self.tasks = Tasks()
 
     def subscribe(
         self, feed: Feed[ObjectT], sink: Sink[ObjectT], set_aside: SetAside | None = None
     ) -> Reflector[ObjectT]:
         """Let a sink hear of a feed, and `set_aside` of its objects that can't be read; before the feed is begun."""
-        reflector, subscribers = self._watches.get(feed) or (None, Subscribers())
+        reflector, subscribers = self._watches.get(feed) or (None, _Subscribers())
         if reflector is None:
             reflector = Reflector(
                 self._transport,

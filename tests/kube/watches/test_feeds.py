@@ -11,7 +11,7 @@ from extender.kube.decoding import Outline
 from extender.kube.indexes import Index
 from extender.kube.memory import MemoryCluster
 from extender.kube.paths import NODES_PATH
-from extender.kube.watches.feeds import BOUND_PODS, NODES, Feed, Subscribers, WatchHub
+from extender.kube.watches.feeds import BOUND_PODS, NODES, Feed, WatchHub, _Subscribers
 from tests.ledger.builders import Clock, node_manifest, node_object, until
 
 
@@ -73,14 +73,14 @@ def test_all_who_listen_hear_of_one_watch() -> None:
 def test_feeds_are_apart_by_what_they_select() -> None:
     hub = WatchHub(MemoryCluster(), Clock())
     every_pod = Feed("pods", BOUND_PODS.path, objects.Pod)
-    assert hub.subscribe(BOUND_PODS, Subscribers[objects.Pod]()) is not hub.subscribe(
-        every_pod, Subscribers[objects.Pod]()
+    assert hub.subscribe(BOUND_PODS, _Subscribers[objects.Pod]()) is not hub.subscribe(
+        every_pod, _Subscribers[objects.Pod]()
     )
 
 
 def test_what_can_not_be_read_is_told_to_those_who_want_to_know() -> None:
     one, other = Names(), Names()
-    listeners = Subscribers[objects.Node](one)
+    listeners = _Subscribers[objects.Node](one)
     listeners.add(other, other.set_aside)
     listeners.upsert(node_object("a"))
     listeners.set_aside(Outline("b", "", "uid-b", "1", "", ""))

@@ -1,12 +1,17 @@
 """The rules that the house is built by, held by the code as it is: `faults.py` says how each fault is found."""
 
+import re
+import tomllib
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Final
 
-from tests.tools.house.faults import Outside, splats
-from tests.tools.house.sources import Tree
+from extender.cli.main import COMMANDS
+from tests.tools.house.faults import Outside, idle_names, splats
+from tests.tools.house.sources import Module, Tree
 
+_IMPORT: Final = re.compile(r"from extender\S* import \w")
 ROOT: Final = Path(__file__).parents[3]
 
 GIVEN: Final = {
@@ -25,7 +30,7 @@ GIVEN: Final = {
     "extender/queueing/defrag/build.py: queue.aside = mover.others": "the queue is a part of what the mover is made of",
     "extender/queueing/defrag/build.py: queue.place_kept = mover.place_kept": "as above",
     # Doors of the kernel: what is made later is told to them, once, and before it is needed.
-    "extender/kube/watches/feeds.py: Subscribers.add(set_aside, sink)": "the door by which watches are heard",
+    "extender/kube/watches/feeds.py: _Subscribers.add(set_aside, sink)": "the door by which watches are heard",
     "extender/metrics/registry.py: Metrics.add(read)": "the door by which metrics are read",
     "extender/kube/background.py: Tasks.begin(work)": "work that begins and ends, which is no part",
     # State that comes and goes while Kerf runs.
@@ -46,6 +51,13 @@ GIVEN: Final = {
 }
 """What is given to objects that are made, and why it still is. What goes is to be taken off; nothing is to be added."""
 
+IDLE: Final = {
+    "extender/core/policies/installed.py: forget": "tests of other packages' policies begin anew by it",
+    "model/workloads/partitions.py: resource_slices": "the devices of `inventory` as a driver publishes them",
+    "model/workloads/traces.py: write_trace": "the counterpart of what reads traces",
+}
+"""Public names that tests alone use, and why they are there. Nothing is to be added."""
+
 
 @cache
 def wheel() -> Tree:
@@ -63,3 +75,26 @@ def test_nothing_is_given_to_what_is_made() -> None:
     outside = Outside(wheel())
     found = {f"{at.path}: {at.text}" for module in wheel().modules.values() for at in outside.faults(module)}
     assert found == GIVEN.keys()
+
+
+def test_public_names_are_those_that_others_use() -> None:
+    idle = {f"{fault.path}: {fault.text}" for fault in idle_names(wheel(), [*users(), named_elsewhere()])}
+    assert idle == IDLE.keys()
+
+
+def users() -> Iterator[Module]:
+    """The documented plugin API: its example and the recipes of CONTRIBUTING.md."""
+    yield from Tree.of(ROOT, ("docs/examples",)).modules.values()
+    lines = (ROOT / "CONTRIBUTING.md").read_text().splitlines()
+    yield Module("recipes", "CONTRIBUTING.md", "\n".join(line for line in lines if _IMPORT.match(line)))
+
+
+def named_elsewhere() -> Module:
+    """What is looked up by name: entry points, and the commands of `kerf`."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = [*project["scripts"].values(), *project["entry-points"]["kerf.commands"].values()]
+    for module in wheel().modules:
+        command = module.rpartition(".")[2]
+        if module.startswith("extender.cli.") and command.replace("_", "-") in COMMANDS:
+            named += [f"{module}:{command}", f"{module}:app"]
+    return Module("pyproject", "pyproject.toml", f"NAMED = {named!r}")
