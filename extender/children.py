@@ -16,7 +16,7 @@ from typing import IO, Final
 _END_S: Final = 2.0
 
 
-class PipeEnd:
+class _PipeEnd:
     """This process' end of a pipe, for a loop to have.
 
     uvloop closes a pipe's number, and then what it was given for it. By then the number may be that of a file that a
@@ -74,7 +74,7 @@ class Child:
     async def _join(cls, process: subprocess.Popen[bytes], complaints: bool) -> "Child":
         """Lay pipes to a process; it is to be carried through."""
         loop = asyncio.get_running_loop()
-        pipe, flow = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, PipeEnd(process.stdin))
+        pipe, flow = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, _PipeEnd(process.stdin))
         child = cls(process, asyncio.StreamWriter(pipe, flow, None, loop), [pipe])
         await child._listen(child.reader, process.stdout)
         if complaints:
@@ -106,5 +106,5 @@ class Child:
 
     async def _listen(self, reader: asyncio.StreamReader, pipe: IO[bytes] | None) -> None:
         loop = asyncio.get_running_loop()
-        transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), PipeEnd(pipe))
+        transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), _PipeEnd(pipe))
         self._pipes.append(transport)

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from extender.children import Child, PipeEnd
+from extender.children import Child, _PipeEnd
 
 UNDER_LOAD = """
 import asyncio
 import numpy
 import uvloop
-from extender.children import Child, PipeEnd
+from extender.children import Child, _PipeEnd
 
 left, right = numpy.random.rand(6, 10, 150), numpy.random.rand(150, 1001)
 
@@ -37,7 +37,7 @@ import asyncio
 import os
 import threading
 import uvloop
-from extender.children import Child, PipeEnd
+from extender.children import Child, _PipeEnd
 
 stop, faults = threading.Event(), []
 
@@ -91,7 +91,7 @@ def test_no_file_of_another_thread_is_closed() -> None:
 @pytest.mark.parametrize("mine", [True, False])
 def test_an_end_closes_its_own_number_alone(mine: bool) -> None:
     source, target = os.pipe()
-    end = PipeEnd(os.fdopen(source, "rb"))
+    end = _PipeEnd(os.fdopen(source, "rb"))
     number = end.fileno()
     with Path(os.devnull).open("rb") as other:
         if not mine:

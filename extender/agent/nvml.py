@@ -9,7 +9,7 @@ import json
 import sys
 from typing import Any
 
-MIB = 2**20
+_MIB = 2**20
 
 
 def main() -> int:
@@ -36,7 +36,7 @@ def _gpus(nvml: Any) -> list[dict[str, Any]]:
             "index": index,
             "uuid": _text(nvml.nvmlDeviceGetUUID(handle)),
             "model": _text(nvml.nvmlDeviceGetName(handle)),
-            "memory_mib": nvml.nvmlDeviceGetMemoryInfo(handle).total // MIB,
+            "memory_mib": nvml.nvmlDeviceGetMemoryInfo(handle).total // _MIB,
             "bus": _bus(nvml.nvmlDeviceGetPciInfo(handle)),
             "link": links[index],
         }

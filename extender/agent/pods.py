@@ -10,9 +10,9 @@ from extender.core.resources.quantities import parse_quantity
 from extender.kube import objects
 from extender.kube.watches.stores import Store
 
-ASSIGNED_GPUS: Final = "kerf.dev/assigned-gpus"
-ASSIGNED_UUIDS: Final = "kerf.dev/assigned-uuids"
-ASSIGNED_NODE: Final = "kerf.dev/assigned-node"
+_ASSIGNED_GPUS: Final = "kerf.dev/assigned-gpus"
+_ASSIGNED_UUIDS: Final = "kerf.dev/assigned-uuids"
+_ASSIGNED_NODE: Final = "kerf.dev/assigned-node"
 _MAX_CHARS: Final = 8192
 """Of an assignment: longer ones Kerf does not write."""
 _MAX_DEVICES: Final = 1024
@@ -66,11 +66,11 @@ class Pod(objects.Named):
         fails.
         """
         annotations = self.metadata.annotations or {}
-        if annotations.get(ASSIGNED_NODE, "") not in ("", self.spec.node_name):
+        if annotations.get(_ASSIGNED_NODE, "") not in ("", self.spec.node_name):
             return []
-        named = _parts(annotations.get(ASSIGNED_UUIDS, ""))
+        named = _parts(annotations.get(_ASSIGNED_UUIDS, ""))
         if not named:
-            indices = _parts(annotations.get(ASSIGNED_GPUS, ""))
+            indices = _parts(annotations.get(_ASSIGNED_GPUS, ""))
             by_text = {str(index): uuid for index, uuid in uuids.items()}
             named = [by_text[index] for index in indices] if by_text.keys() >= set(indices) else []
         return list(dict.fromkeys(named))

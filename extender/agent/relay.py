@@ -23,8 +23,8 @@ from extender.agent.preference import Answer
 
 logger = logging.getLogger(__name__)
 
-SERVICE: Final = "/v1beta1.DevicePlugin/"
-_WATCH: Final = f"{SERVICE}ListAndWatch"
+_SERVICE: Final = "/v1beta1.DevicePlugin/"
+_WATCH: Final = f"{_SERVICE}ListAndWatch"
 """What the kubelet keeps open for as long as it knows of the plugin."""
 _TIMEOUT_S: Final = 5.0
 _Context = aio.ServicerContext[bytes, bytes]
@@ -61,9 +61,9 @@ class Relay(grpc.GenericRpcHandler):
     def service(self, handler_call_details: Any) -> Any:
         """How a method is answered (grpc.GenericRpcHandler)."""
         method = handler_call_details.method
-        if method == f"{SERVICE}GetPreferredAllocation":
+        if method == f"{_SERVICE}GetPreferredAllocation":
             return grpc.unary_unary_rpc_method_handler(self._preferred)
-        if method == f"{SERVICE}GetDevicePluginOptions":
+        if method == f"{_SERVICE}GetDevicePluginOptions":
             return grpc.unary_unary_rpc_method_handler(self._options)
 
         async def pass_on(requests: AsyncIterator[bytes], context: _Context) -> AsyncIterator[bytes]:
@@ -114,7 +114,7 @@ class Relay(grpc.GenericRpcHandler):
         return await self._ask("GetPreferredAllocation", asked.SerializeToString(), context)
 
     async def _ask(self, method: str, request: bytes, context: _Context) -> bytes:
-        ask: aio.UnaryUnaryMultiCallable[bytes, bytes] = self._plugin.unary_unary(f"{SERVICE}{method}")
+        ask: aio.UnaryUnaryMultiCallable[bytes, bytes] = self._plugin.unary_unary(f"{_SERVICE}{method}")
         try:
             return await ask(request, timeout=_TIMEOUT_S)
         except aio.AioRpcError as error:

@@ -24,8 +24,8 @@ from extender.kube.transport import ClusterError, Transport
 
 logger = logging.getLogger(__name__)
 
-NODE_REPORT: Final = "kerf.dev/node-report"
-MAX_BYTES: Final = 128 * 1024
+_NODE_REPORT: Final = "kerf.dev/node-report"
+_MAX_BYTES: Final = 128 * 1024
 """Half of what an object's annotations may have together. No real node comes near it."""
 _VERSION: Final = 1
 _SETTLING_S: Final = 0.2
@@ -33,11 +33,11 @@ _FAST_S, _FAST_FOR_S, _SLOW_S = 1.0, 5.0, 5.0
 _AGAIN_S: Final = 600.0
 _MIN_PAUSE_S, _MAX_PAUSE_S = 1.0, 30.0
 
-Given = Mapping[str, Mapping[str, Devices]]
+_Given = Mapping[str, Mapping[str, Devices]]
 """What containers have, by the UID of their pod and their own name."""
 
 
-def given(listing: Listing, known: Mapping[str, Pod], before: Given) -> dict[str, Mapping[str, Devices]]:
+def _given(listing: Listing, known: Mapping[str, Pod], before: _Given) -> dict[str, Mapping[str, Devices]]:
     """By UID, of pods that have something; those that are listed and not yet known come with a later report.
 
     A kubelet that has just begun lists nothing for a moment, whatever it has given: of pods that are there and that it
@@ -55,21 +55,21 @@ def given(listing: Listing, known: Mapping[str, Pod], before: Given) -> dict[str
     return found
 
 
-def replicas_of(allocatable: Mapping[str, Iterable[str]]) -> dict[str, int]:
+def _replicas_of(allocatable: Mapping[str, Iterable[str]]) -> dict[str, int]:
     """Of resources whose devices are time slices: how many a GPU is shared into."""
     sliced = {name: ids for name, ids in allocatable.items() if any(REPLICA in device for device in ids)}
     return {name: max(Counter(map(gpu_of, ids)).values()) for name, ids in sorted(sliced.items())}
 
 
-def text_of(
+def _text_of(
     gpus: Sequence[Gpu],
-    given_to: Given,
+    given_to: _Given,
     steers: Sequence[str] = (),
     replicas: Mapping[str, int] = MappingProxyType({}),
-    max_bytes: int = MAX_BYTES,
+    max_bytes: int = _MAX_BYTES,
 ) -> str:
     """The report, the same for the same; `steers` are the resources whose devices are given as Kerf chose, `replicas`
-    as of `replicas_of`.
+    as of `_replicas_of`.
 
     Where it would be too long, the pods with the longest entries are left out, and their number is told: whoever
     writes pods settles the length of no entry but their own.
@@ -99,10 +99,10 @@ _node_decoder: Final = Decoder(Named)
 _told_decoder: Final = msgspec.json.Decoder(_Told)
 
 
-def uuids_told(node: bytes) -> list[str]:
+def _uuids_told(node: bytes) -> list[str]:
     """UUIDs of the GPUs that the report on a node names, in JSON; none where nothing can be read."""
     with contextlib.suppress(msgspec.DecodeError):
-        text = (_node_decoder.decode(node).metadata.annotations or {}).get(NODE_REPORT, "{}")
+        text = (_node_decoder.decode(node).metadata.annotations or {}).get(_NODE_REPORT, "{}")
         return [gpu.uuid for gpu in _told_decoder.decode(text).gpus]
     return []
 
@@ -120,7 +120,7 @@ class Reporter(Background):
         listed: Callable[[Listing], None],
         steers: Callable[[], Sequence[str]] = tuple,
     ) -> None:
-        """`listed` is told of what the kubelet lists; `steers` as of `text_of`."""
+        """`listed` is told of what the kubelet lists; `steers` as of `_text_of`."""
         super().__init__("reporter")
         self._path = f"{NODES_PATH}/{node}/status"
         self._transport = transport
@@ -129,7 +129,7 @@ class Reporter(Background):
         self._inventory = inventory
         self._listed = listed
         self._steers = steers
-        self._given: Given = {}
+        self._given: _Given = {}
         self._written = ""
         self._written_at = float("-inf")
         self._pause_s = _MIN_PAUSE_S
@@ -161,7 +161,7 @@ class Reporter(Background):
 
         By a patch of nothing: the agent may not read nodes.
         """
-        self._inventory.recall(uuids_told(await self._transport.patch(self._path, b'{"metadata": {}}')))
+        self._inventory.recall(_uuids_told(await self._transport.patch(self._path, b'{"metadata": {}}')))
         self._recalled = True
 
     async def _read(self) -> str:
@@ -173,8 +173,8 @@ class Reporter(Background):
         if not self._recalled:
             await self._recall()
         gpus = await self._inventory.gpus(allocatable, time.monotonic())
-        self._given = given(listing, self._pods.by_name, self._given)
-        return text_of(gpus, self._given, self._steers(), replicas_of(allocatable))
+        self._given = _given(listing, self._pods.by_name, self._given)
+        return _text_of(gpus, self._given, self._steers(), _replicas_of(allocatable))
 
     async def _write(self, text: str) -> None:
         """Raises ClusterError. What has not changed is written again in a while: somebody may have removed it."""
@@ -182,6 +182,6 @@ class Reporter(Background):
         if text == self._written and age_s < _AGAIN_S:
             return
         await asyncio.sleep(max(0.0, _MIN_PAUSE_S - age_s))
-        patch = {"metadata": {"annotations": {NODE_REPORT: text}}}
+        patch = {"metadata": {"annotations": {_NODE_REPORT: text}}}
         await self._transport.patch(self._path, msgspec.json.encode(patch))
         self._written, self._written_at = text, time.monotonic()

@@ -26,9 +26,9 @@ from extender.kube.background import Background
 
 logger = logging.getLogger(__name__)
 
-KUBELET_SOCKET: Final = "kubelet.sock"
-AGENT_SOCKET: Final = "kerf.sock"
-STEERED: Final = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
+_KUBELET_SOCKET: Final = "kubelet.sock"
+_AGENT_SOCKET: Final = "kerf.sock"
+_STEERED: Final = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
 """Resources of which Kerf chooses the very GPUs. All others are the plugin's and the kubelet's."""
 _REGISTER: Final = "/v1beta1.Registration/Register"
 _VERSION: Final = "v1beta1"
@@ -79,8 +79,8 @@ class Steering(Background):
         would notice.
         """
         while True:
-            found = _identity(self._folder / KUBELET_SOCKET)
-            gone = kubelet is not None and not (self._folder / AGENT_SOCKET).exists()
+            found = _identity(self._folder / _KUBELET_SOCKET)
+            gone = kubelet is not None and not (self._folder / _AGENT_SOCKET).exists()
             if found != kubelet or gone or any(relay.dropped for relay in self._relays.values()):
                 return found
             await asyncio.sleep(_LOOK_S)
@@ -92,7 +92,7 @@ class Steering(Background):
 
     async def _offer(self) -> None:
         """Let plugins register. The socket comes by its name when somebody listens at it: they look for that."""
-        new, socket = self._folder / "kerf-new.sock", self._folder / AGENT_SOCKET
+        new, socket = self._folder / "kerf-new.sock", self._folder / _AGENT_SOCKET
         self._server = aio.server(options=OPTIONS)
         self._server.add_generic_rpc_handlers((_Registration(self._register),))
         self._server.add_insecure_port(f"unix:{new}")
@@ -108,7 +108,7 @@ class Steering(Background):
         for relay in relays.values():
             self._close(relay)
         await asyncio.gather(*self._closing)
-        (self._folder / AGENT_SOCKET).unlink(missing_ok=True)
+        (self._folder / _AGENT_SOCKET).unlink(missing_ok=True)
 
     def _close(self, relay: Relay) -> None:
         """In the background: whoever is cancelled meanwhile would leave half a relay."""
@@ -119,7 +119,7 @@ class Steering(Background):
     async def _register(self, request: bytes, context: _Context) -> bytes:
         """A plugin registers: so does the agent, in its place."""
         asked = RegisterRequest.FromString(request)
-        if asked.version != _VERSION or asked.resource_name not in STEERED:
+        if asked.version != _VERSION or asked.resource_name not in _STEERED:
             logger.info("%s, API version %s: left to the kubelet", asked.resource_name, asked.version)
             return await self._tell_kubelet(request, context)
         async with self._registering:
@@ -149,7 +149,7 @@ class Steering(Background):
         return answer
 
     async def _tell_kubelet(self, request: bytes, context: _Context) -> bytes:
-        async with channel(self._folder / KUBELET_SOCKET) as kubelet:
+        async with channel(self._folder / _KUBELET_SOCKET) as kubelet:
             register: aio.UnaryUnaryMultiCallable[bytes, bytes] = kubelet.unary_unary(_REGISTER)
             try:
                 return await register(request, timeout=_TIMEOUT_S, wait_for_ready=True)

@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from extender import __version__
 from extender.api.build import Part, Parts, build_parts, build_service
 from extender.api.openapi import operation_id
-from extender.api.routes import KerfApp, install_routes
+from extender.api.routes import KerfApp, endpoints_of, install_routes, paths_alone, verbs_of
 from extender.api.service import Service
 from extender.kube.client import Transport
 from extender.kube.rights import MissingRights, NotingRights
@@ -40,7 +40,10 @@ def create_app(
     transport = NotingRights(transport, rights)
     parts = build_parts(settings, transport, clock, feed)
     service = build_service(settings, parts, rights)
+    endpoints = endpoints_of(service)
     app = KerfApp(
+        parts.traces.around(verbs_of(endpoints)),
+        paths_alone(endpoints) if settings.webhook.alone else (),
         title="Kerf",
         summary="A kube-scheduler extender that puts GPU pods on the right GPUs.",
         version=__version__,
@@ -50,8 +53,7 @@ def create_app(
         lifespan=_lifespan(transport, parts.base.mirror, parts.in_background),
     )
     app.state.parts, app.state.service = parts, service
-    install_routes(app, service)
-    app.verbs = parts.traces.around(app.verbs)
+    install_routes(app, service, endpoints)
     app.state.streams = _install_page(app, service, parts)
     return app
 

@@ -15,7 +15,7 @@ from fastapi.routing import APIRoute
 from extender.api import wire
 from extender.explain.sentences.blind import blind_for
 
-STALE_HEADER: Final = "kerf-stale-seconds"
+_STALE_HEADER: Final = "kerf-stale-seconds"
 """Of every answer that speaks of the cluster, while Kerf is blind: how old its view is."""
 UNSYNCED: Final[dict[int | str, dict[str, Any]]] = {
     503: {"description": "The API server has told nothing yet; gives the reason."}
@@ -49,7 +49,7 @@ class Blindness:
     @property
     def headers(self) -> Mapping[str, str]:
         """The headers of an answer."""
-        return {STALE_HEADER: f"{self.age_s:.1f}"} if self and not self.unsynced else {}
+        return {_STALE_HEADER: f"{self.age_s:.1f}"} if self and not self.unsynced else {}
 
     @property
     def sentence(self) -> str:

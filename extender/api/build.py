@@ -168,8 +168,19 @@ def build_parts(
     preemptor = Preemptor(ledger, mirror.tenants, clock, time.time)
     evictions = Evictions(preemptor, placer, readiness, metrics, rules)
     verbs = Verbs(
-        *(placer, cpu_pods_of(settings, placer), binder, waker, base.fence, readiness, evictions, metrics, rejections),
-        *(rules, settings.decisions.mode, settings.decisions.near_best_nodes, shadow.offer if shadow else None),
+        placer=placer,
+        cpu_pods=cpu_pods_of(settings, placer),
+        binder=binder,
+        waker=waker,
+        fence=base.fence,
+        readiness=readiness,
+        evictions=evictions,
+        metrics=metrics,
+        rejections=rejections,
+        queue=rules,
+        mode=settings.decisions.mode,
+        near_best_nodes=settings.decisions.near_best_nodes,
+        on_decision=shadow.offer if shadow else None,
         callers=callers,
     )
     mirror.hub.part(PENDING_PODS).subscribe(unbound.changed)
@@ -182,14 +193,41 @@ def build_parts(
     room = build_room(settings, base, what_if, queue, mover)
     policy = build_policy(settings, base, room, queue, mover, unbound)
     wanted: tuple[Part | None, ...] = (
-        *(traces, keeper, base.events, base.leadership, label, waker, binder.settler),
-        *(corrections, queue, mover, pipelines, telemetry.observer if telemetry else None),
-        *(rank, shadow, evidence, learning, recorder, missing, set_aside, policy, *counting),
+        traces,
+        keeper,
+        base.events,
+        base.leadership,
+        label,
+        waker,
+        binder.settler,
+        corrections,
+        queue,
+        mover,
+        pipelines,
+        telemetry.observer if telemetry else None,
+        rank,
+        shadow,
+        evidence,
+        learning,
+        recorder,
+        missing,
+        set_aside,
+        policy,
+        *counting,
     )
     if settings.webhook.alone:
         wanted = traces, keeper, base.leadership
     return Parts(
-        *(base, owners, telemetry, rank, shadow, evidence, learning, recorder, placer, unbound),
+        base=base,
+        owners=owners,
+        telemetry=telemetry,
+        rank=rank,
+        shadow=shadow,
+        evidence=evidence,
+        learning=learning,
+        recorder=recorder,
+        placer=placer,
+        unbound=unbound,
         queue=queue,
         mover=mover,
         room=room,
@@ -251,7 +289,12 @@ def build_service(settings: Settings, parts: Parts, rights: MissingRights) -> Se
     )
     left_s = queue.running.left_s if queue else lambda uid: None
     fixes = Fixes(
-        *(placer, ledger, rules, time.time, left_s, lambda uid: parts.unbound.get(uid) is not None),
+        placer=placer,
+        ledger=ledger,
+        rules=rules,
+        wall_clock=time.time,
+        left_s=left_s,
+        waits=lambda uid: parts.unbound.get(uid) is not None,
         silent=parts.reporters.silent if parts.reporters is not None else lambda: (),
     )
     undecided = UndecidedPods(base.transport, placer, _claims_of(queue))
@@ -273,7 +316,13 @@ def build_service(settings: Settings, parts: Parts, rights: MissingRights) -> Se
         pending=PendingPods(waitlist, placer, placer.snapshot),
         workloads=workloads,
         overviews=Overviews(
-            *(ledger, clock, lambda: parts.waker.num_waiting, waitlist.num_pods, rules, devices, placer.policy_of),
+            ledger=ledger,
+            clock=clock,
+            num_waiting=lambda: parts.waker.num_waiting,
+            num_pending=waitlist.num_pods,
+            rules=rules,
+            devices=devices,
+            policy_of=placer.policy_of,
             stranding=stranding_in(parts.usage),
             keeper=aside,
         ),

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from extender.api import preemption_wire, wire
 from extender.api.readiness import UnavailableError
@@ -76,26 +76,43 @@ def calls_of(service: "Service") -> list[Call]:
         *_verbs(service.verbs),
         *_hooks(service),
         Call(
-            *("/what-if", "what-if", WhatIf, "WhatIfResult", what_if),
-            "Where a batch of pods would go and what would stay pending, on a copy of the cluster. Changes nothing.",
+            path="/what-if",
+            verb="what-if",
+            asks=WhatIf,
+            answers="WhatIfResult",
+            answer=what_if,
+            summary="Where a batch of pods would go and what would stay pending, on a copy of the cluster. "
+            "Changes nothing.",
             faults=_FAULTS,
             caller=Caller.READER,
         ),
         Call(
-            *("/defrag", "defrag", RoomQuestion, RoomAnswer, defrag),
-            "The cheapest moves of running pods by which others would fit, or nodes be empty. Changes nothing.",
+            path="/defrag",
+            verb="defrag",
+            asks=RoomQuestion,
+            answers=RoomAnswer,
+            answer=defrag,
+            summary="The cheapest moves of running pods by which others would fit, or nodes be empty. Changes nothing.",
             faults=_FAULTS,
             caller=Caller.READER,
         ),
         Call(
-            *("/defrag/apply", "defrag-apply", Apply, Applied, service.applying.apply),
-            "Carries out a plan that POST /defrag has told: pods are evicted.",
+            path="/defrag/apply",
+            verb="defrag-apply",
+            asks=Apply,
+            answers=Applied,
+            answer=service.applying.apply,
+            summary="Carries out a plan that POST /defrag has told: pods are evicted.",
             faults=(BAD_REQUEST, NOT_FOUND, REFUSED, TOO_LARGE),
             caller=Caller.OPERATOR,
         ),
         Call(
-            *("/defrag/stop", "defrag-stop", Stop, Stopped, service.applying.stop),
-            "Evicts nobody any more; the move under way is finished.",
+            path="/defrag/stop",
+            verb="defrag-stop",
+            asks=Stop,
+            answers=Stopped,
+            answer=service.applying.stop,
+            summary="Evicts nobody any more; the move under way is finished.",
             faults=(BAD_REQUEST, REFUSED, TOO_LARGE),
             caller=Caller.OPERATOR,
         ),
@@ -104,67 +121,85 @@ def calls_of(service: "Service") -> list[Call]:
 
 def _verbs(verbs: Verbs) -> list[Call]:
     """What kube-scheduler asks: by the entries `others` too, which it may skip (extender.plugins.managed_resources)."""
-    filtering = wire.ExtenderArgs, wire.FilterResult
-    prioritizing = wire.ExtenderArgs, "HostPriorityList"
+    filtering = Call(
+        path="/filter",
+        verb="filter",
+        asks=wire.ExtenderArgs,
+        answers=wire.FilterResult,
+        answer=verbs.filter,
+        summary="Which candidate nodes fit a pod. Errors are reported in `Error`, always with status 200.",
+        fault=_filter_fault,
+    )
+    prioritizing = Call(
+        path="/prioritize",
+        verb="prioritize",
+        asks=wire.ExtenderArgs,
+        answers="HostPriorityList",
+        answer=verbs.prioritize,
+        summary="Scores of candidate nodes, 0 to 10. The protocol has no field for errors, so they get another status.",
+        faults=_FAULTS,
+    )
     return [
-        Call(
-            *("/filter", "filter", *filtering, verbs.filter),
-            "Which candidate nodes fit a pod. Errors are reported in `Error`, always with status 200.",
-            _filter_fault,
+        filtering,
+        prioritizing,
+        filtering._replace(
+            path="/others/filter",
+            verb="others-filter",
+            answer=partial(verbs.filter, others=True),
+            summary="Like /filter, for the second extender entry. GPU pods of the first pass; those of neither are "
+            "rejected.",
+        ),
+        prioritizing._replace(
+            path="/others/prioritize",
+            verb="others-prioritize",
+            answer=partial(verbs.prioritize, others=True),
+            summary="Like /prioritize, for the second extender entry. Pods of the first get no scores.",
         ),
         Call(
-            *("/prioritize", "prioritize", *prioritizing, verbs.prioritize),
-            "Scores of candidate nodes, 0 to 10. The protocol has no field for errors, so they get another status.",
-            faults=_FAULTS,
-        ),
-        Call(
-            *("/others/filter", "others-filter", *filtering, partial(verbs.filter, others=True)),
-            "Like /filter, for the second extender entry. GPU pods of the first pass; those of neither are rejected.",
-            _filter_fault,
-        ),
-        Call(
-            *("/others/prioritize", "others-prioritize", *prioritizing, partial(verbs.prioritize, others=True)),
-            "Like /prioritize, for the second extender entry. Pods of the first get no scores.",
-            faults=_FAULTS,
-        ),
-        Call(
-            *("/preempt", "preempt", preemption_wire.ExtenderPreemptionArgs, preemption_wire.PreemptionResult),
-            verbs.evictions.preempt,
-            "Which of the proposed evictions would make room for a pod; none if in doubt.",
+            path="/preempt",
+            verb="preempt",
+            asks=preemption_wire.ExtenderPreemptionArgs,
+            answers=preemption_wire.PreemptionResult,
+            answer=verbs.evictions.preempt,
+            summary="Which of the proposed evictions would make room for a pod; none if in doubt.",
             faults=(BAD_REQUEST, TOO_LARGE),
         ),
         Call(
-            *("/bind", "bind", wire.ExtenderBindingArgs, wire.BindResult, verbs.bind),
-            "Binds a pod to a node with its GPUs. Errors are reported in `Error`, always with status 200.",
-            wire.encode_bind_result,
+            path="/bind",
+            verb="bind",
+            asks=wire.ExtenderBindingArgs,
+            answers=wire.BindResult,
+            answer=verbs.bind,
+            summary="Binds a pod to a node with its GPUs. Errors are reported in `Error`, always with status 200.",
+            fault=wire.encode_bind_result,
         ),
     ]
 
 
 def _hooks(service: "Service") -> list[Call]:
     """What the API server asks."""
-    types: tuple[Any, Any] = reviews.AdmissionReview, reviews.AdmissionAnswer
-    allow = partial(reviews.allow, "")
-
     classes, affinity = service.settings.dra.rewrite_extended_resources, service.affinity
 
     def injection() -> Injection:
         return assigned_gpus.settled(service.settings.webhook, service.placer.snapshot())
 
-    return [
-        Call(
-            *("/mutate", "mutate", *types, lambda body: assigned_gpus.mutate(body, injection, affinity)),
-            "Tells a pod's containers which GPUs they have. Always allows the pod; errors become warnings.",
-            allow,
-            caller=Caller.API_SERVER,
-        ),
-        Call(
-            *("/gate", "gate", *types, lambda body: gate.gate(body, classes, affinity)),
-            "Adds the queue's scheduling gate to pods that opt in. Always allows the pod; errors become warnings.",
-            allow,
-            caller=Caller.API_SERVER,
-        ),
-    ]
+    mutating = Call(
+        path="/mutate",
+        verb="mutate",
+        asks=reviews.AdmissionReview,
+        answers=reviews.AdmissionAnswer,
+        answer=lambda body: assigned_gpus.mutate(body, injection, affinity),
+        summary="Tells a pod's containers which GPUs they have. Always allows the pod; errors become warnings.",
+        fault=partial(reviews.allow, ""),
+        caller=Caller.API_SERVER,
+    )
+    gating = mutating._replace(
+        path="/gate",
+        verb="gate",
+        answer=lambda body: gate.gate(body, classes, affinity),
+        summary="Adds the queue's scheduling gate to pods that opt in. Always allows the pod; errors become warnings.",
+    )
+    return [mutating, gating]
 
 
 def _filter_fault(text: str) -> bytes:

@@ -92,8 +92,11 @@ def affinity_writer(settings: Settings, base: Foundation, placer: Placer) -> Aff
 
     return AffinityWriter(
         placer if settings.webhook.write_affinity else None,
-        *(labels_of, tuple(settings.webhook.products), settings.models.aliases),
-        *(settings.decisions.memory_tolerance_frac, base.clock),
+        labels_of=labels_of,
+        products=tuple(settings.webhook.products),
+        aliases=settings.models.aliases,
+        memory_tolerance_frac=settings.decisions.memory_tolerance_frac,
+        clock=base.clock,
     )
 
 
@@ -106,8 +109,13 @@ def usage_of(
     if not wanted.enabled or settings.webhook.alone:
         return None, ()
     sight = Sight(
-        *(ledger, base.fence.led, base.fence.standby, lambda: base.fence.fault() or base.mirror.fault()),
-        *(lambda cluster: gpu_mix(cluster, mix()), base.clock, time.time),
+        ledger=ledger,
+        led=base.fence.led,
+        standby=base.fence.standby,
+        fault=lambda: base.fence.fault() or base.mirror.fault(),
+        mix=lambda cluster: gpu_mix(cluster, mix()),
+        clock=base.clock,
+        wall_clock=time.time,
     )
     meter = Meter(wanted, sight)
     meter.holders.subscribe(base.mirror.hub)

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from extender import __version__
 from extender.api import wire
 from extender.api.blindness import UNSYNCED, route_of
-from extender.api.calls import Caller, calls_of
+from extender.api.calls import Call, Caller, calls_of
 from extender.api.endpoints import Endpoint
 from extender.api.openapi import describe_calls
 from extender.api.reads.workloads import install_workloads
@@ -41,28 +41,41 @@ _NOT_COUNTED: Final = "no GPU-hours are counted (setting usage.enabled)"
 class KerfApp(FastAPI):
     """A FastAPI application that answers the verbs ahead of routing and middleware: those cost more than a decision."""
 
-    verbs: Mapping[str, ASGIApp] = {}
-    """By path; what is not a POST to one of them is FastAPI's, behind the guard."""
-
-    only: Collection[str] = ()
-    """The paths that are answered at all; none for every one."""
+    def __init__(self, verbs: Mapping[str, ASGIApp], only: Collection[str] = (), **options: Any) -> None:
+        """`verbs` by path: what is not a POST to one of them is FastAPI's, behind the guard. `only` these paths are
+        answered at all, none for every one; `options` are FastAPI's."""
+        super().__init__(**options)
+        self._verbs, self._only = verbs, only
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self.only and scope["type"] == "http" and scope["path"] not in self.only:
+        if self._only and scope["type"] == "http" and scope["path"] not in self._only:
             await access.refuse(_WEBHOOKS_ALONE, send)
             return
-        verb = self.verbs.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
+        verb = self._verbs.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
         await (verb or super().__call__)(scope, receive, send)
 
 
-def install_routes(app: KerfApp, service: Service) -> None:
+Endpoints = Mapping[Call, Endpoint]
+
+
+def endpoints_of(service: Service) -> Endpoints:
+    """What answers each call."""
+    return {call: Endpoint(call, service) for call in calls_of(service)}
+
+
+def verbs_of(endpoints: Endpoints) -> Mapping[str, ASGIApp]:
+    """Those that the guard does not come before, by path."""
+    return {call.path: endpoint for call, endpoint in endpoints.items() if not call.caller.guarded}
+
+
+def paths_alone(endpoints: Endpoints) -> Collection[str]:
+    """What is answered where webhooks are all that is served."""
+    hooks = {call.path for call in endpoints if call.caller is Caller.API_SERVER}
+    return hooks | access.PROBES | {access.METRICS}
+
+
+def install_routes(app: FastAPI, service: Service, endpoints: Endpoints) -> None:
     """Give the app its routes."""
-    calls = calls_of(service)
-    endpoints = {call: Endpoint(call, service) for call in calls}
-    app.verbs = {call.path: endpoint for call, endpoint in endpoints.items() if not call.caller.guarded}
-    if service.settings.webhook.alone:
-        hooks = {call.path for call in calls if call.caller is Caller.API_SERVER}
-        app.only = hooks | access.PROBES | {access.METRICS}
     for call, endpoint in endpoints.items():
         app.router.routes.append(Route(call.path, endpoint, methods=["POST"]))  # answers other methods with 405
     app.add_middleware(access.Guard, settings=service.settings.access)
@@ -76,7 +89,7 @@ def install_routes(app: KerfApp, service: Service) -> None:
     _install_usage(of_cluster, service)
     app.include_router(of_others)
     app.include_router(of_cluster)
-    describe_calls(app, calls)
+    describe_calls(app, list(endpoints))
 
 
 def _install_operation(app: FastAPI, service: Service) -> None:

@@ -35,7 +35,7 @@ _UNITS = {0.01: "percent", 1 / 2**20: "bytes"}
 
 _NO_CONNECTION = "no connection"
 
-Finding = dict[str, Any]
+_Finding = dict[str, Any]
 
 
 def doctor(  # noqa: PLR0913, PLR0917 - options of a command
@@ -59,16 +59,16 @@ def doctor(  # noqa: PLR0913, PLR0917 - options of a command
         with Kerf(asked, server=server, ca_file=ca_file) as kerf:
             rank, faults = _rank(kerf)
     try:
-        told = msgspec.to_builtins(asyncio.run(examine(loaded, api_server(loaded.cluster))))
+        told = msgspec.to_builtins(asyncio.run(_examine(loaded, api_server(loaded.cluster))))
     except CredentialsError as error:
         fail(str(error), FAILED)
     told |= {"rank": rank, "findings": told["findings"] + faults}
-    show(told, Output.JSON if as_json else output, lambda console: print_finding(told, console))
+    show(told, Output.JSON if as_json else output, lambda console: _print_finding(told, console))
     if told["findings"]:
         raise typer.Exit(FAILED)
 
 
-def _rank(kerf: Kerf) -> tuple[Finding | None, list[str]]:
+def _rank(kerf: Kerf) -> tuple[_Finding | None, list[str]]:
     """What ranks nodes in a running Kerf, as `GET /model` tells it, and what is not as it should be."""
     try:
         told = kerf.ask("/model")
@@ -87,7 +87,7 @@ def _not_well(kerf: Kerf) -> list[str]:
         return [f"it decides nothing: {error}"] if error.status == _UNAVAILABLE else []
 
 
-async def examine(settings: Settings, transport: Transport) -> Finding:
+async def _examine(settings: Settings, transport: Transport) -> _Finding:
     """What a refresh meets. Raises CredentialsError when there is no API server to ask."""
     await transport.start()
     ledger = Ledger(
@@ -168,7 +168,7 @@ def _findings(observer: Observer, ledger: Ledger) -> list[str]:
     return found
 
 
-def print_finding(told: Finding, console: Console) -> None:
+def _print_finding(told: _Finding, console: Console) -> None:
     """Say it for people."""
     if rank := told.get("rank"):
         console.print(f"rank: {_rank_in_words(rank)}", highlight=False, markup=False, soft_wrap=True)
@@ -201,7 +201,7 @@ def print_finding(told: Finding, console: Console) -> None:
     _print_list(told, console)
 
 
-def _rank_in_words(rank: Finding) -> str:
+def _rank_in_words(rank: _Finding) -> str:
     """What serves, and why; where the ranks are tried out, the last trial."""
     if rank["reason"]:
         return f"{rank['served']} serves: {rank['reason']}"
@@ -220,6 +220,6 @@ def _exporter_and_unit(name: str) -> tuple[str, str]:
     return alias.exporter, _UNITS.get(alias.scale, "fraction" if alias.gauge in FRACTIONS else "as is")
 
 
-def _print_list(told: Finding, console: Console) -> None:
+def _print_list(told: _Finding, console: Console) -> None:
     for finding in told["findings"]:
         console.print(f"- {finding}", highlight=False, markup=False, soft_wrap=True)

@@ -35,7 +35,7 @@ class LogOptions(Protocol):
         """`text` or `json`."""
 
 
-class TextFormatter(logging.Formatter):
+class _TextFormatter(logging.Formatter):
     """One record a line, an exception's trace apart: nobody's text begins a line of its own."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - its name in logging
@@ -46,7 +46,7 @@ class TextFormatter(logging.Formatter):
         return shown(super().formatException(ei))
 
 
-class JsonFormatter(logging.Formatter):
+class _JsonFormatter(logging.Formatter):
     """One JSON object a line."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -70,7 +70,7 @@ class _Told:
     num_since: int = 0
 
 
-class Once(logging.Filter):
+class _Once(logging.Filter):
     """Lets a warning through once, again when it changes, and if it stays the same after ever longer times, with how
     often it came meanwhile.
 
@@ -128,11 +128,11 @@ def _what(record: logging.LogRecord) -> Hashable:
 def configure_logs(settings: LogOptions) -> None:
     """Send all logs to standard error in the form that the settings ask for."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.addFilter(Once())
+    handler.addFilter(_Once())
     if settings.format == "json":
-        handler.setFormatter(JsonFormatter())
+        handler.setFormatter(_JsonFormatter())
     else:
-        handler.setFormatter(TextFormatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
+        handler.setFormatter(_TextFormatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
     logging.basicConfig(level=settings.level.upper(), handlers=[handler], force=True)
     for noisy in ("uvicorn.error", "aiohttp.client", "asyncio"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLogger().level))

@@ -39,7 +39,7 @@ _ROOMS: Final = {"defrag": "moves", "drain": "moves", "pending": "reports", "usa
 """Of commands that are in a folder of several."""
 
 
-ASK, LOOK, PLAN, SIMULATE, TEST = PANELS = (
+_ASK, _LOOK, _PLAN, _SIMULATE, _TEST = _PANELS = (
     "Ask a running Kerf",
     "Look at a cluster",
     "Plan",
@@ -47,13 +47,13 @@ ASK, LOOK, PLAN, SIMULATE, TEST = PANELS = (
     "Test the product",
 )
 """Headings of help, as docs/reference/cli.md has them."""
-PANEL_OF: Final = {
-    **dict.fromkeys(("explain", "pending", "workloads", "defrag", "drain", "what-if", "top", "usage"), ASK),
-    **dict.fromkeys(("install", "doctor", "config"), LOOK),
-    **dict.fromkeys(("plan", "pipeline"), PLAN),
-    **dict.fromkeys(("simulate", "traces", "evaluate", "report", "train", "history", "replay", "fit"), SIMULATE),
-    **dict.fromkeys(("hand-in", "verify"), SIMULATE),
-    **dict.fromkeys(("bench", "chaos"), TEST),
+_PANEL_OF: Final = {
+    **dict.fromkeys(("explain", "pending", "workloads", "defrag", "drain", "what-if", "top", "usage"), _ASK),
+    **dict.fromkeys(("install", "doctor", "config"), _LOOK),
+    **dict.fromkeys(("plan", "pipeline"), _PLAN),
+    **dict.fromkeys(("simulate", "traces", "evaluate", "report", "train", "history", "replay", "fit"), _SIMULATE),
+    **dict.fromkeys(("hand-in", "verify"), _SIMULATE),
+    **dict.fromkeys(("bench", "chaos"), _TEST),
 }
 """The heading of a command; the others come first, without one."""
 
@@ -71,7 +71,7 @@ class LazyGroup(Group):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name in self.own:
-            return TyperCommand(cmd_name, help=self.own[cmd_name], rich_help_panel=PANEL_OF.get(cmd_name))
+            return TyperCommand(cmd_name, help=self.own[cmd_name], rich_help_panel=_PANEL_OF.get(cmd_name))
         if cmd_name in entry_points(group=self.others).names:
             return TyperCommand(cmd_name, help="") if ctx.resilient_parsing else _loaded(cmd_name, self.own)
         return None
@@ -90,7 +90,7 @@ def _loaded(name: str, own: Mapping[str, str]) -> Any:
             raise
         return _not_installed(name, str(error))
     command: Any = typer.main.get_command(app)
-    command.name, command.rich_help_panel = name, PANEL_OF.get(name)
+    command.name, command.rich_help_panel = name, _PANEL_OF.get(name)
     return command
 
 

@@ -43,17 +43,17 @@ MARKER: Final = "kerf.dev/gpu"
 GENIUS_COUNT: Final = "genius/gpu-number"
 GENIUS_MEMORY_EACH: Final = "genius/gpu-memory-each"
 GENIUS_MEMORY_TOTAL: Final = "genius/gpu-memory-total"
-GENIUS_MODEL: Final = "genius/gpu-model"
+_GENIUS_MODEL: Final = "genius/gpu-model"
 GENIUS_PRIORITY: Final = "genius/priority"
 
 _CONDITIONS: Final = frozenset({SHARE, MEMORY_EACH, MEMORY_TOTAL, MODEL, MODEL_EXCLUDE, UUID, UUID_EXCLUDE})
-_CONDITION_LABELS: Final = frozenset({GENIUS_MEMORY_EACH, GENIUS_MEMORY_TOTAL, GENIUS_MODEL})
+_CONDITION_LABELS: Final = frozenset({GENIUS_MEMORY_EACH, GENIUS_MEMORY_TOTAL, _GENIUS_MODEL})
 """Keys that say what a GPU must be like: most pods have none of them."""
 
-AMOUNTS: Final = frozenset({COUNT, MEMORY_EACH, MEMORY_TOTAL})
-AMOUNT_LABELS: Final = frozenset({GENIUS_COUNT, GENIUS_MEMORY_EACH, GENIUS_MEMORY_TOTAL})
+_AMOUNTS: Final = frozenset({COUNT, MEMORY_EACH, MEMORY_TOTAL})
+_AMOUNT_LABELS: Final = frozenset({GENIUS_COUNT, GENIUS_MEMORY_EACH, GENIUS_MEMORY_TOTAL})
 """Keys whose "0" asks for nothing."""
-SIZES: Final = (MEMORY_EACH, MEMORY_TOTAL)
+_SIZES: Final = (MEMORY_EACH, MEMORY_TOTAL)
 """Keys whose value is a size of memory."""
 ASKING: Final = _CONDITIONS | {COUNT}
 ASKING_LABELS: Final = _CONDITION_LABELS | {GENIUS_COUNT}
@@ -122,7 +122,7 @@ def asks_by_word(annotations: Mapping[str, str], labels: Mapping[str, str]) -> b
         texts = ((key, said[key].strip()) for key in keys.intersection(said))
         return any(text and not (text == "0" and key in amounts) for key, text in texts)
 
-    return says(annotations, ASKING, AMOUNTS) or says(labels, ASKING_LABELS, AMOUNT_LABELS)
+    return says(annotations, ASKING, _AMOUNTS) or says(labels, ASKING_LABELS, _AMOUNT_LABELS)
 
 
 def check_words(annotations: Mapping[str, str], labels: Mapping[str, str], *, asks: bool) -> None:
@@ -134,7 +134,7 @@ def check_words(annotations: Mapping[str, str], labels: Mapping[str, str], *, as
     for stray in stray_keys(annotations, labels):
         if asks or stray.meant:
             raise RequestError(str(stray))
-    for key in SIZES:
+    for key in _SIZES:
         text = annotations.get(key, "").strip()
         if text and is_plain_number(text) and 0 < (mib := parse_quantity(text)) < _LEAST_PLAIN_MIB:
             number = f"{float(mib):g}"
@@ -152,7 +152,7 @@ def _read_conditions(
         count=0,
         memory_each_mib=_read_memory(_first(annotations, MEMORY_EACH, labels, GENIUS_MEMORY_EACH)),
         memory_total_mib=_read_memory(_first(annotations, MEMORY_TOTAL, labels, GENIUS_MEMORY_TOTAL)),
-        include=_read_pattern(_first(annotations, MODEL, labels, GENIUS_MODEL), compile_pattern),
+        include=_read_pattern(_first(annotations, MODEL, labels, _GENIUS_MODEL), compile_pattern),
         exclude=_read_pattern(_first(annotations, MODEL_EXCLUDE), compile_pattern),
         milli=share % WHOLE_MILLI,  # all of a GPU is a whole one
         uuids=_read_uuids(_first(annotations, UUID)),

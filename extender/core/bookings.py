@@ -59,7 +59,10 @@ def booking(
     milli, mib_each = booked_each(cluster, row, request, gpus) if gpus else (WHOLE_MILLI, ())
     unserved = request.unit is AskedUnit.WHOLE
     return Booking(
-        *(gpus, milli, mib_each, slices),
+        gpus=gpus,
+        milli=milli,
+        mib_each=mib_each,
+        slices=slices,
         unknown=0 if gpus else max(request.count, 1),
         served=int(not unserved),
         unserved=int(unserved),

@@ -119,7 +119,7 @@ class Cluster:
 
         `take` gathers ten times as fast as an index does.
         """
-        if len(rows) == len(array) and is_every_row(rows):
+        if len(rows) == len(array) and _is_every_row(rows):
             return array
         return array.take(rows, axis=0)
 
@@ -141,7 +141,7 @@ class Cluster:
         return replace(self, **values)
 
 
-def is_every_row(rows: Rows) -> bool:
+def _is_every_row(rows: Rows) -> bool:
     """Whether R rows are 0, 1, ... R-1, as those of a whole cluster are."""
     if len(rows) < 2:
         return not rows.any()

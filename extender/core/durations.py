@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-BEFORE_ANY_S: Final = 3600.0
+_BEFORE_ANY_S: Final = 3600.0
 """Expected while nothing has ended yet."""
-PRIOR_WEIGHT: Final = 5.0
+_PRIOR_WEIGHT: Final = 5.0
 """Jobs' worth of belief in the wider group's mean against a group's own."""
-KEPT: Final = 0.99
+_KEPT: Final = 0.99
 """Of the weight of what is known, with each job that ends: about the last hundred count."""
 _MAX_OWNERS: Final = 10_000
 
@@ -45,11 +45,11 @@ class Durations:
 
     def expected_s(self, owners: Sequence[str]) -> float:
         """The expected run time of a job of these owners."""
-        mean = self._all.sum_s / self._all.weight if self._all.weight else BEFORE_ANY_S
+        mean = self._all.sum_s / self._all.weight if self._all.weight else _BEFORE_ANY_S
         for owner in reversed(owners):
             known = self._owners.get(owner)
             if known is not None:
-                mean = (known.sum_s + PRIOR_WEIGHT * mean) / (known.weight + PRIOR_WEIGHT)
+                mean = (known.sum_s + _PRIOR_WEIGHT * mean) / (known.weight + _PRIOR_WEIGHT)
         return mean
 
     def knows(self, owners: Sequence[str]) -> bool:
@@ -63,5 +63,5 @@ class Durations:
 
     @staticmethod
     def _learn(runs: _Runs, seconds: float) -> None:
-        runs.weight = runs.weight * KEPT + 1
-        runs.sum_s = runs.sum_s * KEPT + seconds
+        runs.weight = runs.weight * _KEPT + 1
+        runs.sum_s = runs.sum_s * _KEPT + seconds

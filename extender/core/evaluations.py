@@ -152,8 +152,13 @@ class _Row(NamedTuple):
 
 
 def _row_at(position: int, fresh: Evaluation, checked: Fit) -> _Row:
-    numbers = fresh.reason.item(position), fresh.available.item(position), fresh.score.item(position)
-    return _Row(*numbers, checked.room[position].copy(), checked.shares.item(position))
+    return _Row(
+        reason=fresh.reason.item(position),
+        available=fresh.available.item(position),
+        score=fresh.score.item(position),
+        room=checked.room[position].copy(),
+        shares=checked.shares.item(position),
+    )
 
 
 _FEW: Final = 4

@@ -14,11 +14,11 @@ from typing import Final
 
 from extender.core.texts import printable
 
-DOMAIN: Final = "kerf.dev"
-PREFIX: Final = f"{DOMAIN}/"
+_DOMAIN: Final = "kerf.dev"
+_PREFIX: Final = f"{_DOMAIN}/"
 
 
-class Kind(StrEnum):
+class _Kind(StrEnum):
     """What a key is a key of."""
 
     ANNOTATION = "annotation"
@@ -29,7 +29,7 @@ class Kind(StrEnum):
     CONDITION = "condition"
 
 
-class On(StrEnum):
+class _On(StrEnum):
     """What kind of object has it."""
 
     POD = "pods"
@@ -42,94 +42,94 @@ class On(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class _Key:
     """One of them."""
 
     name: str
-    kind: Kind = Kind.ANNOTATION
-    on: On = On.POD
+    kind: _Kind = _Kind.ANNOTATION
+    on: _On = _On.POD
     written: bool = False
     """Whether Kerf writes it, and nobody else has a reason to."""
 
 
-KEYS: Final = (
+_KEYS: Final = (
     # What a pod asks for
-    Key("kerf.dev/gpu-count"),
-    Key("kerf.dev/gpu-share"),
-    Key("kerf.dev/gpu-memory-each"),
-    Key("kerf.dev/gpu-memory-total"),
-    Key("kerf.dev/gpu-model"),
-    Key("kerf.dev/gpu-model-exclude"),
-    Key("kerf.dev/gpu-uuid"),
-    Key("kerf.dev/gpu-uuid-exclude"),
-    Key("kerf.dev/policy"),
-    Key("kerf.dev/gpu", Kind.RESOURCE),
+    _Key("kerf.dev/gpu-count"),
+    _Key("kerf.dev/gpu-share"),
+    _Key("kerf.dev/gpu-memory-each"),
+    _Key("kerf.dev/gpu-memory-total"),
+    _Key("kerf.dev/gpu-model"),
+    _Key("kerf.dev/gpu-model-exclude"),
+    _Key("kerf.dev/gpu-uuid"),
+    _Key("kerf.dev/gpu-uuid-exclude"),
+    _Key("kerf.dev/policy"),
+    _Key("kerf.dev/gpu", _Kind.RESOURCE),
     # How it waits, moves and sees its GPUs
-    Key("kerf.dev/queue", Kind.LABEL),
-    Key("kerf.dev/queue", Kind.GATE),
-    Key("kerf.dev/queue", Kind.LABEL, On.NAMESPACE),
-    Key("kerf.dev/gang"),
-    Key("kerf.dev/gang-size"),
-    Key("kerf.dev/gang-topology"),
-    Key("kerf.dev/movable"),
-    Key("kerf.dev/last-checkpoint"),
-    Key("kerf.dev/inject", Kind.LABEL),
-    Key("kerf.dev/inject", Kind.LABEL, On.NAMESPACE),
-    Key("kerf.dev/gpu-containers"),
+    _Key("kerf.dev/queue", _Kind.LABEL),
+    _Key("kerf.dev/queue", _Kind.GATE),
+    _Key("kerf.dev/queue", _Kind.LABEL, _On.NAMESPACE),
+    _Key("kerf.dev/gang"),
+    _Key("kerf.dev/gang-size"),
+    _Key("kerf.dev/gang-topology"),
+    _Key("kerf.dev/movable"),
+    _Key("kerf.dev/last-checkpoint"),
+    _Key("kerf.dev/inject", _Kind.LABEL),
+    _Key("kerf.dev/inject", _Kind.LABEL, _On.NAMESPACE),
+    _Key("kerf.dev/gpu-containers"),
     # What Kerf writes on it
-    Key("kerf.dev/assigned-gpus", written=True),
-    Key("kerf.dev/assigned-uuids", written=True),
-    Key("kerf.dev/assigned-share", written=True),
-    Key("kerf.dev/assigned-memory-mib", written=True),
-    Key("kerf.dev/assigned-model", written=True),
-    Key("kerf.dev/assigned-node", written=True),
-    Key("kerf.dev/assigned-by", written=True),
-    Key("kerf.dev/explanation", written=True),
-    Key("kerf.dev/queued-by", written=True),
-    Key("kerf.dev/claim", written=True),
-    Key("kerf.dev/skipped", written=True),
-    Key("kerf.dev/skipped-count", written=True),
-    Key("kerf.dev/planned-node", written=True),
-    Key("kerf.dev/planned-by", written=True),
-    Key("kerf.dev/nomination-lost", written=True),
-    Key("kerf.dev/woken", written=True),
-    Key("kerf.dev/sealed", written=True),
-    Key("kerf.dev/epoch", written=True),
-    Key("kerf.dev/GangPreempted", Kind.CONDITION, written=True),
-    Key("kerf.dev/leads", Kind.LABEL, written=True),
-    Key("kerf.dev/pipeline", Kind.LABEL, written=True),
-    Key("kerf.dev/pipeline-stage", Kind.LABEL, written=True),
-    Key("kerf.dev/pipeline-step", Kind.LABEL, written=True),
-    Key("kerf.dev/pipeline-attempt", Kind.LABEL, written=True),
+    _Key("kerf.dev/assigned-gpus", written=True),
+    _Key("kerf.dev/assigned-uuids", written=True),
+    _Key("kerf.dev/assigned-share", written=True),
+    _Key("kerf.dev/assigned-memory-mib", written=True),
+    _Key("kerf.dev/assigned-model", written=True),
+    _Key("kerf.dev/assigned-node", written=True),
+    _Key("kerf.dev/assigned-by", written=True),
+    _Key("kerf.dev/explanation", written=True),
+    _Key("kerf.dev/queued-by", written=True),
+    _Key("kerf.dev/claim", written=True),
+    _Key("kerf.dev/skipped", written=True),
+    _Key("kerf.dev/skipped-count", written=True),
+    _Key("kerf.dev/planned-node", written=True),
+    _Key("kerf.dev/planned-by", written=True),
+    _Key("kerf.dev/nomination-lost", written=True),
+    _Key("kerf.dev/woken", written=True),
+    _Key("kerf.dev/sealed", written=True),
+    _Key("kerf.dev/epoch", written=True),
+    _Key("kerf.dev/GangPreempted", _Kind.CONDITION, written=True),
+    _Key("kerf.dev/leads", _Kind.LABEL, written=True),
+    _Key("kerf.dev/pipeline", _Kind.LABEL, written=True),
+    _Key("kerf.dev/pipeline-stage", _Kind.LABEL, written=True),
+    _Key("kerf.dev/pipeline-step", _Kind.LABEL, written=True),
+    _Key("kerf.dev/pipeline-attempt", _Kind.LABEL, written=True),
     # On other objects
-    Key("kerf.dev/gpus", on=On.NODE),
-    Key("kerf.dev/given-gpus", on=On.NODE),
-    Key("kerf.dev/set-aside", on=On.NODE),
-    Key("kerf.dev/node-report", on=On.NODE, written=True),
-    Key("kerf.dev/takes-flows-from", on=On.NAMESPACE),
-    Key("kerf.dev/flow", on=On.PIPELINE, written=True),
-    Key("kerf.dev/flow-uid", on=On.PIPELINE, written=True),
-    Key("kerf.dev/touched", on=On.CLAIM, written=True),
-    Key("kerf.dev/owned", Kind.TAINT, On.DEVICE, written=True),
-    Key("kerf.dev/learning", on=On.CONFIG_MAP, written=True),
-    Key("kerf.dev/pin", on=On.CONFIG_MAP),
+    _Key("kerf.dev/gpus", on=_On.NODE),
+    _Key("kerf.dev/given-gpus", on=_On.NODE),
+    _Key("kerf.dev/set-aside", on=_On.NODE),
+    _Key("kerf.dev/node-report", on=_On.NODE, written=True),
+    _Key("kerf.dev/takes-flows-from", on=_On.NAMESPACE),
+    _Key("kerf.dev/flow", on=_On.PIPELINE, written=True),
+    _Key("kerf.dev/flow-uid", on=_On.PIPELINE, written=True),
+    _Key("kerf.dev/touched", on=_On.CLAIM, written=True),
+    _Key("kerf.dev/owned", _Kind.TAINT, _On.DEVICE, written=True),
+    _Key("kerf.dev/learning", on=_On.CONFIG_MAP, written=True),
+    _Key("kerf.dev/pin", on=_On.CONFIG_MAP),
 )
 
-WRITTEN_BEGIN: Final = tuple(f"{PREFIX}{word}-" for word in ("assigned", "epoch", "planned", "skipped"))
+_WRITTEN_BEGIN: Final = tuple(f"{_PREFIX}{word}-" for word in ("assigned", "epoch", "planned", "skipped"))
 """What keys begin with that Kerf writes on pods: of `epoch-` there is one for each lease, and a Kerf of a later version
 may write others, which are no fault of a pod's author."""
 
 
-def names_on(on: On, *kinds: Kind) -> list[str]:
+def _names_on(on: _On, *kinds: _Kind) -> list[str]:
     """The keys of some kinds on some objects, each once, in the order of the table."""
-    return list(dict.fromkeys(key.name for key in KEYS if key.on is on and key.kind in kinds))
+    return list(dict.fromkeys(key.name for key in _KEYS if key.on is on and key.kind in kinds))
 
 
-_OF_PODS: Final = {kind: frozenset(names_on(On.POD, kind)) for kind in (Kind.ANNOTATION, Kind.LABEL)}
+_OF_PODS: Final = {kind: frozenset(_names_on(_On.POD, kind)) for kind in (_Kind.ANNOTATION, _Kind.LABEL)}
 _WORDS: Final = {
-    key.name.removeprefix(PREFIX): key.name
-    for key in KEYS
-    if key.on is On.POD and not key.written and key.kind in (Kind.ANNOTATION, Kind.LABEL)
+    key.name.removeprefix(_PREFIX): key.name
+    for key in _KEYS
+    if key.on is _On.POD and not key.written and key.kind in (_Kind.ANNOTATION, _Kind.LABEL)
 }
 """What authors of pods write, without the domain: the key of each."""
 _ALSO: Final = {
@@ -153,10 +153,10 @@ _DOMAIN_ALIKE: Final = 0.85
 
 def stray_keys(annotations: Mapping[str, str], labels: Mapping[str, str]) -> Iterator["Stray"]:
     """The keys of a pod that are, or were meant to be, of `kerf.dev/` and that nobody reads there."""
-    for kind, said in ((Kind.ANNOTATION, annotations), (Kind.LABEL, labels)):
+    for kind, said in ((_Kind.ANNOTATION, annotations), (_Kind.LABEL, labels)):
         known = _OF_PODS[kind]
         for key in said:  # an author may write thousands
-            if key in known or not (key[: len(PREFIX)].lower() == PREFIX or key.rpartition("/")[2] in _WORDS):
+            if key in known or not (key[: len(_PREFIX)].lower() == _PREFIX or key.rpartition("/")[2] in _WORDS):
                 continue
             if (stray := _stray(key, kind)) is not None:
                 yield stray
@@ -179,23 +179,23 @@ _MAX_KEY: Final = 120
 
 
 @lru_cache(maxsize=1024)
-def _stray(key: str, kind: Kind) -> Stray | None:
+def _stray(key: str, kind: _Kind) -> Stray | None:
     """What is wrong with a key that is not among those of its kind on pods; None where it is none of Kerf's."""
     domain, _, word = key.lower().rpartition("/")
     word = word.replace("_", "-")
-    if domain != DOMAIN:
+    if domain != _DOMAIN:
         meant = _WORDS.get(word, "")
         alike = meant and _is_misspelt(domain)
         return _no_such(key, meant) if alike else None
-    if key.startswith(WRITTEN_BEGIN):
+    if key.startswith(_WRITTEN_BEGIN):
         return None
-    others = [one for one in KEYS if one.name == key]
+    others = [one for one in _KEYS if one.name == key]
     if not others:
         return _no_such(key, _meant(word))
     for one in others:
-        if one.on is On.POD and one.kind is Kind.RESOURCE:
+        if one.on is _On.POD and one.kind is _Kind.RESOURCE:
             return Stray(key, f'is a resource: write it under resources.limits, as {key}: "1"', key)
-        if one.on is On.POD and one.kind is not Kind.GATE:
+        if one.on is _On.POD and one.kind is not _Kind.GATE:
             return Stray(key, f"is read as {_a(one.kind)}, not as {_a(kind)}", key)
     meant = _ALSO.get(word, "")
     return Stray(key, f"is read on {others[0].on}, not on pods{_ask(meant)}", meant)
@@ -203,8 +203,8 @@ def _stray(key: str, kind: Kind) -> Stray | None:
 
 def _is_misspelt(domain: str) -> bool:
     """Whether it was meant to be Kerf's: `kref.dev`, `kerf.io`, and not `knative.dev`."""
-    name = DOMAIN.partition(".")[0]
-    return domain.partition(".")[0] == name or SequenceMatcher(None, DOMAIN, domain).ratio() >= _DOMAIN_ALIKE
+    name = _DOMAIN.partition(".")[0]
+    return domain.partition(".")[0] == name or SequenceMatcher(None, _DOMAIN, domain).ratio() >= _DOMAIN_ALIKE
 
 
 def _no_such(key: str, meant: str) -> Stray:
@@ -215,8 +215,8 @@ def _ask(meant: str) -> str:
     return f"; do you mean {meant}?" if meant else ""
 
 
-def _a(kind: Kind) -> str:
-    return f"{'an' if kind is Kind.ANNOTATION else 'a'} {kind}"
+def _a(kind: _Kind) -> str:
+    return f"{'an' if kind is _Kind.ANNOTATION else 'a'} {kind}"
 
 
 def _meant(word: str) -> str:

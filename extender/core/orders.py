@@ -11,7 +11,7 @@ from heapq import heapify, heappop, heapreplace
 from itertools import groupby
 from typing import Final
 
-PATIENCE: Final = 10.0
+_PATIENCE: Final = 10.0
 """In the order `kerf`, how many times its expected GPU time a job gives way to jobs that come after it."""
 HELD_MOST_S: Final = 365 * 86400.0
 """By default a job is overtaken only by those that came at most so long after it."""
@@ -53,10 +53,10 @@ def hold_s(expected_s: float, gpus: float, most_s: float) -> float:
     mean time to completion (Smith's rule, each job weighing the same); and since it is bounded, a job is overtaken
     only by those that came at most `most_s` after it.
     """
-    return min(PATIENCE * expected_s * gpus, most_s)
+    return min(_PATIENCE * expected_s * gpus, most_s)
 
 
-def effective_priority(waiting: Waiting, now: float, ageing_s: float) -> float:
+def _effective_priority(waiting: Waiting, now: float, ageing_s: float) -> float:
     """Priority and one more for each `ageing_s` that a job's turn is overdue, so that nobody waits for ever.
 
     0 for no ageing.
@@ -79,14 +79,14 @@ def ordered(
     """
 
     def rank(item: Waiting) -> tuple[float, float, str]:
-        return (-effective_priority(item, now, ageing_s), item.due, item.key)
+        return (-_effective_priority(item, now, ageing_s), item.due, item.key)
 
     in_order = sorted(waiting, key=rank)
     if shares is None:
         return in_order
     result: list[Waiting] = []
     used = dict(shares)
-    for _, equals in groupby(in_order, key=lambda item: effective_priority(item, now, ageing_s)):
+    for _, equals in groupby(in_order, key=lambda item: _effective_priority(item, now, ageing_s)):
         queues: dict[str, deque[Waiting]] = {}
         for item in equals:
             queues.setdefault(item.owner, deque()).append(item)

@@ -64,7 +64,7 @@ class Candidate:
     @property
     def ending(self) -> list[Member]:
         """Pods of the victims' gangs that end with them, here and elsewhere."""
-        return ending_with(victim for victim in self.victims if not victim.leaving)
+        return _ending_with(victim for victim in self.victims if not victim.leaving)
 
     @property
     def loss(self) -> tuple[int, int, float, int]:
@@ -79,7 +79,7 @@ class Candidate:
         return self.num_pdb_violations, highest, sum(pod.lost_gpu_s for pod in lost), len(self.victims) + len(ending)
 
 
-def ending_with(victims: Iterable[Victim]) -> list[Member]:
+def _ending_with(victims: Iterable[Victim]) -> list[Member]:
     """Pods that can't go on without these victims of their gangs."""
     gone: dict[int, tuple[Gang, set[str]]] = {}
     for victim in victims:
@@ -123,7 +123,7 @@ def needed(candidate: Candidate, gpus_fit: Fits, all_fits: Fits | None) -> Candi
 
 def _worth(victim: Victim) -> tuple[int, float]:
     """Sorts by what goes with a victim, the most worthy first: the highest priority, then GPU-seconds."""
-    with_it = ending_with([victim])
+    with_it = _ending_with([victim])
     highest = max((member.priority for member in with_it), default=victim.priority)
     return -max(victim.priority, highest), -(victim.lost_gpu_s + sum(member.lost_gpu_s for member in with_it))
 

@@ -21,11 +21,11 @@ from extender.dra.quantities import amount_of
 from extender.dra.selectors import compile_selector
 from extender.dra.unhandled import MISSING_CLASS, UnhandledError
 
-MAX_DEVICES: Final = 32
+_MAX_DEVICES: Final = 32
 """`AllocationResultsMaxSize`: of one claim."""
 _MAX_CHARS: Final = 64 * 1024
 """Of all different selectors of a pod's claims: Kubernetes allows a megabyte."""
-MAX_COST: Final = 5_000
+_MAX_COST: Final = 5_000
 """Of all of them on one device, in steps of about a microsecond."""
 _EXACT: Final = "ExactCount"
 _ALL: Final = "All"
@@ -46,16 +46,16 @@ def _check_effort(asked: DevicesAsked) -> None:
     asks = (ask for claim in asked.claims for request in claim.requests for ask in request.alternatives)
     if sum(map(len, {selector.expression for ask in asks for selector in ask.selectors})) > _MAX_CHARS:
         raise UnhandledError(f"the selectors of all claims have more than {_MAX_CHARS} characters", "CEL: length")
-    if asked.cost > MAX_COST:
-        raise UnhandledError(f"the selectors of all claims may take more than {MAX_COST} steps", "CEL: cost")
+    if asked.cost > _MAX_COST:
+        raise UnhandledError(f"the selectors of all claims may take more than {_MAX_COST} steps", "CEL: cost")
 
 
 def _read_claim(claim: ResourceClaim, classes: Mapping[str, DeviceClass]) -> ClaimAsk:
     reader = _Reader(claim.metadata.name, classes)
     requests = tuple(reader.request(request) for request in claim.spec.devices.requests or ())
     # Of "all" devices and of alternatives the allocator finds out how many they are.
-    if sum(min(ask.count for ask in request.alternatives) for request in requests) > MAX_DEVICES:
-        raise reader.fault("", f"more than {MAX_DEVICES} devices", "too many devices")
+    if sum(min(ask.count for ask in request.alternatives) for request in requests) > _MAX_DEVICES:
+        raise reader.fault("", f"more than {_MAX_DEVICES} devices", "too many devices")
     constraints = tuple(reader.constraint(constraint) for constraint in claim.spec.devices.constraints or ())
     return ClaimAsk(requests, constraints)
 
@@ -115,8 +115,8 @@ class _Reader:
         count = (request.count or 1) if mode == _EXACT else 0
         if mode not in (_EXACT, _ALL) or count < 0:
             raise self.fault(name, f"allocation mode {mode} with a count of {request.count}", "allocation mode")
-        if count > MAX_DEVICES:
-            raise self.fault(name, f"{count} devices, a claim has at most {MAX_DEVICES}", "too many devices")
+        if count > _MAX_DEVICES:
+            raise self.fault(name, f"{count} devices, a claim has at most {_MAX_DEVICES}", "too many devices")
         return count
 
     def _selector(self, name: str, selector: DeviceSelector) -> Selector:

@@ -90,10 +90,10 @@ def _quantity(amount: Amount, asked: str | int | float | None) -> str:
     """An amount, in the author's words where it is as much as asked."""
     if asked is not None and amount_of(asked) == amount:
         return str(asked)
-    return format_quantity(amount)
+    return _format_quantity(amount)
 
 
-def format_quantity(amount: Amount) -> str:
+def _format_quantity(amount: Amount) -> str:
     """A canonical quantity: by powers of 1024 where there are some, else as a number."""
     value = Fraction(amount)
     power = next((power for power in range(len(_FRACTIONS)) if (value * 1000**power).denominator == 1), None)

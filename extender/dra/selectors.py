@@ -15,7 +15,7 @@ from extender.dra.cel.lexing import tokens_of
 from extender.dra.cel.programs import MAX_SAID_CHARS, Program, Programs
 from extender.dra.unhandled import UnhandledError
 
-MAX_CHARS: Final = 10 * 1024
+_MAX_CHARS: Final = 10 * 1024
 """`CELSelectorExpressionMaxLength`."""
 _MAX_PARTS: Final = 16
 _OPENING: Final = ("(", "[", "{")
@@ -78,8 +78,8 @@ def compile_selector(expression: str) -> Selector:
 
 
 def _program(expression: str) -> Program:
-    if len(expression) > MAX_CHARS:
-        raise UnhandledError(f"has more than {MAX_CHARS} characters", "CEL: length")
+    if len(expression) > _MAX_CHARS:
+        raise UnhandledError(f"has more than {_MAX_CHARS} characters", "CEL: length")
     try:
         return _PROGRAMS.of(expression)
     except RefusedError as error:

@@ -9,10 +9,10 @@ from extender.dra.objects import ResourceClaim
 from extender.dra.pod_claims import Hold
 from extender.dra.published.gpus import DRIVER
 
-ALLOCATED = "allocated"
+_ALLOCATED = "allocated"
 HELD = "being allocated"
 """Kerf has decided it, and the claim does not say so yet."""
-GONE = "allocated to a claim that is gone"
+_GONE = "allocated to a claim that is gone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def _of_claims(
 ) -> Iterator[DeviceUse]:
     for claim in claims:
         pods = tuple(f"{claim.metadata.namespace}/{one.name}" for one in claim.status.reserved_for or () if one.name)
-        state = GONE if claim.metadata.uid in gone else ALLOCATED
+        state = _GONE if claim.metadata.uid in gone else _ALLOCATED
         for result in claim.results:
             if (result.driver, result.pool) in pools:
                 device = DeviceId(result.driver, result.pool, result.device)

@@ -9,14 +9,14 @@ from collections.abc import Set as AbstractSet
 
 from extender.core.dra.devices import Amount, CounterId, DeviceId, Inventory
 
-Consumption = tuple[tuple[CounterId, Amount], ...]
+_Consumption = tuple[tuple[CounterId, Amount], ...]
 
 
 class WithdrawnDevices:
     """What devices consumed when they were published last, as long as somebody has them. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._consumed: dict[tuple[str, str], dict[DeviceId, Consumption]] = {}  # by driver and pool
+        self._consumed: dict[tuple[str, str], dict[DeviceId, _Consumption]] = {}  # by driver and pool
 
     def remember(self, inventory: Inventory, held: AbstractSet[DeviceId]) -> None:
         """The slices of these devices, as far as they are in it, are about to change."""

@@ -35,7 +35,12 @@ def build_what_if(
 ) -> WhatIfAnswers:
     """What answers what-if questions."""
     return WhatIfAnswers(
-        *(base.transport, base.ledger, base.mirror, base.clock, settings.decisions.policy, placer.policies_apart),
+        transport=base.transport,
+        ledger=base.ledger,
+        mirror=base.mirror,
+        clock=base.clock,
+        policy=settings.decisions.policy,
+        policies=placer.policies_apart,
         turns=Turns(settings.access.what_if_s),
         waiting=lambda: waiting_in(queue.backlog if queue else None),
         stranding=stranding_in(usage),
@@ -47,10 +52,16 @@ def build_room(
 ) -> RoomAnswers:
     """What answers how room could be made, in turn with what-if questions."""
     backlog, wanted = queue.backlog if queue else None, settings.defrag
-    rules = trusted_rules(settings.telemetry)
+    rules = _trusted_rules(settings.telemetry)
     return RoomAnswers(
-        *(base.transport, base.ledger, base.mirror, base.clock, time.time),
-        *(what_if.policy, what_if.policies, what_if.turns),
+        transport=base.transport,
+        ledger=base.ledger,
+        mirror=base.mirror,
+        clock=base.clock,
+        wall_clock=time.time,
+        policy=what_if.policy,
+        policies=what_if.policies,
+        turns=what_if.turns,
         quotas=Quotas(settings.queue.quotas) if queue else Quotas(),
         queued=lambda: queued_in(backlog),
         costs=lambda: Costs(
@@ -72,7 +83,7 @@ def build_applying(
     return Applying(room, mover, off, lambda: policy.state() if policy is not None else None)
 
 
-def trusted_rules(wanted: TelemetrySettings) -> ObservedRules | None:
+def _trusted_rules(wanted: TelemetrySettings) -> ObservedRules | None:
     """By which samples tell that a GPU is sick: None where anybody who may create a Service could have sent them."""
     named = wanted.source not in ("auto", "off") or wanted.url or wanted.exporters
     return rules_of(wanted) if named else None

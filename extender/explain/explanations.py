@@ -50,10 +50,10 @@ def failures(placement: Placement) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _texts(placement: Placement) -> tuple[list[str], Rows]:
-    return texts_of(placement.decision.request, placement.decision.evaluation)
+    return _texts_of(placement.decision.request, placement.decision.evaluation)
 
 
-def texts_of(request: GpuRequest, evaluation: Evaluation) -> tuple[list[str], Rows]:
+def _texts_of(request: GpuRequest, evaluation: Evaluation) -> tuple[list[str], Rows]:
     """The few different sentences about R rows, and (R,) which of them is each row's."""
     keys = evaluation.reason.astype(np.int64) << _NUMBER_BITS | evaluation.available
     distinct, which = np.unique(keys, return_inverse=True)
@@ -124,7 +124,7 @@ def _candidates(
     """How each candidate did, in the order of the request; nodes that Kerf does not know come last."""
     decision, cluster, names = placement.decision, placement.cluster, placement.cluster.node_names
     rows, evaluation = scores.rows, scores.evaluation
-    texts, which = texts_of(decision.request, evaluation)
+    texts, which = _texts_of(decision.request, evaluation)
     seen = counting_observed(cluster, counted)
     ranks = {row: rank for rank, row in enumerate(ranked(seen, rows, evaluation), 1)}
     checked = fit(seen, decision.request, rows)

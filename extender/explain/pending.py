@@ -165,7 +165,7 @@ def _why(lacking: Lacking, waiting: Waiting, decided: Placement | None) -> tuple
     return not_bound(decided.node, decided.decided_at, sentence), remedies
 
 
-def nearest(cluster: Cluster, request: GpuRequest, rules: ObservedRules | None, rows: Rows) -> str:
+def _nearest(cluster: Cluster, request: GpuRequest, rules: ObservedRules | None, rows: Rows) -> str:
     """What of R rows comes nearest to a request, in a sentence: "needs 8 GPUs; h100-1 has 6 free"."""
     return nearest_of(cluster, request, rules, rows).words
 

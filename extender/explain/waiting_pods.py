@@ -220,8 +220,16 @@ def _awaited(
         planned = entry.planned if entry is not None else None
         asked = refused[1] if refused is not None else known.asked
         request = (planned.gpus if planned is not None else None) or (asked.gpus if asked is not None else None)
-        of_its = known.owner, known.gang, known.gated
-        yield Awaited(known.uid, known.key, known.priority, known.created, request, *of_its)
+        yield Awaited(
+            known.uid,
+            known.key,
+            known.priority,
+            known.created,
+            request,
+            owner=known.owner,
+            gang=known.gang,
+            gated=known.gated,
+        )
     for uid, entry in queued.items():
         if uid not in told:
             told.add(uid)

@@ -99,7 +99,7 @@ def read(directory: Path) -> History:
 def _read(directory: Path) -> History:
     journals = sorted(directory.glob(PATTERN))
     if not journals:
-        about = read_about(directory)
+        about = _read_about(directory)
         pods, nodes = (_read_table(directory, table) for table in _TABLES)
         return History(about, latest(pods), nodes)
     account = read_account(directory)
@@ -116,7 +116,7 @@ def read_account(directory: Path) -> Account:
     account = Account()
     if not (directory / MANIFEST).exists():
         return account
-    about = read_about(directory)
+    about = _read_about(directory)
     account.since_s, account.until_s, account.gaps = about.since_s, about.until_s, list(about.gaps)
     if (directory / OPEN).exists():
         account.running = {row[0]: row for row in rows(POD_COLUMNS, read_part(directory / OPEN, "pods"))}
@@ -135,7 +135,7 @@ def parts_of(directory: Path) -> list[Path]:
 def are_hashed(directory: Path, account: Account) -> bool:
     """Whether all names of a running Kerf's history are hashes: whoever turns that on later has others before."""
     told = {row[_NAMESPACE] for rows in (account.running, account.ended) for row in rows.values()}
-    if parts_of(directory) and not ((directory / MANIFEST).exists() and read_about(directory).hashed):
+    if parts_of(directory) and not ((directory / MANIFEST).exists() and _read_about(directory).hashed):
         return False
     return look_hashed(told) if told else (directory / SALT).exists()
 
@@ -154,7 +154,7 @@ def nodes_of(account: Account) -> dict[str, Column]:
     return columns(NODE_COLUMNS, (*dict.fromkeys(account.nodes), *account.there.values()))
 
 
-def read_about(directory: Path) -> About:
+def _read_about(directory: Path) -> About:
     """Where the history in a folder is from. Raises HistoryError."""
     path = directory / MANIFEST
     try:

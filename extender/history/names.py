@@ -9,7 +9,7 @@ import numpy as np
 
 from extender.history.records import Column, Columns
 
-HASHED: Final = ("pod", "namespace", "owner", "gang")
+_HASHED_COLUMNS: Final = ("pod", "namespace", "owner", "gang")
 """Columns of pods whose names say who works on what."""
 _HASH_BYTES: Final = 8
 """Among a million names two are equal with a probability of 3e-8."""
@@ -29,7 +29,7 @@ def hash_names(pods: Columns, salt: bytes) -> dict[str, Column]:
 
     The salt, of up to 64 bytes, keeps names from being found by trying: draw it at random and forget it.
     """
-    return {name: _hashes(column, salt) if name in HASHED else column for name, column in pods.items()}
+    return {name: _hashes(column, salt) if name in _HASHED_COLUMNS else column for name, column in pods.items()}
 
 
 def hash_name(name: str, salt: bytes) -> str:

@@ -30,7 +30,7 @@ _LOCK: Final = "lock"
 _ASIDE: Final = ".unreadable"
 
 
-def roll(directory: Path, active: str, max_bytes: int) -> list[str]:
+def _roll(directory: Path, active: str, max_bytes: int) -> list[str]:
     """Make columns of all journals before the one still written to, by name; keep `max_bytes` of pods that have ended.
 
     Returns what could not be read, and was set aside. Does nothing where another process is at it. Raises HistoryError,
@@ -120,7 +120,7 @@ def _alone(directory: Path) -> Iterator[bool]:
 if __name__ == "__main__":
     os.nice(_NICE)
     try:
-        for fault in roll(Path(sys.argv[1]), sys.argv[3], int(sys.argv[2])):
+        for fault in _roll(Path(sys.argv[1]), sys.argv[3], int(sys.argv[2])):
             print(fault)
     except (HistoryError, ImportError, OSError) as error:
         sys.exit(str(error))

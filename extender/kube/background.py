@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-MAX_DEATHS: Final = 5
+_MAX_DEATHS: Final = 5
 """In a row, after which the process had better begin anew."""
 _FIRST_PAUSE_S: Final = 0.5
 _MAX_PAUSE_S: Final = 15.0
@@ -82,7 +82,7 @@ class Tasks:
         """Which needed work has died too often, "" for none: the process should end."""
         for name, worker in self._workers.items():
             deaths = worker.deaths_at(worker.task.get_loop().time()) if worker.needed else 0
-            if deaths >= MAX_DEATHS:
+            if deaths >= _MAX_DEATHS:
                 return f"the {name} has died {deaths} times in a row: {worker.why}"
         return ""
 

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-MAX_DEPTH: Final = 100
+_MAX_DEPTH: Final = 100
 """Levels that are kept of an object that is too deep. Nothing that Kerf reads lies deeper than 20."""
 _CHUNK_BYTES: Final = 2**16
 
@@ -14,7 +14,7 @@ _SPACE, _QUOTE, _BACKSLASH = b' "\\'
 
 
 def shallow(
-    content: bytes | bytearray | msgspec.Raw, depth: int = MAX_DEPTH, chunk_bytes: int = _CHUNK_BYTES
+    content: bytes | bytearray | msgspec.Raw, depth: int = _MAX_DEPTH, chunk_bytes: int = _CHUNK_BYTES
 ) -> bytearray:
     """A JSON text in which everything that lies deeper than so many levels is left out: `{}` or `[]` stands there.
 

@@ -33,9 +33,10 @@ def _of(part: str, manifest: str, *rights: tuple[str, str, str]) -> dict[Right, 
     }
 
 
-GIVEN: Final = (
+_GIVEN: Final = (
     _of(
-        *("Kerf", _BASE),
+        "Kerf",
+        _BASE,
         ("get list watch", "", "nodes pods"),
         ("list watch", _DRA, "resourceslices resourceclaims"),
         ("list", "policy", "poddisruptionbudgets"),
@@ -46,26 +47,30 @@ GIVEN: Final = (
         ("create get patch", "coordination.k8s.io", "leases"),
     )
     | _of(
-        *("the queue", "manifests/queue/rbac.yaml"),
+        "the queue",
+        "manifests/queue/rbac.yaml",
         ("patch", "", "pods"),
         ("create", "", "pods/eviction"),
         ("list watch", "", "namespaces"),
         *(("get", group, "podgroups") for group in _PODGROUPS),
     )
     | _of(
-        *("the allocator of devices", "manifests/dra/rbac.yaml"),
+        "the allocator of devices",
+        "manifests/dra/rbac.yaml",
         ("list watch", _DRA, "deviceclasses devicetaintrules"),
         ("get patch", _DRA, "resourceclaims"),
         ("patch", _DRA, "resourceclaims/status resourceclaims/binding"),
     )
     | _of(
-        *("pipelines", "manifests/queue/pipelines.yaml"),
+        "pipelines",
+        "manifests/queue/pipelines.yaml",
         ("list watch", "kerf.dev", "pipelines"),
         ("patch", "kerf.dev", "pipelines/status"),
         ("get watch create patch", "batch", "jobs"),
     )
     | _of(
-        *("pipelines", "manifests/queue/mlflows.yaml"),
+        "pipelines",
+        "manifests/queue/mlflows.yaml",
         ("list watch", "kopf.dev", "mlflows"),
         ("patch", "kopf.dev", "mlflows/status"),
         ("create patch", "kerf.dev", "pipelines"),
@@ -76,7 +81,7 @@ GIVEN: Final = (
 
 def needed_by(right: Right) -> tuple[str, str]:
     """Which part of Kerf needs a right, and which manifest gives it."""
-    return GIVEN.get(right, ("Kerf", "the chart"))
+    return _GIVEN.get(right, ("Kerf", "the chart"))
 
 
 @dataclass(slots=True)
@@ -102,7 +107,7 @@ class MissingRights:
         """The API server has refused a request."""
         if error.lacks is None:
             return
-        asked, namespace = right_to(method, path, query)
+        asked, namespace = _right_to(method, path, query)
         right, user = error.lacks
         known = self._lacking.get(asked)
         if known is None:
@@ -119,7 +124,7 @@ class MissingRights:
         """The API server has done as it was asked."""
         if not self._lacking:
             return
-        asked, namespace = right_to(method, path, query)
+        asked, namespace = _right_to(method, path, query)
         known = self._lacking.get(asked)
         if known is not None and known.at.pop(namespace, None) is not None and not known.at:
             del self._lacking[asked]
@@ -141,7 +146,7 @@ def _sentence(one: _Lacking) -> str:
     return f"{one.words}, in namespace {namespaces[0]}{more}"
 
 
-def right_to(method: str, path: str, query: Query | None) -> tuple[Right, str]:
+def _right_to(method: str, path: str, query: Query | None) -> tuple[Right, str]:
     """The right that a request takes, and in which namespace, "" for none."""
     root, *rest = path.strip("/").split("/")
     group, rest = ("", rest[1:]) if root == "api" else (rest[0] if rest else "", rest[2:])

@@ -10,7 +10,7 @@ from extender.kube.objects import Pod
 from extender.planning.demands import Demands, HostPort, Labels, Term
 from extender.plugins.pod_demands import read_presence
 
-KeyT = TypeVar("KeyT")
+_KeyT = TypeVar("_KeyT")
 _MOST_TERMS: Final = 256
 """By which the pods of one namespace keep others away."""
 _PORTION: Final = 256
@@ -60,8 +60,12 @@ class Crowd:
         metadata = pod.metadata
         self.put(
             Occupant(
-                *(metadata.uid, metadata.namespace, pod.spec.node_name or "", metadata.labels or _NO_LABELS),
-                *(metadata.deletion_timestamp is not None, read_presence(pod)),
+                uid=metadata.uid,
+                namespace=metadata.namespace,
+                node=pod.spec.node_name or "",
+                labels=metadata.labels or _NO_LABELS,
+                leaving=metadata.deletion_timestamp is not None,
+                demands=read_presence(pod),
             )
         )
 
@@ -151,7 +155,7 @@ class Crowd:
             _add(self._num_terms, found.namespace, len(self._apart) - before)
 
 
-def _at(table: "defaultdict[KeyT, Counter[str]]", key: "KeyT", at: str, number: int) -> None:
+def _at(table: "defaultdict[_KeyT, Counter[str]]", key: "_KeyT", at: str, number: int) -> None:
     _add(table[key], at, number)
     if not table[key]:
         del table[key]

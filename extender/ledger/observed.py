@@ -10,7 +10,7 @@ from extender.core.clusters import Rows
 from extender.core.observations import Gauge, Gauges, Observations, SampleState
 from extender.ledger.fields import grown
 
-NUM_GAUGES: Final = len(Gauge)
+_NUM_GAUGES: Final = len(Gauge)
 _NO_ROWS: Final[Rows] = np.empty(0, np.intp)
 
 
@@ -41,7 +41,7 @@ class ObservedArrays:
 
     def __init__(self, times: SampleTimes, num_rows: int, num_slots: int) -> None:
         self._times = times
-        self._raw: Gauges = np.full((NUM_GAUGES, num_rows, num_slots), np.nan, np.float32)
+        self._raw: Gauges = np.full((_NUM_GAUGES, num_rows, num_slots), np.nan, np.float32)
         self._sampled_at = np.full(num_rows, -np.inf)
         self._placed: dict[int, dict[str, _Placed]] = {}  # by row and UID
         self._row_of: dict[str, int] = {}
@@ -66,7 +66,7 @@ class ObservedArrays:
         """Grow to a cluster that has grown."""
         if self.shape == (num_rows, num_slots):
             return
-        slots, planes = (num_rows, num_slots), (NUM_GAUGES, num_rows, num_slots)
+        slots, planes = (num_rows, num_slots), (_NUM_GAUGES, num_rows, num_slots)
         before = self.current
         self._outdated = grown(self._outdated, slots, False)
         self._raw, self._sampled_at = grown(self._raw, planes, np.nan), grown(self._sampled_at, num_rows, -np.inf)

@@ -250,8 +250,8 @@ class NodeRows:
     def _write_compute(self, node: str) -> None:
         known, (cpu_milli, memory_mib) = self._nodes.get(node), self._requested_on.get(node, (0, 0))
         if known is not None and node in self.arrays.row_of:
-            free = known.cpu_milli - cpu_milli, known.memory_mib - memory_mib
-            self.arrays.set_compute(self.arrays.row_of[node], *free)
+            row = self.arrays.row_of[node]
+            self.arrays.set_compute(row, known.cpu_milli - cpu_milli, known.memory_mib - memory_mib)
 
     def _read_offer(self, node: objects.Node) -> NodeOffer:
         """What a node offers, unless it is set aside."""

@@ -10,7 +10,7 @@ from typing import Final
 MIRROR: Final = "kubernetes.io/config.mirror"
 """Annotation that a kubelet gives to the mirror of a static pod."""
 
-WITHIN_S: Final = 150.0
+_WITHIN_S: Final = 150.0
 """In which a kubelet at work has made a mirror again: the look every minute, and what two lost calls take. A kubelet
 that has died is known to be not ready after 50 s of it."""
 
@@ -62,7 +62,7 @@ class Orphans:
                 orphan.since = None
             elif orphan.since is None:
                 orphan.since = now
-            elif orphan.since + WITHIN_S <= now:
+            elif orphan.since + _WITHIN_S <= now:
                 found.append(uid)
         return found
 

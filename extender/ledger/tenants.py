@@ -134,7 +134,7 @@ class Tenants:
         staying = [tenant.spec for uid, tenant in self.on(node).items() if uid not in gone]
         allocatable = self._allocatable.get(node, _NOTHING)
         try:
-            for resource in requested_names(spec):
+            for resource in _requested_names(spec):
                 has = parse_quantity(str(allocatable.get(resource, 0)))
                 if sum((requested(other, resource) for other in staying), requested(spec, resource)) > has:
                     return False
@@ -143,7 +143,7 @@ class Tenants:
             return False
 
 
-def requested_names(spec: objects.PodSpec) -> set[str]:
+def _requested_names(spec: objects.PodSpec) -> set[str]:
     """The resources that a pod requests any of."""
     resources = [container.resources for container in (*(spec.containers or ()), *(spec.init_containers or ()))]
     names: set[str] = set(spec.overhead or ())

@@ -8,7 +8,7 @@ from extender.core.clusters import WHOLE_MILLI, Cluster, Longs, Rows
 from extender.core.observations import Gauge, SampleState
 from extender.core.occupancies import ObservedRules, faulty, unaccounted_mib
 
-UNKNOWN = -1
+_UNKNOWN = -1
 """Used percent of a GPU that no fresh sample tells of."""
 
 
@@ -53,11 +53,11 @@ def cells(cluster: Cluster, rows: Rows, rules: ObservedRules) -> Longs:
     marks = np.where(installed & ~healthy, Mark.ERROR, 0)
     marks |= np.where(idle & (unindexed < 1) & cut[:, None], Mark.FRAGMENT, 0)
     marks |= np.where(unindexed > 0, Mark.UNINDEXED, 0)
-    used = np.full(installed.shape, UNKNOWN)
+    used = np.full(installed.shape, _UNKNOWN)
     observed = cluster.observed
     if observed is not None:
         load = observed.gauge(Gauge.LOAD)[rows]
-        used = np.where(np.isnan(load), UNKNOWN, np.rint(100 * np.nan_to_num(load)).astype(np.int64))
+        used = np.where(np.isnan(load), _UNKNOWN, np.rint(100 * np.nan_to_num(load)).astype(np.int64))
         beyond = unaccounted_mib(cluster, rows, rules) > 0
         marks |= np.where(beyond, Mark.UNMANAGED, 0) | np.where(faulty(cluster, rows, rules), Mark.ERROR, 0)
         marks |= np.where(observed.state[rows] == SampleState.STALE, Mark.STALE, 0)[:, None]

@@ -21,7 +21,7 @@ from extender.core.clusters import Cluster, Rows
 from extender.kube.background import until_set
 from extender.page.view import PageView
 
-MAX_STREAMS: Final = 32
+_MAX_STREAMS: Final = 32
 _HEARTBEAT_S: Final = 5.0
 """So often a page hears something, by which it knows that what it shows is how things are."""
 _NODES_PER_EVENT: Final = 100
@@ -68,7 +68,7 @@ class Streams:
 
     def open(self, last_event_id: str) -> Response:
         """A stream that goes on after an event, or begins anew; 503 when too many are open."""
-        if self.num_open >= MAX_STREAMS:
+        if self.num_open >= _MAX_STREAMS:
             return Response("too many live views are open\n", 503, {"retry-after": "30"}, "text/plain")
         return _Stream(self, self._position(last_event_id))
 

@@ -32,12 +32,12 @@ from extender.pipelines.turns import Turns
 
 logger = logging.getLogger(__name__)
 
-FLOW_API_VERSION: Final = "kopf.dev/v1"
-FLOWS_PATH: Final = f"/apis/{FLOW_API_VERSION}/mlflows"
-FLOW: Final = "kerf.dev/flow"
+_FLOW_API_VERSION: Final = "kopf.dev/v1"
+_FLOWS_PATH: Final = f"/apis/{_FLOW_API_VERSION}/mlflows"
+_FLOW: Final = "kerf.dev/flow"
 """On a pipeline: NAMESPACE/NAME of the flow that it is of."""
-FLOW_UID: Final = "kerf.dev/flow-uid"
-TAKES_FLOWS_FROM: Final = "kerf.dev/takes-flows-from"
+_FLOW_UID: Final = "kerf.dev/flow-uid"
+_TAKES_FLOWS_FROM: Final = "kerf.dev/takes-flows-from"
 """On a namespace: names of others, separated by commas, whose flows may run pods in it."""
 
 _MAX_NAME: Final = 63
@@ -53,7 +53,7 @@ _SOON_S: Final = 1.0
 _FINISHED: Final = (Phase.SUCCEEDED, Phase.FAILED, Phase.CANCELLED)
 """What stays of a flow whose pipeline somebody has tidied up."""
 
-Manifest = dict[str, Any]
+_Manifest = dict[str, Any]
 _pipeline_decoder: Final = Decoder(Pipeline, whole=True)
 
 
@@ -76,7 +76,7 @@ class Flow(objects.Named):
     @property
     def path(self) -> str:
         """Where the API server has it."""
-        return f"/apis/{FLOW_API_VERSION}/namespaces/{self.metadata.namespace}/mlflows/{self.metadata.name}"
+        return f"/apis/{_FLOW_API_VERSION}/namespaces/{self.metadata.namespace}/mlflows/{self.metadata.name}"
 
 
 class Flows:
@@ -97,14 +97,14 @@ class Flows:
         self._turns = Turns("MLFlow", self.due, self._key_of, self._look, standby)
         self.flows = _Flows(self.due.touch)
         self._pipelines: Index[Pipeline] = Index()  # by UID of the flow that they say they are of, and their key
-        self.reflector = Reflector(transport, FLOWS_PATH, Flow, self.flows, clock, page_size=page_size, whole=True)
+        self.reflector = Reflector(transport, _FLOWS_PATH, Flow, self.flows, clock, page_size=page_size, whole=True)
 
     def pipeline_changed(self, before: Pipeline | None, after: Pipeline | None) -> None:
         """Learn of a pipeline; look at the flow that it is of."""
-        if before is not None and (uid := _annotation(before, FLOW_UID)):
+        if before is not None and (uid := _annotation(before, _FLOW_UID)):
             self._pipelines.pop(uid, before.key)
             self.due.touch(uid)
-        if after is not None and (uid := _annotation(after, FLOW_UID)):
+        if after is not None and (uid := _annotation(after, _FLOW_UID)):
             self._pipelines.put(uid, after.key, after)
             self.due.touch(uid)
 
@@ -166,25 +166,25 @@ class Flows:
             self._transport, "/api/v1/namespaces", objects.Named, {"fieldSelector": f"metadata.name={there}"}
         )
         for namespace in (await lister.all()).items:
-            taken = (namespace.metadata.annotations or {}).get(TAKES_FLOWS_FROM, "")
+            taken = (namespace.metadata.annotations or {}).get(_TAKES_FLOWS_FROM, "")
             if own in (name.strip() for name in taken.split(",")):
                 return ""
         return (
             f"namespace {there}, in which the stages are to run, takes no flows of {own}: "
-            f"kubectl annotate namespace {there} {TAKES_FLOWS_FROM}={own}"
+            f"kubectl annotate namespace {there} {_TAKES_FLOWS_FROM}={own}"
         )
 
     async def _create(self, flow: Flow, converted: Converted) -> Pipeline:
         """Its pipeline, made or found made. Raises ClusterError; ApiError 409 where it is somebody else's."""
         manifest, own = converted.manifest, flow.metadata
-        there, name = manifest["metadata"]["namespace"], pipeline_name(flow)
+        there, name = manifest["metadata"]["namespace"], _pipeline_name(flow)
         manifest["metadata"] = {
             "name": name,
             "namespace": there,
-            "annotations": {FLOW: flow.key, FLOW_UID: own.uid},
+            "annotations": {_FLOW: flow.key, _FLOW_UID: own.uid},
         }
         if there == own.namespace:  # an owner in another namespace would be taken for gone
-            owner = {"apiVersion": FLOW_API_VERSION, "kind": FLOW_KIND, "name": own.name, "uid": own.uid}
+            owner = {"apiVersion": _FLOW_API_VERSION, "kind": FLOW_KIND, "name": own.name, "uid": own.uid}
             manifest["metadata"]["ownerReferences"] = [owner]
         path = f"/apis/{API_VERSION}/namespaces/{there}/pipelines"
         try:
@@ -193,7 +193,7 @@ class Flows:
             if error.status != _CONFLICT:
                 raise
             mine = await self._find(there, name)
-            if mine is None or _annotation(mine, FLOW_UID) != own.uid:
+            if mine is None or _annotation(mine, _FLOW_UID) != own.uid:
                 why = f"pipeline {there}/{name} belongs to someone else"
                 raise ApiError(_CONFLICT, "AlreadyExists", why) from error
             created = mine
@@ -213,7 +213,7 @@ class Flows:
         for pipeline in list(self._pipelines.of(uid).values()):
             if pipeline.spec.cancel or pipeline.status.completion_time or pipeline.metadata.deletion_timestamp:
                 continue
-            if await self._exists(_annotation(pipeline, FLOW), uid):
+            if await self._exists(_annotation(pipeline, _FLOW), uid):
                 continue  # set aside, as one that can't be read
             await self._transport.patch(pipeline.path, b'{"spec":{"cancel":true}}')
             logger.info("pipeline %s is cancelled: its MLFlow is gone", pipeline.key)
@@ -223,7 +223,7 @@ class Flows:
         namespace, _, name = key.partition("/")
         if not (_NAME.fullmatch(namespace) and _NAME.fullmatch(name)):  # by whoever has written the pipeline
             return False
-        path = f"/apis/{FLOW_API_VERSION}/namespaces/{namespace}/mlflows"
+        path = f"/apis/{_FLOW_API_VERSION}/namespaces/{namespace}/mlflows"
         page = await Lister(self._transport, path, objects.Named, {"fieldSelector": f"metadata.name={name}"}).all()
         return uid in {found.metadata.uid for found in page.items} | {found.uid for found in page.unread}
 
@@ -268,13 +268,13 @@ def _asked(flow: Flow) -> tuple[str, int, bool]:
     return flow.metadata.uid, flow.metadata.generation, bool(flow.metadata.deletion_timestamp)
 
 
-def pipeline_name(flow: Flow) -> str:
+def _pipeline_name(flow: Flow) -> str:
     """The same each time it is asked for, and another for each flow of a name."""
     ending = f"-{flow.metadata.uid[:8]}"
     return flow.metadata.name[: _MAX_NAME - len(ending)].replace(".", "-").rstrip("-") + ending
 
 
-def _manifest(flow: Flow) -> Manifest:
+def _manifest(flow: Flow) -> _Manifest:
     metadata = {"name": flow.metadata.name, "namespace": flow.metadata.namespace}
     return {"kind": FLOW_KIND, "metadata": metadata, "spec": flow.spec}
 

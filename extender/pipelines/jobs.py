@@ -17,9 +17,9 @@ from extender.queueing.pods.objects import PIPELINE_LABEL
 
 JOBS_PATH: Final = "/apis/batch/v1/jobs"
 # On Jobs and their pods, beside the pipeline's name: the stage, the step, and which attempt it is.
-STAGE_LABEL: Final = "kerf.dev/pipeline-stage"
-STEP_LABEL: Final = "kerf.dev/pipeline-step"
-ATTEMPT_LABEL: Final = "kerf.dev/pipeline-attempt"
+_STAGE_LABEL: Final = "kerf.dev/pipeline-stage"
+_STEP_LABEL: Final = "kerf.dev/pipeline-step"
+_ATTEMPT_LABEL: Final = "kerf.dev/pipeline-attempt"
 
 _MAX_NAME: Final = 52  # a Job's pods get a suffix, and their names become host names of at most 63 characters
 
@@ -79,7 +79,7 @@ def jobs_path(pipeline: Pipeline) -> str:
 def run_of(job: Job) -> Run | None:
     """What a Job is an attempt at, None for one that is not labelled so."""
     labels, metadata = job.metadata.labels or {}, job.metadata
-    stage, step, attempt = (labels.get(label, "") for label in (STAGE_LABEL, STEP_LABEL, ATTEMPT_LABEL))
+    stage, step, attempt = (labels.get(label, "") for label in (_STAGE_LABEL, _STEP_LABEL, _ATTEMPT_LABEL))
     if not (stage and step and attempt.isascii() and attempt.isdigit()):
         return None
     phase, message = JobPhase.ACTIVE, ""
@@ -104,9 +104,9 @@ def job_of(pipeline: Pipeline, stage: Stage, step: Step, attempt: int) -> Manife
     metadata = pipeline.metadata
     labels = {
         PIPELINE_LABEL: metadata.name,
-        STAGE_LABEL: stage.name,
-        STEP_LABEL: step.name,
-        ATTEMPT_LABEL: str(attempt),
+        _STAGE_LABEL: stage.name,
+        _STEP_LABEL: step.name,
+        _ATTEMPT_LABEL: str(attempt),
     }
     owner = {"apiVersion": API_VERSION, "kind": KIND, "name": metadata.name, "uid": metadata.uid, "controller": True}
     template = _template(pipeline, stage, step, labels, attempt)

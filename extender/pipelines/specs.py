@@ -10,12 +10,12 @@ import msgspec
 
 from extender.kube import objects
 
-GROUP: Final = "kerf.dev"
-API_VERSION: Final = f"{GROUP}/v1alpha1"
+_GROUP: Final = "kerf.dev"
+API_VERSION: Final = f"{_GROUP}/v1alpha1"
 KIND: Final = "Pipeline"
 PIPELINES_PATH: Final = f"/apis/{API_VERSION}/pipelines"
 
-MAX_STEPS: Final = 256
+_MAX_STEPS: Final = 256
 """Of all stages together: each is tried on the API server before the first one runs."""
 ACCEPTED: Final = "Accepted"
 """Condition: whether the pipeline can be run at all."""
@@ -125,8 +125,8 @@ def fault(spec: Spec) -> tuple[str, str] | None:
     """Why the stages of a pipeline are too many, or can't be put in order, as a condition's reason and message; None
     when they can be run."""
     before = needs(spec.stages)
-    if (num_steps := sum(len(stage.steps) for stage in spec.stages)) > MAX_STEPS:
-        return "TooManySteps", f"spec.stages: {num_steps} steps in all, at most {MAX_STEPS}"
+    if (num_steps := sum(len(stage.steps) for stage in spec.stages)) > _MAX_STEPS:
+        return "TooManySteps", f"spec.stages: {num_steps} steps in all, at most {_MAX_STEPS}"
     for number, stage in enumerate(spec.stages):
         for name in before[stage.name]:
             if name not in before:

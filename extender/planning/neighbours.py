@@ -16,7 +16,7 @@ from extender.core.clusters import Ints, Longs, Mask
 from extender.planning.demands import ANY_ADDRESS, Choice, Demands, HostPort, Labels, Spread, Term
 from extender.planning.wait_reasons import Code, WaitReason
 
-MOST_RULES: Final = 64
+_MOST_RULES: Final = 64
 """Different ones that count of one namespace's pods."""
 _MOST_ABOUT: Final = 256
 """That count about one namespace's pods."""
@@ -59,7 +59,7 @@ class Rules:
     def add(self, choices: Choices, author: str) -> None:
         """A rule of a pod of the author's namespace; one too many is left out."""
         own = self._authors[author]
-        if choices in own or len(own) >= MOST_RULES:
+        if choices in own or len(own) >= _MOST_RULES:
             return
         own.add(choices)
         if choices in self._number_of:
@@ -191,7 +191,11 @@ class Neighbours:
     def copy(self) -> "Neighbours":
         """One that changes by itself."""
         return Neighbours(
-            *(self.num_rows, self.rules, self.domains, self.eligible, self.offered),
+            num_rows=self.num_rows,
+            rules=self.rules,
+            domains=self.domains,
+            eligible=self.eligible,
+            offered=self.offered,
             free={name: units.copy() for name, units in self.free.items()},
             ports={port: {ip: on.copy() for ip, on in by_ip.items()} for port, by_ip in self.ports.items()},
             counts={number: on.copy() for number, on in self.counts.items()},
@@ -202,7 +206,11 @@ class Neighbours:
     def emptied(self) -> "Neighbours":
         """The same nodes with nobody on them."""
         return Neighbours(
-            *(self.num_rows, self.rules, self.domains, self.eligible, self.offered),
+            num_rows=self.num_rows,
+            rules=self.rules,
+            domains=self.domains,
+            eligible=self.eligible,
+            offered=self.offered,
             free={name: units.copy() for name, units in self.offered.items()},
             ports={port: {} for port in self.ports},
             counts={number: np.zeros_like(on) for number, on in self.counts.items()},
@@ -293,7 +301,7 @@ class Neighbours:
             *(_IGNORED.format(name=name) for name, _ in demands.resources if name not in self.free),
         ]
         if any(self.rules.number(choices) is None for choices in _choices_of(demands)):
-            found.append(_BEYOND.format(most=MOST_RULES))
+            found.append(_BEYOND.format(most=_MOST_RULES))
         return tuple(found)
 
     def _parts(

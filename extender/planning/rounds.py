@@ -53,7 +53,7 @@ class Head:
         return frozenset(name for name, row in known if free[row] - num_gpus < self.needs.get(name, Need()).gpus)
 
 
-MOST_HELD: Final = 0.05
+_MOST_HELD: Final = 0.05
 """Most of the cluster that units on trial hold at once, where one of them does not hold more."""
 
 
@@ -101,9 +101,9 @@ class Rules:
 
 
 def within(budgets: Iterable[str], held: Mapping[str, float], part: float) -> bool:
-    """Whether a unit on trial may hold a part of the cluster beside what is held of its budgets: `MOST_HELD` of each,
+    """Whether a unit on trial may hold a part of the cluster beside what is held of its budgets: `_MOST_HELD` of each,
     or more where it is the only one."""
-    return all(not (of := held.get(budget, 0.0)) or of + part <= MOST_HELD for budget in budgets)
+    return all(not (of := held.get(budget, 0.0)) or of + part <= _MOST_HELD for budget in budgets)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,10 +32,10 @@ class Dra(DevicePlugin):
     name = "dra"
 
     def stock(self, reading: NodeReading) -> Stock | None:
-        return DevicePools(reading)
+        return _DevicePools(reading)
 
 
-class DevicePools:
+class _DevicePools:
     """ResourceSlices and ResourceClaims of NVIDIA's driver. Not thread-safe; every method returns at once."""
 
     feeds: Sequence[Feed[Any]] = (SLICES, CLAIMS)

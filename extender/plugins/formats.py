@@ -22,7 +22,7 @@ from extender.kube import objects
 from extender.kube.patterns import pattern_reader
 from extender.plugins.protocol import UnreadableError
 
-MAX_CHARS: Final = 64 * 1024
+_MAX_CHARS: Final = 64 * 1024
 """Longer annotations are not looked at: no plugin writes such."""
 
 _SIZES: Final = frozenset({SHARE, MEMORY_EACH, MEMORY_TOTAL, GENIUS_MEMORY_EACH, GENIUS_MEMORY_TOTAL})
@@ -154,7 +154,7 @@ def whole_number(text: str, what: str) -> int:
 
 def bounded(text: str) -> str:
     """The text, if it is short enough to be looked at. Raises UnreadableError."""
-    if len(text) > MAX_CHARS:
+    if len(text) > _MAX_CHARS:
         raise UnreadableError(f"{len(text)} characters are more than any plugin writes")
     return text
 

@@ -37,7 +37,7 @@ from extender.plugins.holdings import Holding, Part
 from extender.plugins.protocol import AssignedGpu, DevicePlugin, Handover, PluginGoneError, UnreadableError
 
 MEMORY_RESOURCE: Final = "aliyun.com/gpu-mem"
-COUNT_RESOURCE: Final = "aliyun.com/gpu-count"
+_COUNT_RESOURCE: Final = "aliyun.com/gpu-count"
 
 INDEX: Final = "ALIYUN_COM_GPU_MEM_IDX"
 GPU_MEMORY: Final = "ALIYUN_COM_GPU_MEM_DEV"
@@ -69,16 +69,16 @@ class GpuShare(DevicePlugin):
 
     def left_behind(self, node: objects.Node) -> str:
         known = {**(node.status.allocatable or {}), **(node.status.capacity or {})}
-        if self.owns(node) or known.keys().isdisjoint((MEMORY_RESOURCE, COUNT_RESOURCE)):
+        if self.owns(node) or known.keys().isdisjoint((MEMORY_RESOURCE, _COUNT_RESOURCE)):
             return ""
-        return f"{MEMORY_RESOURCE} is 0 and {COUNT_RESOURCE} stands: gpushare's plugin is gone"
+        return f"{MEMORY_RESOURCE} is 0 and {_COUNT_RESOURCE} stands: gpushare's plugin is gone"
 
     def offer(self, node: objects.Node, reading: NodeReading) -> NodeOffer | None:
-        return read_register(node.status.capacity or {}, node.status.allocatable or {})
+        return _read_register(node.status.capacity or {}, node.status.allocatable or {})
 
     def request(self, pod: objects.Pod) -> PodRequest | None:
-        units = asked_units(containers_of(pod.spec)) if self.concerns(pod) else 0
-        return with_conditions(pod, read_request(units)) if units else None
+        units = _asked_units(containers_of(pod.spec)) if self.concerns(pod) else 0
+        return with_conditions(pod, _read_request(units)) if units else None
 
     def concerns(self, pod: objects.Pod) -> bool:
         return asks_any(pod.spec, self.resources)
@@ -87,19 +87,19 @@ class GpuShare(DevicePlugin):
         if not self.concerns(pod):
             return None
         try:
-            asked = asked_units(containers_of(pod.spec))
+            asked = _asked_units(containers_of(pod.spec))
         except RequestError as error:
             raise UnreadableError(str(error)) from error
-        return read_holding(pod.metadata.annotations or {}, asked)
+        return _read_holding(pod.metadata.annotations or {}, asked)
 
     def handover(
         self, pod: objects.Pod, gpus: Sequence[AssignedGpu], node: objects.Node, decided_at: float
     ) -> Handover:
         first, at_ns = gpus[0], int(decided_at * 1_000_000_000)
-        return Handover(binding_annotations(containers_of(pod.spec), first.index, first.memory_mib, at_ns))
+        return Handover(_binding_annotations(containers_of(pod.spec), first.index, first.memory_mib, at_ns))
 
 
-def read_register(
+def _read_register(
     capacity: Mapping[str, str | int | float], allocatable: Mapping[str, str | int | float]
 ) -> NodeOffer | None:
     """What a node's plugin offers, None when there is none. Raises UnreadableError.
@@ -112,15 +112,15 @@ def read_register(
     installed = {**allocatable, **capacity}
     try:
         units = whole_quantity(installed, MEMORY_RESOURCE)
-        count = whole_quantity(installed, COUNT_RESOURCE)
+        count = whole_quantity(installed, _COUNT_RESOURCE)
         offered = min(whole_quantity(allocatable, MEMORY_RESOURCE), units)
     except UnreadableError as error:
         raise UnreadableError(f"{error}: its GPUs are not offered") from None
     if not offered:
         raise PluginGoneError(f"{MEMORY_RESOURCE}: the kubelet offers none of {units}: gpushare's plugin is down")
     if not units or not count:
-        raise UnreadableError(f"{MEMORY_RESOURCE} is {units} and {COUNT_RESOURCE} {count}: nothing to offer")
-    memory_mib = (units // count) * unit_mib(units // count)
+        raise UnreadableError(f"{MEMORY_RESOURCE} is {units} and {_COUNT_RESOURCE} {count}: nothing to offer")
+    memory_mib = (units // count) * _unit_mib(units // count)
     if memory_mib > MAX_MEMORY_MIB or not memory_mib:
         raise UnreadableError(f"{MEMORY_RESOURCE}: {memory_mib} MiB can't be a GPU's memory")
     gpus = dict.fromkeys(range(min(count, MAX_GPUS_PER_NODE)), Gpu(UNKNOWN_MODEL, memory_mib))
@@ -132,12 +132,12 @@ def _some(resources: Mapping[str, str | int | float]) -> bool:
     return str(resources.get(MEMORY_RESOURCE, "0")) != "0"
 
 
-def read_request(units: int) -> GpuRequest:
+def _read_request(units: int) -> GpuRequest:
     """What so many units ask: a share of one GPU by memory."""
-    return GpuRequest(1, AskedUnit.PART, units * unit_mib(units))
+    return GpuRequest(1, AskedUnit.PART, units * _unit_mib(units))
 
 
-def read_holding(annotations: Mapping[str, str], asked: int) -> Holding | None:
+def _read_holding(annotations: Mapping[str, str], asked: int) -> Holding | None:
     """What a bound pod holds by gpushare's annotations and the units that it has `asked`, whichever is more; None when
     by neither. Raises UnreadableError."""
     if INDEX not in annotations and POD_MEMORY not in annotations:
@@ -149,36 +149,36 @@ def read_holding(annotations: Mapping[str, str], asked: int) -> Holding | None:
         units = max(whole_number(annotations.get(POD_MEMORY, str(asked)), POD_MEMORY), asked)
     except UnreadableError as error:
         raise UnreadableError(f"{error}: its GPU is unknown") from None
-    memory_mib = units * unit_mib(units)
+    memory_mib = units * _unit_mib(units)
     if index >= MAX_GPUS_PER_NODE or memory_mib > MAX_MEMORY_MIB:
         raise UnreadableError(f"{INDEX} {index} or {POD_MEMORY} {units} is out of range")
     return Holding(1, (Part(index, 0, memory_mib),))
 
 
-def binding_annotations(
+def _binding_annotations(
     containers: Sequence[ContainerResources], index: int, gpu_memory_mib: int, wall_now_ns: int
 ) -> dict[str, str]:
     """What gpushare's plugin has to find on a pod that gets a GPU, {} for a pod that it never sees.
 
     `wall_now_ns` is Unix time in nanoseconds: it serves equal pods in that order.
     """
-    units = asked_units(containers)
+    units = _asked_units(containers)
     if not units:
         return {}
     return {
         INDEX: str(index),
-        GPU_MEMORY: str(gpu_memory_mib // unit_mib(units)),
+        GPU_MEMORY: str(gpu_memory_mib // _unit_mib(units)),
         POD_MEMORY: str(units),
         ASSIGNED: "false",
         ASSUME_TIME: str(wall_now_ns),
     }
 
 
-def unit_mib(units: int) -> int:
+def _unit_mib(units: int) -> int:
     """MiB of one unit, told by the number of units of one GPU or pod."""
     return _GIB if units <= _MAX_GIB else 1
 
 
-def asked_units(containers: Sequence[ContainerResources]) -> int:
+def _asked_units(containers: Sequence[ContainerResources]) -> int:
     """Units of memory that a pod's containers ask, as the plugin counts them. Raises RequestError."""
     return sum(asked_number(container, MEMORY_RESOURCE) or 0 for container in containers if not container.init)

@@ -30,7 +30,7 @@ from extender.plugins.protocol import UnreadableError
 
 GPUS: Final = "kerf.dev/gpus"
 """A node's GPUs, as a JSON list of `AnnotatedGpu`."""
-GIVEN: Final = "kerf.dev/given-gpus"
+_GIVEN: Final = "kerf.dev/given-gpus"
 """What a node's kubelet really gave, which beats what was assigned: a JSON object of GPU UUIDs by the pod's UID,
 `{"d5b1...": ["GPU-..."]}`; a pod that is not named keeps what it was assigned. `namespace/name` instead of the UID is
 understood as well, of the pod that has that name when the entry is written: one that is made again under the name
@@ -140,19 +140,19 @@ def read_given(annotations: Mapping[str, str]) -> tuple[Given, tuple[str, ...]]:
 
     An annotation that can't be read says nothing: what was assigned stays booked.
     """
-    text = annotations.get(GIVEN)
+    text = annotations.get(_GIVEN)
     if text is None:
         return {}, ()
     try:
         given = _given_decoder.decode(bounded(text))
     except (UnreadableError, msgspec.DecodeError, RecursionError) as error:
-        return {}, (f"{GIVEN} is ignored: {error}",)
+        return {}, (f"{_GIVEN} is ignored: {error}",)
     understood, warnings = {}, []
     for pod, uuids in given.items():
         names = tuple(sorted(set(uuids)))
         fit = len(names) == len(uuids) and all(0 < len(uuid) <= _MAX_UUID_CHARS for uuid in names)
         if not pod or pod.count("/") > 1 or not fit:
-            warnings.append(f"{GIVEN}: its entry for {pod[:80]!r} is ignored")
+            warnings.append(f"{_GIVEN}: its entry for {pod[:80]!r} is ignored")
         elif names:
             understood[pod] = names
     return understood, tuple(warnings)

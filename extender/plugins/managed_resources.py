@@ -35,7 +35,7 @@ UNMARKED: Final = (
 
 
 @cache
-def managed_resources() -> tuple[str, ...]:
+def _managed_resources() -> tuple[str, ...]:
     """`managedResources` of the first entry, in its order."""
     own = [resource for plugin in plugins() for resource in plugin.resources]
     return (*(MARKER, GPU_RESOURCE, SHARED_GPU_RESOURCE, *own), *(MIG_RESOURCE_PREFIX + name for name in _MIG_PROFILES))
@@ -49,4 +49,4 @@ def is_managed(spec: objects.PodSpec) -> bool:
 @cache
 def managed_names() -> frozenset[str]:
     """The same, to look names up in."""
-    return frozenset(managed_resources())
+    return frozenset(_managed_resources())

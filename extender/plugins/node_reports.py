@@ -27,8 +27,8 @@ from extender.plugins.protocol import UnreadableError
 
 REPORT: Final = "kerf.dev/node-report"
 """JSON: see `_Report`."""
-VERSION: Final = 1
-MAX_CHARS: Final = 256 * 1024
+_VERSION: Final = 1
+_MAX_CHARS: Final = 256 * 1024
 """All annotations of an object together have room for as much."""
 
 _BY_GPU: Final = frozenset({GPU_RESOURCE, SHARED_GPU_RESOURCE})
@@ -50,7 +50,7 @@ class _Report(msgspec.Struct):
 
 
 @dataclass(frozen=True, slots=True)
-class NodeReport:
+class _NodeReport:
     """A report that could be read."""
 
     gpus: tuple[AnnotatedGpu, ...] = ()
@@ -59,29 +59,29 @@ class NodeReport:
     replicas: Mapping[str, int] = field(default_factory=dict)
 
 
-_NOTHING: Final = NodeReport()
+_NOTHING: Final = _NodeReport()
 _decoder: Final = msgspec.json.Decoder(_Report)
 
 
-def read_report(annotations: Mapping[str, str]) -> NodeReport:
+def _read_report(annotations: Mapping[str, str]) -> _NodeReport:
     """What a node's agent tells; nothing where there is none. Raises UnreadableError."""
     text = annotations.get(REPORT)
     return _NOTHING if text is None else _read(text)
 
 
 @lru_cache(maxsize=16)
-def _read(text: str) -> NodeReport:
+def _read(text: str) -> _NodeReport:
     """Remembered, since a change of a node asks for its GPUs and for what was given."""
-    if len(text) > MAX_CHARS:
-        raise UnreadableError(f"{REPORT} is ignored: {len(text)} characters, more than {MAX_CHARS}")
+    if len(text) > _MAX_CHARS:
+        raise UnreadableError(f"{REPORT} is ignored: {len(text)} characters, more than {_MAX_CHARS}")
     try:
         report = _decoder.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise UnreadableError(f"{REPORT} is ignored: {str(error)[:200]}") from None
-    if report.version != VERSION:
-        raise UnreadableError(f"{REPORT} is ignored: it is of version {report.version}, not {VERSION}")
+    if report.version != _VERSION:
+        raise UnreadableError(f"{REPORT} is ignored: it is of version {report.version}, not {_VERSION}")
     given = {uid: uuids for uid, containers in report.given.items() if (uuids := _uuids(containers))}
-    return NodeReport(tuple(report.gpus), given, frozenset(report.steers), report.replicas)
+    return _NodeReport(tuple(report.gpus), given, frozenset(report.steers), report.replicas)
 
 
 def _uuids(containers: Mapping[str, Mapping[str, list[str]]]) -> tuple[str, ...]:
@@ -95,7 +95,7 @@ def told_given(annotations: Mapping[str, str]) -> tuple[Given, tuple[str, ...]]:
     (`kerf.GIVEN`) beats the report."""
     by_hand, warnings = read_given(annotations)
     try:
-        return {**read_report(annotations).given, **by_hand}, warnings
+        return {**_read_report(annotations).given, **by_hand}, warnings
     except UnreadableError as error:
         return by_hand, (*warnings, str(error))
 
@@ -105,7 +105,7 @@ def with_report(offer: NodeOffer, annotations: Mapping[str, str], reading: NodeR
     if REPORT not in annotations or not offer.gpus or _is_disguised_mig(offer):
         return offer
     try:
-        report = read_report(annotations)
+        report = _read_report(annotations)
         gpus = described(report.gpus, reading, REPORT)
     except UnreadableError:
         return offer  # `told_given` says so

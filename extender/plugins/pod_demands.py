@@ -28,11 +28,11 @@ _OF_CLASSES: Final = "deviceclass.resource.kubernetes.io/"
 """Begins resources that kube-scheduler takes for devices of a DeviceClass."""
 _MOST: Final = 2**50
 """Of a resource: a cell holds what any number of pods add up to."""
-MAX_RULES: Final = 100
-MAX_CONDITIONS: Final = 1_000
-MAX_VALUES: Final = 10_000
-MAX_PORTS: Final = 1_000
-MAX_RESOURCES: Final = 100
+_MAX_RULES: Final = 100
+_MAX_CONDITIONS: Final = 1_000
+_MAX_VALUES: Final = 10_000
+_MAX_PORTS: Final = 1_000
+_MAX_RESOURCES: Final = 100
 """How much one pod may say of other pods, ports and resources: no pod that is meant to run comes near."""
 _NO_PODS: Final = Choice(frozenset(), ())
 _TCP: Final = "TCP"
@@ -41,7 +41,7 @@ _VOLUMES: Final = "the nodes of its volumes (PersistentVolumeClaims)"
 
 
 @lru_cache(maxsize=4096)
-def is_counted(resource: str) -> bool:
+def _is_counted(resource: str) -> bool:
     """Whether a resource is one that nodes offer so many of and nothing else here counts: no CPU or memory, no GPUs."""
     managed = resource in managed_names() or resource.startswith((MIG_RESOURCE_PREFIX, _OF_CLASSES))
     return resource not in _COMPUTE and not managed
@@ -50,7 +50,7 @@ def is_counted(resource: str) -> bool:
 def read_demands(pod: Pod) -> Demands | None:
     """What a pod that is to be placed demands; None for no more than CPU, memory and GPUs. Raises RequestError."""
     spec, metadata = pod.spec, pod.metadata
-    resources, ports = _resources(spec), host_ports(spec)
+    resources, ports = _resources(spec), _host_ports(spec)
     unchecked = list[str]()
     near, apart = _required(spec)
     terms, others = _terms(near, metadata), _terms(apart, metadata)
@@ -78,7 +78,7 @@ def read_presence(pod: Pod) -> Demands | None:
         resources = _resources(spec)
     except RequestError:
         resources = ()
-    ports = host_ports(spec)[:MAX_PORTS]
+    ports = _host_ports(spec)[:_MAX_PORTS]
     _, required = _required(spec)
     apart = _terms(required, pod.metadata) if required and not says_too_much(spec) else ()
     return Demands(resources, ports, apart=apart) if resources or ports or apart else None
@@ -131,18 +131,18 @@ def says_too_much(spec: PodSpec) -> str:
     num_ports = sum(len(container.ports or ()) for container in containers if container.ports)
     resources = [container.resources for container in containers if container.resources is not None]
     for number, most, what in (
-        (len(terms) + len(spread), MAX_RULES, "rules about other pods"),
-        (num_conditions, MAX_CONDITIONS, "conditions on labels of other pods"),
-        (num_values, MAX_VALUES, "values in rules about other pods"),
-        (num_ports, MAX_PORTS, "ports"),
-        (max((len(requests_of(item)) for item in resources), default=0), MAX_RESOURCES, "resources of a container"),
+        (len(terms) + len(spread), _MAX_RULES, "rules about other pods"),
+        (num_conditions, _MAX_CONDITIONS, "conditions on labels of other pods"),
+        (num_values, _MAX_VALUES, "values in rules about other pods"),
+        (num_ports, _MAX_PORTS, "ports"),
+        (max((len(requests_of(item)) for item in resources), default=0), _MAX_RESOURCES, "resources of a container"),
     ):
         if number > most:
             return f"{number:,} {what} are too many to be read: write {most:,} at most"
     return ""
 
 
-def host_ports(spec: PodSpec) -> tuple[HostPort, ...]:
+def _host_ports(spec: PodSpec) -> tuple[HostPort, ...]:
     """Ports of the node that a pod takes: `GetHostPorts` of kube-scheduler's `pkg/scheduler/util`. In the network of
     the node each port of a container is one."""
     found: dict[HostPort, None] = {}
@@ -177,7 +177,7 @@ def _resources(spec: PodSpec) -> tuple[tuple[str, int], ...]:
         names.update(spec.resources.requests or (), spec.resources.limits or ())
     found = []
     for name in names:
-        if is_counted(name) and (units := min(ceil(requested(spec, name)), _MOST)) > 0:
+        if _is_counted(name) and (units := min(ceil(requested(spec, name)), _MOST)) > 0:
             found.append((name, units))
     return tuple(sorted(found))
 
@@ -209,7 +209,10 @@ def _spread(item: SpreadConstraint, metadata: Metadata) -> Spread:
         own = _of_keys(item.match_label_keys, "In", labels)
         pods = Choice(frozenset((metadata.namespace,)), conditions_of(item.label_selector, own))
     return Spread(
-        *(item.topology_key, item.max_skew, item.min_domains or 1, pods),
+        topology=item.topology_key,
+        max_skew=item.max_skew,
+        min_domains=item.min_domains or 1,
+        pods=pods,
         by_affinity=item.node_affinity_policy != "Ignore",
         by_taints=item.node_taints_policy == "Honor",
     )

@@ -21,17 +21,21 @@ from extender.plugins.protocol import AssignedGpu, DevicePlugin, Handover, Locks
 
 logger = logging.getLogger(__name__)
 
-GROUP: Final = "kerf.plugins"
+_GROUP: Final = "kerf.plugins"
 NATIVE: Final = Native()
-BUILT_IN: Final[tuple[DevicePlugin, ...]] = (Hami(), GpuShare(), Dra())
+_BUILT_IN: Final[tuple[DevicePlugin, ...]] = (Hami(), GpuShare(), Dra())
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 @cache
 def plugins() -> tuple[DevicePlugin, ...]:
     """All device plugins, in the order in which they are asked whose a node is; the last one takes every node."""
-    return (*BUILT_IN, *load(entry_points(group=GROUP), {plugin.name for plugin in (*BUILT_IN, NATIVE)}), NATIVE)
+    return (
+        *_BUILT_IN,
+        *_load_all(entry_points(group=_GROUP), {plugin.name for plugin in (*_BUILT_IN, NATIVE)}),
+        NATIVE,
+    )
 
 
 def plugin_of(node: objects.Node) -> DevicePlugin:
@@ -62,7 +66,7 @@ def assigned_gpus(offer: NodeOffer, holding: Holding) -> tuple[AssignedGpu, ...]
 # Plugins of other packages
 
 
-def load(entries: Iterable[EntryPoint], names: set[str]) -> list[DevicePlugin]:
+def _load_all(entries: Iterable[EntryPoint], names: set[str]) -> list[DevicePlugin]:
     """Those that can be loaded and have none of these names; of the others the log tells."""
     found: list[DevicePlugin] = []
     for entry in sorted(entries, key=lambda entry: entry.name):
@@ -74,7 +78,7 @@ def load(entries: Iterable[EntryPoint], names: set[str]) -> list[DevicePlugin]:
             logger.error("device plugin %s (%s) is left out: %s", entry.name, entry.value, error)
             continue
         names.add(plugin.name)
-        found.append(Guarded(plugin))
+        found.append(_Guarded(plugin))
         logger.info("device plugin %s of %s is loaded", plugin.name, entry.value)
     return found
 
@@ -87,7 +91,7 @@ def _load(entry: EntryPoint) -> DevicePlugin:
     return plugin
 
 
-class Guarded(DevicePlugin):
+class _Guarded(DevicePlugin):
     """A plugin of another package: what it should not raise costs its own nodes and pods, and nobody else's."""
 
     def __init__(self, plugin: DevicePlugin) -> None:
@@ -123,7 +127,7 @@ class Guarded(DevicePlugin):
     def locks(self, transport: Transport, clock: Callable[[], float], wall_clock: Callable[[], float]) -> Locks | None:
         return self._plugin.locks(transport, clock, wall_clock)
 
-    def _ask(self, call: Callable[[], T], fault: type[ValueError] | None = None, *, only: bool = True) -> T | None:
+    def _ask(self, call: Callable[[], _T], fault: type[ValueError] | None = None, *, only: bool = True) -> _T | None:
         """What the plugin says; surprises become a `fault` that the method may raise, or nothing."""
         try:
             return call()

@@ -35,8 +35,8 @@ from extender.queueing.pods.nominations import FOR_AUTOSCALERS, is_for_autoscale
 _NO_NODE: Final = frozenset(
     {Code.FORBIDDEN, Code.NODES_TOO_SMALL, Code.NODES_BUSY, Code.NO_GPU_ROOM, Code.GANG_TOO_LARGE}
 )
-GANG_HELD: Final = "its gang waits until all its pods have room"
-UNKNOWN: Final = "the queue is not known yet"
+_GANG_HELD: Final = "its gang waits until all its pods have room"
+_UNKNOWN: Final = "the queue is not known yet"
 _ASKED_LIMITS: Final = 4
 """Time limits for which others that ask for the same are not let go."""
 _TOGETHER_S: Final = 60.0
@@ -63,15 +63,15 @@ class AutoscalerReleases:
         if not self.options.release_for_autoscalers:
             return ""
         if not known:
-            return UNKNOWN
+            return _UNKNOWN
         entry = self.backlog.entries.get(uid)
-        return GANG_HELD if entry is not None and is_out(entry) and entry.planned and entry.planned.gang else ""
+        return _GANG_HELD if entry is not None and _is_out(entry) and entry.planned and entry.planned.gang else ""
 
     def evicts_nobody(self, uid: str) -> str:
         """Why a pod may evict nobody, "" when it may: what waits in the queue takes nobody's place, and one that was
         let go for a new node goes on waiting."""
         entry = self.backlog.entries.get(uid)
-        return "it was let go for a new node alone" if entry is not None and is_out(entry) else ""
+        return "it was let go for a new node alone" if entry is not None and _is_out(entry) else ""
 
     async def release(self, units: Sequence[Unit], plan: Plan, batch: Sequence[Entry]) -> None:
         """Let the first unit go that has no room in a plan, and that it is the turn of; `batch` are the plan's pods."""
@@ -81,7 +81,7 @@ class AutoscalerReleases:
         now, limit_s = self.clock(), options.release_limit_s
         out: dict[str, list[Entry]] = {}
         for entry in self.backlog.entries.values():
-            if is_out(entry):
+            if _is_out(entry):
                 out.setdefault(_gang_of(entry) or entry.pod.key, []).append(entry)
         begun = {name: min(entry.opened for entry in entries) for name, entries in out.items()}
         recent = any(now - entry.opened < limit_s for entries in out.values() for entry in entries)
@@ -132,7 +132,7 @@ class AutoscalerReleases:
         return not pods[0].gang and (request is None or not is_picky(request) or _names_product(entry.pod))
 
 
-def is_out(entry: Entry) -> bool:
+def _is_out(entry: Entry) -> bool:
     """Whether a pod was let go for autoscalers, and has no node in view yet."""
     if not is_for_autoscalers(entry.pod) or planned_node(entry.pod):
         return False

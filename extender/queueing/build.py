@@ -58,7 +58,12 @@ def _keeper(base: Foundation, owned: OwnedDevices, settings: Settings) -> Callab
     """What allocates devices to the ResourceClaims of waiting pods."""
     return partial(
         ClaimKeeper,
-        *(base.transport, base.mirror, base.ledger, owned, base.fence, base.clock),
+        transport=base.transport,
+        mirror=base.mirror,
+        ledger=base.ledger,
+        owned=owned,
+        fence=base.fence,
+        clock=base.clock,
         max_age_s=settings.cluster.max_age_s,
         classes_to_make=frozenset(settings.dra.rewrite_extended_resources.values()),
     )

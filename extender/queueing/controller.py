@@ -100,7 +100,8 @@ class QueueController(QueueRules):
         """When it is to be said on pods why nothing is planned."""
         self._takes_more, self._why_refused = takes_more, why_refused
         self.backlog = Backlog(
-            *(clock, self._dirty.set),
+            clock=clock,
+            changed=self._dirty.set,
             left=self._left,
             found_open=lambda entry: self.dispatcher.found_open(entry),  # noqa: PLW0108 - it is made below
             check=lambda pod: self.dispatcher.check(pod),  # noqa: PLW0108
@@ -123,11 +124,25 @@ class QueueController(QueueRules):
         self.preempted_gangs = PreemptedGangs(transport, self._gangs, self.members, events, clock, standby)
         writer = PodWriter(transport)
         self._planner = RoundPlanner(
-            *(options, ledger, placer, self.backlog, self.nodes, self.use.by_namespace, clock), self._tell_of_refusal
+            options=options,
+            ledger=ledger,
+            placer=placer,
+            backlog=self.backlog,
+            nodes=self.nodes,
+            used=self.use.by_namespace,
+            clock=clock,
+            tell=self._tell_of_refusal,
         )
         self.refusals = self._planner.refusals
         self.dispatcher = dispatcher(
-            *(writer, ledger, placer, self.backlog, self.nodes, self.counts, clock, self._dirty.set),
+            writer=writer,
+            ledger=ledger,
+            placer=placer,
+            backlog=self.backlog,
+            nodes=self.nodes,
+            counts=self.counts,
+            clock=clock,
+            changed=self._dirty.set,
             claims=self._claims.keeper,
             taken=self.refusals.taken,
             may_hold=self.refusals.may_hold,

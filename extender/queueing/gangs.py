@@ -35,7 +35,7 @@ _MAX_ASKED: Final = 16
 _MAX_WAIT_S: Final = 0.25
 _PLUGINS_API: Final = "/apis/scheduling.x-k8s.io/v1alpha1"
 _NATIVE_APIS: Final = tuple(f"/apis/scheduling.k8s.io/{version}" for version in ("v1", "v1beta1", "v1alpha2"))
-ValueT = TypeVar("ValueT")
+_ValueT = TypeVar("_ValueT")
 
 
 class _Gang(objects.Object, rename="camel"):
@@ -114,21 +114,21 @@ class Unit:
         return float(sum(pod.num_gpus for pod in self.pods))
 
 
-class _Answers(Generic[ValueT]):
+class _Answers(Generic[_ValueT]):
     """What the API server said, by key; asked again now and then.
 
     A few keys at once, whoever makes up how many: namespaces in turn, of each first those that were never asked about,
     or longest ago. Nobody waits for long: what is not known by then is so in a round to come.
     """
 
-    def __init__(self, ask: Callable[[str], Awaitable[ValueT]], nothing: ValueT, clock: Callable[[], float]) -> None:
+    def __init__(self, ask: Callable[[str], Awaitable[_ValueT]], nothing: _ValueT, clock: Callable[[], float]) -> None:
         self._ask = ask
         self._nothing = nothing
         self._clock = clock
-        self._known: dict[str, tuple[float, ValueT]] = {}
+        self._known: dict[str, tuple[float, _ValueT]] = {}
         self._asking: dict[str, asyncio.Task[None]] = {}
 
-    def get(self, key: str) -> ValueT | None:
+    def get(self, key: str) -> _ValueT | None:
         """The answer, None before it was asked for."""
         return self._known.get(key, (0.0, None))[1]
 

@@ -101,7 +101,8 @@ def view_of(
     taken = [(node, Room(-room.cpu_milli, -room.memory_mib, -room.pods)) for node, room in left]
     ground = _Ground(cluster, nodes)
     around = Surroundings(crowd or Crowd(), ground.terrain, kinds, batch, ground.offered)
-    return ground.view(*(cluster, kinds, batch, taken, reserve_frac), num_pods=num_pods or {}, neighbours=around.work())
+    neighbours = around.work()
+    return ground.view(cluster, kinds, batch, taken, reserve_frac, num_pods=num_pods or {}, neighbours=neighbours)
 
 
 class NodeBook:
@@ -173,7 +174,7 @@ class NodeBook:
         around = Surroundings(self.crowd, ground.terrain, kinds, batch, ground.offered, placed)
         neighbours = await around.work_in_turns()
         return ground.view(
-            *(cluster, kinds, batch, taken, reserve_frac), num_pods=self.crowd.num_pods, neighbours=neighbours
+            cluster, kinds, batch, taken, reserve_frac, num_pods=self.crowd.num_pods, neighbours=neighbours
         )
 
 

@@ -65,8 +65,7 @@ class PassedPods:
         self.passed[uid] = pod
         self.num_passed += 1
         if self._events is not None and not self._standby():
-            named = metadata.namespace, metadata.name, metadata.uid
-            self._events.emit(*named, reason="PassedQueue", message=_words(by))
+            self._events.emit(metadata.namespace, metadata.name, metadata.uid, reason="PassedQueue", message=_words(by))
 
 
 def _words(by: str) -> str:

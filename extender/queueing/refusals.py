@@ -4,7 +4,7 @@ What for need not be known here: a resource that plans don't count, a volume, a 
 a node is ruled out for pods of the same owner that ask for the same, for a time that doubles with each refusal. It is
 tried before its time once a pod has left it, and forgotten once the node has changed.
 
-Who was refused comes after all others, keeps no node from them, and all of them together hold `MOST_HELD` of the
+Who was refused comes after all others, keeps no node from them, and all of them together hold `_MOST_HELD` of the
 cluster at most, or what one pod or gang of them holds where that is more. Pods like them that were not tried yet are
 tried as few at a time, and so are all pods of a namespace of which kube-scheduler refuses one after the other, until it
 takes one of them; together with those of their namespace that were refused they hold no more than that either.
@@ -39,9 +39,9 @@ from extender.queueing.pods.entries import Entry, Stage
 from extender.scheduling.fair_cache import FairCache
 from extender.scheduling.placer import PodIdentity
 
-FIRST_S: Final = 1.0
+_FIRST_S: Final = 1.0
 """How long a node is ruled out after its first refusal."""
-MOST_S: Final = 60.0
+_MOST_S: Final = 60.0
 """How long at most: what kept a pod off may have passed, and nobody tells."""
 _MAX_RULED_OUT: Final = 50_000
 """Nodes of all kinds of pods together that are remembered."""
@@ -74,7 +74,7 @@ class _RuledOut:
     @property
     def for_s(self) -> float:
         """How long it is ruled out."""
-        return _growing(FIRST_S, self.times, MOST_S)
+        return _growing(_FIRST_S, self.times, _MOST_S)
 
 
 @dataclass(slots=True)
@@ -251,7 +251,7 @@ class Refusals:
 
     def forget_old(self) -> None:
         """Forget what was long ago, and is ruled out no more."""
-        before = self.clock() - 10 * MOST_S
+        before = self.clock() - 10 * _MOST_S
         self._kinds.expire(before)
         while self._streaks and next(iter(self._streaks.values())).at < before:
             self._streaks.popitem(last=False)
@@ -293,7 +293,7 @@ class Refusals:
         return frozenset(
             node
             for node, one in kind.nodes.items()
-            if now - one.since < (FIRST_S if self.ledger.num_left[node] != one.num_left else one.for_s)
+            if now - one.since < (_FIRST_S if self.ledger.num_left[node] != one.num_left else one.for_s)
         )
 
     def _budgets_of(self, entries: Collection[Entry]) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from extender.kube.paths import PODS_PATH
 from extender.plugins.pods import read_holding
 from extender.queueing.sources import list_objects
 
-FINISHED_PODS: Final = "spec.nodeName!=,status.phase!=Pending,status.phase!=Running,status.phase!=Unknown"
+_FINISHED_PODS: Final = "spec.nodeName!=,status.phase!=Pending,status.phase!=Running,status.phase!=Unknown"
 
 
 class RunningPods:
@@ -68,7 +68,7 @@ async def learn_finished(transport: Transport, durations: Durations) -> None:
 
     Raises ClusterError, msgspec.DecodeError.
     """
-    pods = await list_objects(transport, PODS_PATH, Pod, {"fieldSelector": FINISHED_PODS})
+    pods = await list_objects(transport, PODS_PATH, Pod, {"fieldSelector": _FINISHED_PODS})
     runs = [(unix_time(_finished_at(pod)), unix_time(pod.status.start_time), pod) for pod in pods]
     for ended, started, pod in sorted(runs, key=lambda run: run[0]):
         if started and ended:

@@ -101,7 +101,13 @@ def batch_of(source: Source, reserve_frac: float) -> tuple[View, list[PlanPod], 
         crowd.upsert(pod)
     cluster = ledger.snapshot(0.0)
     view = view_of(
-        *(cluster, source.nodes, kinds, batch), num_pods=crowd.num_pods, crowd=crowd, reserve_frac=reserve_frac
+        cluster=cluster,
+        nodes=source.nodes,
+        kinds=kinds,
+        batch=batch,
+        num_pods=crowd.num_pods,
+        crowd=crowd,
+        reserve_frac=reserve_frac,
     )
     return view, batch, faults
 

@@ -55,7 +55,7 @@ def score_on(
     """
     outlook = outlook_on(demand_of(cluster, counts), worth, model.manifest.foresight_load)
     try:
-        potential = potential_on(model, cluster, outlook)
+        potential = _potential_on(model, cluster, outlook)
     except PotentialError as error:
         return LearnedScore(why_not=str(error), **parts)
     score = LearnedScore(prospect(potential, outlook), **parts)
@@ -63,7 +63,7 @@ def score_on(
     return score
 
 
-def potential_on(model: Model | Actor, cluster: Cluster, outlook: Outlook) -> Potential:
+def _potential_on(model: Model | Actor, cluster: Cluster, outlook: Outlook) -> Potential:
     """The potential that a model gives for a cluster, as its policy counts it, where `outlook` is expected.
 
     Raises PotentialError when a net's is not finite. `outlook` is of the form that `learned.Prospect` has.

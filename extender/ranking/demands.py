@@ -17,11 +17,11 @@ from extender.core.resources.gpu_models import GpuModel, ModelPattern, canonical
 from extender.core.resources.requests import AskedUnit, PodRequest
 from extender.core.valuenet.features import Outlook, Worth, outlook_of, plain_worth
 
-MAX_MODELS: Final = 61
+_MAX_MODELS: Final = 61
 """Of a cluster, told apart; one bit is for those that come later."""
-MAX_KINDS: Final = 128
+_MAX_KINDS: Final = 128
 """The commonest kinds of pods, which an outlook looks at."""
-CHOOSY_FRAC: Final = 0.2
+_CHOOSY_FRAC: Final = 0.2
 """Part of the pods that are expected to be choosy where nobody says what to expect."""
 _PRIOR_BY_GPU: Final = 0.03
 _LEAST_PRIOR: Final = 10.0
@@ -83,7 +83,7 @@ def kind_of(request: PodRequest) -> Kind | None:
     )
 
 
-def kind_expected(pod: Expected) -> Kind:
+def _kind_expected(pod: Expected) -> Kind:
     """The kind of a class that is told."""
     products = tuple(sorted(canonical_name(name) for name in pod.models))
     return Kind(pod.cpu_milli, pod.memory_mib, pod.gpus, pod.gpu_milli if pod.gpus else 0, products)
@@ -97,10 +97,10 @@ def guessed(told: Sequence[Expected] = ()) -> dict[Kind, float]:
     """
     counts: dict[Kind, float] = {}
     for pod in told or DEFAULT_MIX:
-        kind = kind_expected(pod)
+        kind = _kind_expected(pod)
         counts[kind] = counts.get(kind, 0.0) + pod.count
     if not told:
-        counts[_CHOOSY] = CHOOSY_FRAC / (1 - CHOOSY_FRAC) * sum(counts.values())
+        counts[_CHOOSY] = _CHOOSY_FRAC / (1 - _CHOOSY_FRAC) * sum(counts.values())
     return counts
 
 
@@ -129,16 +129,16 @@ def asks_of(counts: Mapping[Kind, float], models: Sequence[GpuModel], memory_mib
 def gpu_mix(cluster: Cluster, counts: Mapping[Kind, float]) -> Mix:
     """The typical ones of pods so many of each kind that ask for GPUs, in terms of a cluster's models."""
     common = nlargest(
-        MAX_KINDS, ((kind, count) for kind, count in counts.items() if kind.gpus), key=lambda item: item[1]
+        _MAX_KINDS, ((kind, count) for kind, count in counts.items() if kind.gpus), key=lambda item: item[1]
     )
-    asks, pods = asks_of(dict(common), cluster.models[:MAX_MODELS], _memory_of_models(cluster))
+    asks, pods = asks_of(dict(common), cluster.models[:_MAX_MODELS], _memory_of_models(cluster))
     return typical_mix(asks, pods)
 
 
 def demand_of(cluster: Cluster, counts: Mapping[Kind, float]) -> Demand:
     """What pods so many of each kind ask of a cluster's nodes; the rarest kinds are left out."""
-    models, memory = cluster.models[:MAX_MODELS], _memory_of_models(cluster)
-    common = nlargest(MAX_KINDS, counts.items(), key=lambda item: item[1])
+    models, memory = cluster.models[:_MAX_MODELS], _memory_of_models(cluster)
+    common = nlargest(_MAX_KINDS, counts.items(), key=lambda item: item[1])
     asks, pods = asks_of(dict(common), models, memory)
     return Demand(_nodes(cluster, len(models)), asks, np.rint(pods * _RESOLUTION).astype(np.int64), len(models))
 
@@ -168,7 +168,7 @@ def outlook_on(demand: Demand, worth: Worth | None, load: float) -> Outlook:
 
 def _memory_of_models(cluster: Cluster) -> Longs:
     """(M,) MiB of the largest GPU of each model, 0 where it is not known."""
-    num_models = min(len(cluster.models), MAX_MODELS)
+    num_models = min(len(cluster.models), _MAX_MODELS)
     memory = np.zeros(num_models, np.int64)
     index = np.where(cluster.gpu_model < num_models, cluster.gpu_model, -1)
     np.maximum.at(memory, index[index >= 0], cluster.gpu_memory_mib[index >= 0])

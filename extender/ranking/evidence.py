@@ -22,7 +22,7 @@ from extender.settings.ranking import RankSettings
 
 logger = logging.getLogger(__name__)
 
-LEAST_POINTS: Final = 0.1
+_LEAST_POINTS: Final = 0.1
 """Of the GPUs that another rank has to allocate more."""
 _FIRST_S: Final = 900.0
 """After the start: by then most of the pods that there are have been seen."""
@@ -79,7 +79,7 @@ class Evidence(Background):
         self.num += 1
         if not self.found or rank.model is not model:
             return
-        self.verdict = verdict(self.found, rank.auto, LEAST_POINTS)
+        self.verdict = verdict(self.found, rank.auto, _LEAST_POINTS)
         if self.verdict.name != rank.auto:
             self.num_changes += 1
             logger.warning("policy auto is %s now: %s", self.verdict.name, self.verdict.reason)

@@ -23,7 +23,7 @@ from extender.core.valuenet.potentials import Potential, PotentialError, potenti
 FORMAT: Final = 2
 POTENTIAL: Final = "potential"
 """The kind of model that `extender.core.valuenet.potentials` evaluates."""
-ATTENTION: Final = "attention"
+_ATTENTION: Final = "attention"
 """The kind that `extender.core.valuenet.attention` evaluates: it gives potentials, one for each look at the cluster."""
 WEIGHTS: Final = "weights.safetensors"
 MANIFEST: Final = "manifest.json"
@@ -32,7 +32,7 @@ RELEASED: Final = Path(__file__).parent / "released"
 LICENCE: Final = "Apache-2.0"
 _LARGEST_BYTES: Final = 64 * 2**20
 
-WeightsT = TypeVar("WeightsT")
+_WeightsT = TypeVar("_WeightsT")
 
 
 class ModelError(ValueError):
@@ -94,7 +94,7 @@ def write(
     (directory / MANIFEST).unlink(missing_ok=True)
     content = tensors.save(weights._asdict())
     manifest = Manifest(
-        kind=ATTENTION if isinstance(weights, Attention) else POTENTIAL, sha256=hashlib.sha256(content).hexdigest(),
+        kind=_ATTENTION if isinstance(weights, Attention) else POTENTIAL, sha256=hashlib.sha256(content).hexdigest(),
         foresight_load=foresight_load, training=training, evaluation=evaluation,
     )  # fmt: skip
     (directory / WEIGHTS).write_bytes(content)
@@ -107,17 +107,17 @@ def read(directory: Path) -> Model:
     return Model(*_loaded(*_contents(directory), str(directory), POTENTIAL, potential_of))
 
 
-def read_actor(directory: Path) -> Actor:
+def _read_actor(directory: Path) -> Actor:
     """Read a net that gives potentials, as `read`."""
-    return Actor(*_loaded(*_contents(directory), str(directory), ATTENTION, attention_of))
+    return Actor(*_loaded(*_contents(directory), str(directory), _ATTENTION, attention_of))
 
 
 def read_any(directory: Path) -> Model | Actor:
     """Read a model of either kind, as `read`."""
-    return read_actor(directory) if read_manifest(directory).kind == ATTENTION else read(directory)
+    return _read_actor(directory) if _read_manifest(directory).kind == _ATTENTION else read(directory)
 
 
-def read_manifest(directory: Path) -> Manifest:
+def _read_manifest(directory: Path) -> Manifest:
     """What a model says it is. Raises ModelError."""
     return _manifest(contents(directory / MANIFEST), str(directory))
 
@@ -149,8 +149,8 @@ def _loaded(
     weights: bytes,
     where: str,
     kind: str,
-    weights_of: Callable[[dict[str, Floats], int, tuple[str, ...]], WeightsT],
-) -> tuple[WeightsT, Manifest]:
+    weights_of: Callable[[dict[str, Floats], int, tuple[str, ...]], _WeightsT],
+) -> tuple[_WeightsT, Manifest]:
     """The weights of a model of a kind, from the arrays that its manifest means, and the manifest."""
     manifest = _manifest(told, where)
     if manifest.kind != kind:

@@ -64,7 +64,7 @@ def prices(nodes: Nodes, asks: Asks, expected: Floats, least: Floats | None = No
     num_rounds = 0
     while True:
         bound, gpu_price, share_price, compute_price = lp.solve()
-        rest = rests(lp.sizes, share_price)  # (T, 1001)
+        rest = _rests(lp.sizes, share_price)  # (T, 1001)
         num_rounds += 1
         cheap = np.flatnonzero(rest[:, WHOLE_MILLI] > gpu_price + _GAIN).tolist()
         num_added = sum(lp.add(t, _pattern(lp.sizes, share_price[t], rest[t])) for t in cheap)
@@ -85,7 +85,7 @@ def prices(nodes: Nodes, asks: Asks, expected: Floats, least: Floats | None = No
     return Prices(Worth(left, compute), bound, num_rounds, lp.num_missing)
 
 
-def rests(sizes: Longs, price: Floats) -> Floats:
+def _rests(sizes: Longs, price: Floats) -> Floats:
     """(T, 1001) the most that each number of milli sells for in whole shares, at (T, U) prices of (U,) sizes."""
     best = np.zeros((len(price), WHOLE_MILLI + 1))
     for left in range(1, WHOLE_MILLI + 1):

@@ -126,7 +126,8 @@ def requests_of(asks: Asks, model_names: Sequence[str]) -> list[GpuRequest]:
             include = ModelPattern("|".join(names), _OneOf(frozenset(names)))
         found.append(
             GpuRequest(
-                *(num, AskedUnit.WHOLE if num else AskedUnit.NONE),
+                count=num,
+                unit=AskedUnit.WHOLE if num else AskedUnit.NONE,
                 include=include,
                 milli=milli % WHOLE_MILLI,
                 cpu_milli=cpu,

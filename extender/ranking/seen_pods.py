@@ -20,7 +20,7 @@ _MAX_KINDS: Final = 500
 """Of a namespace, that are told apart: others are left out."""
 
 
-class FreshPods:
+class _FreshPods:
     """Counts pods by kind and namespace, since `begin`: what a model on trial is judged by.
 
     A namespace counts as a part of them no larger than its part of the GPUs held (`fair_weights`).
@@ -76,7 +76,7 @@ class SeenPods:
         heard of."""
         self.num_seen = 0
         """Pods counted for the mix."""
-        self.fresh = FreshPods()
+        self.fresh = _FreshPods()
         """Those that came since a model on trial was last judged."""
         self.priced: dict[Kind, float] = {}
         """The mix that prices were worked out for last."""

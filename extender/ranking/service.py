@@ -35,7 +35,7 @@ from extender.telemetry.service import rules_of
 
 logger = logging.getLogger(__name__)
 
-NAME: Final = "kerf"
+_NAME: Final = "kerf"
 _NOT_YET: Final = "the expected mix of pods is not known yet"
 _FIRST_LOOKS_S: Final = 0.2
 _RESTS: Final = 9
@@ -59,7 +59,7 @@ class LearnedRank(Background):
         self.mode = wanted.mode
         self._wanted = wanted
         self._policy = settings.decisions.policy
-        self.path = path_of(wanted, ranks=self._policy in (AUTO, NAME))
+        self.path = path_of(wanted, ranks=self._policy in (AUTO, _NAME))
         """The directory of the model, None where there is none to load."""
         self._policies = policies
         self._snapshot = snapshot
@@ -88,7 +88,7 @@ class LearnedRank(Background):
         self.look: Look | None = None
         """At the cluster, for the score in use; None where that of the model is still to be made."""
         self.num_looks = 0
-        self._preferred = NAME
+        self._preferred = _NAME
         """What `auto` stands for where the model serves all pods, unless that is pinned."""
         self._pinned = False
         self._spoils = Spoils()
@@ -119,7 +119,7 @@ class LearnedRank(Background):
 
     def fault(self) -> str:
         """What keeps the learned rank from being served as it should, "" for nothing, or where nobody asked for it."""
-        unasked = self.path is None and self._policy != NAME
+        unasked = self.path is None and self._policy != _NAME
         if unasked or self.why_not == _NOT_YET:  # which is so at a start, and while there are no nodes
             return ""
         if self.why_not:
@@ -142,7 +142,7 @@ class LearnedRank(Background):
         chosen = metadata.namespace in self._wanted.canary_namespaces or any(
             labels.get(name) == value for name, value in self._wanted.canary_labels.items()
         )
-        return NAME if chosen else ""
+        return _NAME if chosen else ""
 
     # What it does
 
@@ -227,7 +227,7 @@ class LearnedRank(Background):
         """One assignment each: whoever reads them sees the one before or this one."""
         self.score = score
         policy = serving(score, self._rules)
-        self._policies[NAME] = policy
+        self._policies[_NAME] = policy
         serves = self.mode is ModelMode.SERVE and self.model is not None
         self._policies[AUTO] = self._chosen(policy) if serves else self._policies[HEURISTIC]
 
@@ -243,7 +243,7 @@ class LearnedRank(Background):
             return learned
         if self._preferred == FGD and served is not None and not self.score.fault:
             return replace(fgd.expecting(served.outlook.mix), context=lambda _: (FGD, id(served)))
-        return learned if self._preferred in (NAME, FGD) else self._policies[self._preferred]
+        return learned if self._preferred in (_NAME, FGD) else self._policies[self._preferred]
 
     def _parts(self) -> dict[str, Any]:
         self._serial += 1
@@ -269,7 +269,7 @@ class LearnedRank(Background):
             self.fitted = fitted
             if fitted is not None:
                 self.num_loads += 1
-                self._preferred = NAME  # it was better than what `auto` was
+                self._preferred = _NAME  # it was better than what `auto` was
             self._begin()
         if pinned != self._pinned:
             self._pinned = pinned

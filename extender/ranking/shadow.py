@@ -27,7 +27,7 @@ _PAUSE_S: Final = 0.05
 
 
 @dataclass(slots=True)
-class ShadowCounts:
+class _ShadowCounts:
     """What the model would have done since the start."""
 
     same: int = 0
@@ -60,7 +60,7 @@ class Shadow(Background):
         self._frac = frac
         self._waiting: deque[tuple[Placement, PodRequest]] = deque()
         self._worker: tuple[LearnedScore, _Worker] | None = None
-        self.counts = ShadowCounts()
+        self.counts = _ShadowCounts()
 
     def offer(self, placement: Placement, request: PodRequest) -> None:
         """A decision was made."""

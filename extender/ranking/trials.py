@@ -31,9 +31,9 @@ TIGHTEST: Final = "tightest"
 CANDIDATES: Final = (LEARNED, FGD, TIGHTEST)
 _MODULE: Final = "extender.ranking.trials"
 _POTENTIAL, _WORTH = "potential.", "worth."
-ORDERS: Final = 8
+_ORDERS: Final = 8
 """Of arrival, and samples of the nodes where those are many."""
-MAX_NODES: Final = 400
+_MAX_NODES: Final = 400
 _BEGIN_FRAC: Final = 0.9
 """Allocation is its mean from this part of the load on: a single large pod more or less says little."""
 _T95: Final = 2.365
@@ -76,22 +76,22 @@ def tried(demand: Demand, policies: Mapping[str, Policy], seed: int = 0) -> dict
     if not demand.nodes.num_gpus.any() or not float(often @ asked):
         return {}
     found: dict[str, list[float]] = {name: [] for name in policies}
-    for order in range(ORDERS):
+    for order in range(_ORDERS):
         rng = np.random.default_rng([seed, order])
-        nodes = demand.nodes.at(np.sort(rng.permutation(len(demand.nodes.model))[:MAX_NODES]))
+        nodes = demand.nodes.at(np.sort(rng.permutation(len(demand.nodes.model))[:_MAX_NODES]))
         nodes = nodes.at(rng.permutation(len(nodes.model)))  # ties go by it
         capacity = int(nodes.num_gpus.sum()) * WHOLE_MILLI
         if not capacity:
             return {}
         arrivals = _arrivals(asked, often, capacity, rng)
         for name, policy in policies.items():
-            allocated = filled(nodes.copy(), demand.asks, arrivals, policy)
+            allocated = _filled(nodes.copy(), demand.asks, arrivals, policy)
             late = np.cumsum(asked[arrivals]) >= _BEGIN_FRAC * capacity
             found[name].append(100 * float(allocated[late].mean()) / capacity)
     return found
 
 
-def filled(nodes: Nodes, asks: Asks, arrivals: Longs, policy: Policy) -> Longs:
+def _filled(nodes: Nodes, asks: Asks, arrivals: Longs, policy: Policy) -> Longs:
     """(P,) GPU milli allocated after each of (P,) arrivals, by class; the nodes are filled in place."""
     num_models = int(nodes.model.max(initial=-1)) + 1
     models = [GpuModel(f"model-{number}", (f"model-{number}",)) for number in range(num_models)]

@@ -113,10 +113,17 @@ class Writer:
     async def roll(self) -> bool:
         """Have columns made of all journals before the one that is begun; whether something was lost by it."""
         self._rolled_at = self._wall_clock()
-        asked = str(self.directory), str(self._max_bytes), self._journal.name
         told = b""
         try:
-            child = await Child.start(sys.executable, "-m", "extender.history.rolling", *asked, complaints=True)
+            child = await Child.start(
+                sys.executable,
+                "-m",
+                "extender.history.rolling",
+                str(self.directory),
+                str(self._max_bytes),
+                self._journal.name,
+                complaints=True,
+            )
             try:
                 async with asyncio.timeout(_MOST_ROLL_S):
                     code, told, complaint = await child.finished()

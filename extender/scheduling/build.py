@@ -59,7 +59,9 @@ def build_foundation(settings: Settings, transport: Transport, clock: Callable[[
     )
     page_size, alone = settings.cluster.page_size, settings.webhook.alone
     mirror = Mirror(
-        *(transport, ledger, clock),
+        transport=transport,
+        ledger=ledger,
+        clock=clock,
         max_age_s=settings.cluster.max_age_s,
         page_size=page_size,
         nodes_alone=alone,
@@ -92,7 +94,12 @@ def build_waker(
 ) -> Waker:
     """What wakes pods that wait; `why` and `takes_more` as of `Waker`."""
     return Waker(
-        *(base.transport, base.ledger, placer, unbound, base.clock, base.fence),
+        transport=base.transport,
+        ledger=base.ledger,
+        placer=placer,
+        unbound=unbound,
+        clock=base.clock,
+        fence=base.fence,
         queue=queue,
         why=why,
         takes_more=takes_more,
@@ -126,7 +133,12 @@ def build_keeper(settings: Settings, base: Foundation) -> Keeper | None:
     failures = Failures(Rules(wanted.failures, wanted.namespaces, wanted.window_s))
     nodes = AlikeNodes(ledger, hub.cache(NODES), base.clock)
     lives = Lives(
-        *(base.transport, failures, nodes, has_gpus, base.clock, time.time),
+        transport=base.transport,
+        failures=failures,
+        nodes=nodes,
+        has_gpus=has_gpus,
+        clock=base.clock,
+        wall_clock=time.time,
         early_s=wanted.early_s,
         window_s=wanted.window_s,
     )

@@ -14,7 +14,7 @@ from extender.core.annotations import MARKER
 from extender.scheduling.fence import Fence
 from extender.scheduling.waking.unbound_pods import UnboundPod, UnboundPods
 
-AFTER_S: Final = 300.0
+_AFTER_S: Final = 300.0
 """kube-scheduler asks again about every pod that it has refused within five minutes, and about a new one at once."""
 _UNCALLED: Final = f"Insufficient {MARKER}"
 _COUNTED_FOR_S: Final = 1.0
@@ -61,7 +61,7 @@ class Unasked:
         if self._is_uncalled(pod):
             return f"its scheduler{_named(pod)} does not call Kerf: it counts {MARKER} itself"
         waited_s = self.wall_clock() - pod.owed_since
-        if silent_s < AFTER_S or not self._is_late(pod, waited_s):
+        if silent_s < _AFTER_S or not self._is_late(pod, waited_s):
             return ""
         if not self.extender:
             return f"its scheduler{_named(pod)} has said nothing of it for {waited_s / 60:.0f} min"
@@ -70,11 +70,11 @@ class Unasked:
     def num_pods(self) -> int:
         """How many there are, once nobody has asked about any pod of their kind for a while."""
         silent_s = self._silent_s(self.callers.managed_at)
-        if silent_s is None or silent_s < AFTER_S:
+        if silent_s is None or silent_s < _AFTER_S:
             return 0
         now, at = self.clock(), self.wall_clock()
         if not self._counted or now >= self._counted[0] + _COUNTED_FOR_S:
-            nobody = (self._silent_s(self.callers.others_at) or 0.0) >= AFTER_S
+            nobody = (self._silent_s(self.callers.others_at) or 0.0) >= _AFTER_S
             pods = (pod for pod in self.unbound.all() if not pod.gated)
             late = sum(self._is_uncalled(pod) or (nobody and self._is_late(pod, at - pod.owed_since)) for pod in pods)
             self._counted = now, late
@@ -87,7 +87,7 @@ class Unasked:
             return ""
         pods = f"{count} pods that ask for GPUs wait for it" if count > 1 else "a pod that asks for GPUs waits for it"
         if not self.extender:
-            return f"has said nothing for {AFTER_S / 60:.0f} min or more, and {pods} (kerf pending)"
+            return f"has said nothing for {_AFTER_S / 60:.0f} min or more, and {pods} (kerf pending)"
         silent_s = self._silent_s(self.callers.managed_at) or 0.0
         return f"has not asked Kerf about a pod with GPUs for {silent_s / 60:.0f} min, and {pods} (kerf install check)"
 
@@ -96,7 +96,7 @@ class Unasked:
 
     @staticmethod
     def _is_late(pod: UnboundPod, waited_s: float) -> bool:
-        return pod.owed and not pod.gated and waited_s >= AFTER_S
+        return pod.owed and not pod.gated and waited_s >= _AFTER_S
 
     def _silent_s(self, asked_at: float) -> float | None:
         """Seconds since that call, or since this process was first seen to lead; None where it does not."""

@@ -22,7 +22,7 @@ from extender.scheduling.fence import Fence
 
 logger = logging.getLogger(__name__)
 
-LABEL: Final = "kerf.dev/leads"
+_LABEL: Final = "kerf.dev/leads"
 _LOOK_S: Final = 0.05
 _FIRST_RETRY_S: Final = 0.5
 _MAX_RETRY_S: Final = 5.0
@@ -72,7 +72,7 @@ class LeaderLabel(Background):
                     pause_s, looked_at = self._backoff.failed(error), float("-inf")
                     if self._backoff.is_news:
                         message = "the label %s could not be set, callers may not find this leader: %s"
-                        logger.warning(message, LABEL, error)
+                        logger.warning(message, _LABEL, error)
             await asyncio.sleep(pause_s)
 
     async def taken_off(self) -> None:
@@ -110,10 +110,10 @@ class LeaderLabel(Background):
 
     async def _labelled(self) -> dict[str, bool]:
         """The pods that have the label, by name, and whether each is ready. Raises ClusterError, DecodeError."""
-        answer = await self._transport.get(self._path, {"labelSelector": f"{LABEL}={self._lease}"})
+        answer = await self._transport.get(self._path, {"labelSelector": f"{_LABEL}={self._lease}"})
         return {pod.metadata.name: pod.ready for pod in _decoder.decode(answer).items}
 
     async def _write(self, name: str, value: str | None) -> None:
         """By way of the status, as all of Kerf's notes on pods."""
-        body = msgspec.json.encode({"metadata": {"labels": {LABEL: value}}})
+        body = msgspec.json.encode({"metadata": {"labels": {_LABEL: value}}})
         await self._transport.patch(f"{self._path}/{name}/status", body)

@@ -38,7 +38,7 @@ from extender.scheduling.placer import PodIdentity
 
 logger = logging.getLogger(__name__)
 
-EPOCH: Final = "kerf.dev/epoch"
+_EPOCH: Final = "kerf.dev/epoch"
 
 _NUM_WRITERS: Final = 64
 """At once. Nothing may be decided before the last one of thousands is marked, and the author of all may be one; the
@@ -49,7 +49,7 @@ _MAX_RETRY_S: Final = 3.0
 
 def epoch_key(lease: str = "") -> str:
     """The annotation by which the leaders of a lease mark pods; without a lease, that of a process without rivals."""
-    return f"{EPOCH}-{lease}" if lease else EPOCH
+    return f"{_EPOCH}-{lease}" if lease else _EPOCH
 
 
 class Leadership:
@@ -63,7 +63,7 @@ class Leadership:
         mirror: Mirror,
         clock: Callable[[], float],
         *,
-        key: str = EPOCH,
+        key: str = _EPOCH,
         page_size: int = 500,
         marks_gated: bool = False,
     ) -> None:

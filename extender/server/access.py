@@ -23,7 +23,7 @@ from extender.server.tokens import Tokens
 from extender.settings.access import AccessSettings, OpenTo
 
 Header = tuple[bytes, bytes]
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 PROBES: Final = frozenset({"/healthz", "/readyz", "/syncz"})
 METRICS: Final = "/metrics"
@@ -32,7 +32,7 @@ _FILES_A_CALL: Final = 10
 """A page is some forty files; one that is refused leaves it blank."""
 _PAGES: Final = frozenset({"/", "/docs"})
 """To which pages of other sites may lead: a browser shows them, and tells the other site nothing."""
-OPERATED: Final = frozenset({"/defrag/apply", "/defrag/stop"})
+_OPERATED: Final = frozenset({"/defrag/apply", "/defrag/stop"})
 """What moves pods: for operators alone, wherever they are."""
 OPERATOR: Final = "kerf.operator"
 """Key of a scope: whether an operator calls."""
@@ -121,7 +121,7 @@ class Guard:
             return operator, None
         if refusal := _of_another_site(scope["path"], headers):
             return f"{client}, pages of other sites", refusal
-        if scope["path"] in OPERATED:
+        if scope["path"] in _OPERATED:
             return client, _NO_OPERATORS if self._operators is None else _NO_OPERATOR
         if self._open_to_all:
             return client, None
@@ -213,7 +213,7 @@ def too_many(limit: str, wait_s: float) -> Refusal:
     return Refusal(429, f"too many requests: try again in {wait} s ({limit})", ((b"retry-after", b"%d" % wait),))
 
 
-def _address(scope: Scope) -> Address | None:
+def _address(scope: Scope) -> _Address | None:
     """The client's address; IPv4 addresses that came by an IPv6 socket are IPv4 again."""
     try:
         address = ipaddress.ip_address(scope["client"][0])
@@ -222,7 +222,7 @@ def _address(scope: Scope) -> Address | None:
     return getattr(address, "ipv4_mapped", None) or address
 
 
-def _network(address: Address | None) -> str:
+def _network(address: _Address | None) -> str:
     if isinstance(address, ipaddress.IPv6Address) and not address.is_loopback:
         return str(ipaddress.ip_network((address.packed, _CLIENTS_OF_A_NETWORK), strict=False))
     return str(address)

@@ -32,10 +32,10 @@ class Accepted(asyncio.Protocol):
             transport.abort()  # nothing is read before this returns, and the connection stays open as its copy
         connection.setblocking(False)
         peer = transport.get_extra_info("peername")
-        Handshake(self._protocol, self._doors, connection, peer[0] if peer else "").begin(self._context)
+        _Handshake(self._protocol, self._doors, connection, peer[0] if peer else "").begin(self._context)
 
 
-class Handshake(asyncio.Protocol):
+class _Handshake(asyncio.Protocol):
     """A connection until its handshake is done; from then on it is the protocol's."""
 
     certified, scheduling, answering = False, False, False

@@ -12,7 +12,7 @@ CLIENT_CERTIFICATE = "client_certificate"
 """In the state of a request that came with a certificate which the TLS context has verified."""
 
 
-VERBS = frozenset({b"/filter", b"/prioritize", b"/preempt", b"/bind", b"/others/filter", b"/others/prioritize"})
+_VERBS = frozenset({b"/filter", b"/prioritize", b"/preempt", b"/bind", b"/others/filter", b"/others/prioritize"})
 _quiet = logging.getLogger("uvicorn.error.connections")
 _quiet.setLevel(logging.ERROR)  # uvicorn warns of each request that is none: whoever reaches a port would fill the log
 _MAX_HEAD_BYTES = 1 << 16
@@ -78,14 +78,14 @@ class Protocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         super().on_body(body)
         if not self.cycle.response_complete:  # what comes after an answer is not kept
-            of_verb = self.scope["raw_path"] in VERBS
+            of_verb = self.scope["raw_path"] in _VERBS
             self._doors.bodies.came(self, len(body), self.loop.time(), of_verb=of_verb)
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
         self._end()
         self._head_bytes, self.since = 0, self.loop.time()
-        if self.scope["raw_path"] in VERBS and not self._doors.limits.verbs_by_certificate:
+        if self.scope["raw_path"] in _VERBS and not self._doors.limits.verbs_by_certificate:
             self.scheduling = True
             self._doors.bodies.knows(self.address)
 

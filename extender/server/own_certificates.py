@@ -18,9 +18,9 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 Data = Mapping[str, bytes]
 
-CA, CA_KEY = "ca.crt", "ca.key"
+CA, _CA_KEY = "ca.crt", "ca.key"
 CERTIFICATE, KEY = "tls.crt", "tls.key"
-CLIENT_CERTIFICATE, CLIENT_KEY = "client.crt", "client.key"
+_CLIENT_CERTIFICATE, _CLIENT_KEY = "client.crt", "client.key"
 _PEM: Final = serialization.Encoding.PEM
 _MAX_BYTES: Final = 1 << 16
 _CA_VALID: Final = timedelta(days=3650)
@@ -49,7 +49,7 @@ class Wanted:
     """Of the server's certificate."""
 
 
-class FaultError(Exception):
+class _FaultError(Exception):
     """Why certificates can't be used, or are to be replaced."""
 
 
@@ -62,14 +62,14 @@ def fault(data: Data, wanted: Wanted, now: datetime) -> str:
 
     def check() -> None:
         authorities = _authorities(data)
-        own = CA_KEY in data
+        own = _CA_KEY in data
         if own:
             _check_authority(authorities[0], data, now)
         _check(data, CERTIFICATE, KEY, authorities, now)
         if own:
             _check_hosts(_certificate(data, CERTIFICATE), wanted.hosts)
         if own and wanted.client:
-            _check(data, CLIENT_CERTIFICATE, CLIENT_KEY, authorities, now)
+            _check(data, _CLIENT_CERTIFICATE, _CLIENT_KEY, authorities, now)
 
     return _fault_of(check)
 
@@ -80,14 +80,14 @@ def renewed(data: Data, wanted: Wanted, now: datetime) -> dict[str, bytes]:
     made: dict[str, bytes] = {}
     if _fault_of(lambda: _check_authority(_authorities(data)[0], data, now)):
         authority, key = _new_authority(now)
-        made[CA_KEY] = _pem(key)
+        made[_CA_KEY] = _pem(key)
         made[CA] = b"".join(one.public_bytes(_PEM) for one in [authority, *_still_trusted(data, now)])
     else:
-        authority, key = _authorities(data)[0], _key(data, CA_KEY)
+        authority, key = _authorities(data)[0], _key(data, _CA_KEY)
     until = authority.not_valid_after_utc
     made |= _issue(authority, key, wanted.hosts, "", now, min(now + wanted.valid, until), (CERTIFICATE, KEY))
-    if wanted.client and _fault_of(lambda: _check(data, CLIENT_CERTIFICATE, CLIENT_KEY, [authority], now)):
-        made |= _issue(authority, key, (), wanted.client, now, until, (CLIENT_CERTIFICATE, CLIENT_KEY))
+    if wanted.client and _fault_of(lambda: _check(data, _CLIENT_CERTIFICATE, _CLIENT_KEY, [authority], now)):
+        made |= _issue(authority, key, (), wanted.client, now, until, (_CLIENT_CERTIFICATE, _CLIENT_KEY))
     return made
 
 
@@ -124,22 +124,22 @@ def _authorities(data: Data) -> list[x509.Certificate]:
     try:
         found = x509.load_pem_x509_certificates(_content(data, CA))
     except ValueError as error:
-        raise FaultError(f"{CA} can't be read: {error}") from None
+        raise _FaultError(f"{CA} can't be read: {error}") from None
     if len(found) > _MAX_AUTHORITIES:
-        raise FaultError(f"{CA} holds {len(found)} certificates")
+        raise _FaultError(f"{CA} holds {len(found)} certificates")
     return found
 
 
 def _check_authority(authority: x509.Certificate, data: Data, now: datetime) -> None:
     """Whether others can go on being signed by it. Raises FaultError."""
-    if _public(_key(data, CA_KEY).public_key()) != _public(authority.public_key()):
-        raise FaultError(f"{CA_KEY} is not the key of {CA}")
+    if _public(_key(data, _CA_KEY).public_key()) != _public(authority.public_key()):
+        raise _FaultError(f"{_CA_KEY} is not the key of {CA}")
     try:
         signs = authority.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     except (x509.ExtensionNotFound, ValueError):
         signs = False
     if not signs:
-        raise FaultError(f"{CA} is no CA")
+        raise _FaultError(f"{CA} is no CA")
     _check_time(authority, CA, _CA_LEFT_FRAC, now)
 
 
@@ -147,9 +147,9 @@ def _check(data: Data, name: str, key: str, authorities: Sequence[x509.Certifica
     """Whether a certificate is its key's, a CA's, and good for a while. Raises FaultError."""
     certificate = _certificate(data, name)
     if _public(_key(data, key).public_key()) != _public(certificate.public_key()):
-        raise FaultError(f"{key} is not the key of {name}")
+        raise _FaultError(f"{key} is not the key of {name}")
     if not any(_signed_by(certificate, authority) for authority in authorities):
-        raise FaultError(f"{name} is not signed by {CA}")
+        raise _FaultError(f"{name} is not signed by {CA}")
     _check_time(certificate, name, _LEFT_FRAC, now)
 
 
@@ -164,25 +164,25 @@ def _signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> bo
 def _check_time(certificate: x509.Certificate, name: str, left_frac: float, now: datetime) -> None:
     begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if now < begins:
-        raise FaultError(f"{name} is not valid before {begins:%Y-%m-%d %H:%M}")
+        raise _FaultError(f"{name} is not valid before {begins:%Y-%m-%d %H:%M}")
     if ends - now < (ends - begins) * left_frac:
-        raise FaultError(f"{name} is valid until {ends:%Y-%m-%d %H:%M}")
+        raise _FaultError(f"{name} is valid until {ends:%Y-%m-%d %H:%M}")
 
 
 def _check_hosts(certificate: x509.Certificate, hosts: Sequence[str]) -> None:
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (x509.ExtensionNotFound, ValueError):
-        raise FaultError(f"{CERTIFICATE} is for no host") from None
+        raise _FaultError(f"{CERTIFICATE} is for no host") from None
     if missing := [host for host in hosts if _general_name(host) not in names]:
-        raise FaultError(f"{CERTIFICATE} is not for {missing[0]}")
+        raise _FaultError(f"{CERTIFICATE} is not for {missing[0]}")
 
 
 def _certificate(data: Data, name: str) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(_content(data, name))
     except ValueError as error:
-        raise FaultError(f"{name} can't be read: {error}") from None
+        raise _FaultError(f"{name} can't be read: {error}") from None
 
 
 def _key(data: Data, name: str) -> ec.EllipticCurvePrivateKey:
@@ -190,16 +190,16 @@ def _key(data: Data, name: str) -> ec.EllipticCurvePrivateKey:
     try:
         key = serialization.load_pem_private_key(_content(data, name), None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise FaultError(f"{name} can't be read: {error}") from None
-    if name == CA_KEY and not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise FaultError(f"{name} is none that Kerf made")
+        raise _FaultError(f"{name} can't be read: {error}") from None
+    if name == _CA_KEY and not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise _FaultError(f"{name} is none that Kerf made")
     return key  # type: ignore[return-value]
 
 
 def _content(data: Data, name: str) -> bytes:
     content = data.get(name, b"")
     if not content or len(content) > _MAX_BYTES:
-        raise FaultError(f"{name} is {'too large' if content else 'missing'}")
+        raise _FaultError(f"{name} is {'too large' if content else 'missing'}")
     return content
 
 

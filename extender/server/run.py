@@ -50,7 +50,7 @@ _WEBHOOK_BODIES = 16
 """The same of the API server, where nothing else is served; its largest are smaller."""
 
 
-def keep_what_is_there() -> None:
+def _keep_what_is_there() -> None:
     """What start-up has made stays: collections need not walk it again, and are rare enough to hold up no call."""
     gc.collect()
     gc.freeze()
@@ -58,7 +58,7 @@ def keep_what_is_there() -> None:
     sys.setswitchinterval(_SWITCH_S)
 
 
-class DrainingServer(uvicorn.Server):
+class _DrainingServer(uvicorn.Server):
     """On SIGTERM: not ready at once, closed after the drain time, ended when the last request is answered.
 
     A leader among several replicas lets another lead before it closes, so that there is always somebody who answers.
@@ -82,7 +82,7 @@ class DrainingServer(uvicorn.Server):
             await super().serve(sockets)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        keep_what_is_there()
+        _keep_what_is_there()
         await super().startup(sockets or listen(self._settings.host, self._settings.port))
         self._log_addresses("")
         if self._settings.metrics_port is not None:
@@ -143,7 +143,7 @@ def run(app: FastAPI, settings: Settings) -> None:
     for risk in _risks(settings):
         logger.warning(risk)
     server = settings.server
-    DrainingServer(_config(app, server), app, server).run()
+    _DrainingServer(_config(app, server), app, server).run()
 
 
 def _config(app: Any, settings: ServerSettings, **more: Any) -> uvicorn.Config:

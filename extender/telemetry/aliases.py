@@ -40,8 +40,6 @@ _LARGEST: Final = {
 _BLANK_INT32: Final = 2**31 - 16
 _LARGEST_FRACTION: Final = 1.05  # interval averages overshoot a little
 
-STATIC: Final = frozenset({Gauge.MEMORY_TOTAL, Gauge.NUM_MULTIPROCESSORS, Gauge.NUM_DECODERS, Gauge.NUM_ENCODERS})
-"""What GPUs have, not what they do."""
 FRACTIONS: Final = frozenset({Gauge.LOAD, Gauge.ENCODER, Gauge.DECODER, Gauge.BANDWIDTH, Gauge.TENSOR})
 
 

@@ -15,8 +15,8 @@ from extender.telemetry.readings import Float32s
 from extender.telemetry.sources.source import Report
 
 DEVICES_PER_FRAME: Final = 500
-MAX_HEADER_BYTES: Final = 2**22
-MAX_PAYLOAD_BYTES: Final = 2**24
+_MAX_HEADER_BYTES: Final = 2**22
+_MAX_PAYLOAD_BYTES: Final = 2**24
 
 _LENGTH: Final = struct.Struct("<II")
 LENGTH_BYTES: Final = _LENGTH.size
@@ -82,7 +82,7 @@ def write_frame(stream: BinaryIO, header: Header, payload: npt.NDArray[np.floati
 def read_lengths(content: bytes) -> tuple[int, int]:
     """Lengths of header and payload. Raises ValueError."""
     header, payload = _LENGTH.unpack(content)
-    if header > MAX_HEADER_BYTES or payload > MAX_PAYLOAD_BYTES or payload % 4:
+    if header > _MAX_HEADER_BYTES or payload > _MAX_PAYLOAD_BYTES or payload % 4:
         raise ValueError(f"a frame of {header} and {payload} bytes")
     return header, payload
 

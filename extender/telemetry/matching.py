@@ -16,7 +16,7 @@ from extender.telemetry.readings import Inventory
 from extender.telemetry.series import Host
 
 NO_ROW: Final = -1
-NO_SLOT: Final = -1
+_NO_SLOT: Final = -1
 FOREIGN: Final = -2
 
 
@@ -103,15 +103,15 @@ class Known:
 
     def slot(self, row: int, uuid: str, number: int) -> tuple[int, bool]:
         """Slot of a GPU of a row, and whether its index alone tells it."""
-        at_row, slot = self.at.get(uuid, (NO_ROW, NO_SLOT))
+        at_row, slot = self.at.get(uuid, (NO_ROW, _NO_SLOT))
         if row == NO_ROW:
-            return NO_SLOT, False
+            return _NO_SLOT, False
         if at_row != NO_ROW:
             return (slot, False) if at_row == row else (FOREIGN, False)
         known = self.of_row[row]
         is_told = 0 <= number < len(known) and not known[number]
         if uuid and any(known) and not is_told:
-            return (NO_SLOT if self.has_mig[row] else FOREIGN), False
+            return (_NO_SLOT if self.has_mig[row] else FOREIGN), False
         return number, True
 
 

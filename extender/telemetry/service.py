@@ -78,7 +78,11 @@ def build_telemetry(
     unmanaged = UnmanagedWatch(base.ledger, base.events, rules_of(settings.telemetry), base.clock)
     alone = settings.leader_election.mode is ElectionMode.OFF  # and reads from the start on, before it may decide
     observer = observe(
-        *(settings, base.transport, base.ledger, base.clock, feed),
+        settings=settings,
+        transport=base.transport,
+        ledger=base.ledger,
+        clock=base.clock,
+        feed=feed,
         on_pods=owners.add,
         on_refresh=unmanaged.check,
         standby=str if alone else base.fence.standby,
@@ -94,11 +98,14 @@ def wanted_of(settings: TelemetrySettings) -> Wanted:
     """What the settings ask to read."""
     is_named = settings.source != "auto"
     if is_named:
-        source = settings.source, tuple(settings.addresses)
+        kind, addresses = settings.source, tuple(settings.addresses)
+    elif settings.url:
+        kind, addresses = PROMETHEUS, (settings.url,)
     else:
-        source = (PROMETHEUS, (settings.url,)) if settings.url else (EXPORTERS, tuple(settings.exporters))
+        kind, addresses = EXPORTERS, tuple(settings.exporters)
     return Wanted(
-        *source,
+        kind=kind,
+        addresses=addresses,
         discover=not is_named,
         access=Access(
             username=settings.username,

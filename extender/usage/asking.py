@@ -29,7 +29,7 @@ _NICE: Final = 10
 _NO_HOLDERS: Final = (0.0,) * len(OF_HOLDERS)
 
 
-def ask(question: Question) -> Answer:
+def _ask(question: Question) -> Answer:
     """What Prometheus answers, or why it does not."""
     prometheus = Prometheus(question.url, question.access)
     try:
@@ -127,7 +127,7 @@ def main() -> None:
     """Be the process."""
     os.nice(_NICE)
     question = msgspec.json.decode(sys.stdin.buffer.read(), type=Question)
-    sys.stdout.buffer.write(msgspec.json.encode(ask(question)))
+    sys.stdout.buffer.write(msgspec.json.encode(_ask(question)))
 
 
 if __name__ == "__main__":

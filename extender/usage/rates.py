@@ -21,16 +21,15 @@ from extender.usage.holders import Closed, Holders
 from extender.usage.shares import NO_SHARES, UNKNOWN_GPU, NodeShares, shares_of
 from extender.usage.stranded import stranded_of
 
-BOOKED, USED, MEASURED, IDLE = range(4)
 NUM_OF_HOLDERS: Final = 4
 """Rows of `Rates.of_groups`: booked; of that weighted by load; of that with a known load; and with hardly any."""
 CAPACITY, FREE, STRANDED, SICK = range(4)
 NUM_OF_NODES: Final = 4
 """Rows of `Rates.of_nodes`: `capacity = booked + free + stranded + sick`."""
-UNKNOWN_MODEL: Final = "unknown"
+_UNKNOWN_MODEL: Final = "unknown"
 _NOBODY: Final = -1
 _NODES_AT_ONCE: Final = 50
-IntegerT = TypeVar("IntegerT", bound=np.integer)
+_IntegerT = TypeVar("_IntegerT", bound=np.integer)
 
 
 class Rates(NamedTuple):
@@ -135,7 +134,7 @@ class Occupants:
         """The GPU model of a node that was looked at."""
         row = self._row_of.get(node)
         if row is None or self._node_at[row] != node:
-            return UNKNOWN_MODEL
+            return _UNKNOWN_MODEL
         return self.models[int(self.model[row])]
 
     def _model(self, node: str, offer: NodeOffer) -> int:
@@ -143,7 +142,7 @@ class Occupants:
         manifest = self._ledger.rows.manifest(node)
         if offer.mig and not name and manifest is not None:  # its GPUs are cut: their model is in a label alone
             name = describe_model((manifest.metadata.labels or {}).get(PRODUCT_LABEL, ""), {}).name
-        name = name or UNKNOWN_MODEL
+        name = name or _UNKNOWN_MODEL
         if name not in self.models:
             self.models.append(name)
         return self.models.index(name)
@@ -215,7 +214,10 @@ class Occupants:
         slot = np.where((gpu >= 0) & (gpu < num_slots), row * num_slots + gpu, -1)
         num_holders = self.holders.num_numbers
         entries = _Entries(
-            *(row, holder, milli, slot),
+            row=row,
+            holder=holder,
+            milli=milli,
+            slot=slot,
             of_nodes=np.bincount(row, milli, num_rows).astype(np.int64),
             of_holders=np.bincount(holder, milli, num_holders).astype(np.int64),
         )
@@ -244,7 +246,7 @@ def _loads(cluster: Cluster, entries: _Entries) -> Floats:
     return found
 
 
-def _padded(array: npt.NDArray[IntegerT], shape: tuple[int, int], fill: int) -> npt.NDArray[IntegerT]:
+def _padded(array: npt.NDArray[_IntegerT], shape: tuple[int, int], fill: int) -> npt.NDArray[_IntegerT]:
     wider = np.full(shape, fill, array.dtype)
     wider[: array.shape[0], : array.shape[1]] = array
     return wider

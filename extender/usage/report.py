@@ -16,7 +16,7 @@ from extender.usage.questions import OF_HOLDERS, OF_MODELS, PastError
 logger = logging.getLogger(__name__)
 
 NO_PROMETHEUS: Final = "no Prometheus is configured (setting telemetry.url)"
-NOT_ASKED: Final = "only Prometheus can tell of a given time, and source=kerf asks none"
+_NOT_ASKED: Final = "only Prometheus can tell of a given time, and source=kerf asks none"
 _MAX_IDLE_TOLD: Final = 200
 _MAX_ON_PAGE: Final = 20
 _DIGITS: Final = 4
@@ -49,7 +49,7 @@ class Usage:
         """
         note = ""
         if source == "kerf":
-            note = NOT_ASKED if window_s else ""
+            note = _NOT_ASKED if window_s else ""
         elif not window_s and source == "auto":
             pass  # since the start: what this process knows
         elif self.past is None:

@@ -47,7 +47,7 @@ class NodeShares(NamedTuple):
 NO_SHARES: Final = NodeShares((), 0, 0)
 
 
-def mig_milli(profile: str, model: str = "", num_holders: int = 1) -> int:
+def _mig_milli(profile: str, model: str = "", num_holders: int = 1) -> int:
     """Thousandths of a GPU that one of so many holders of a MIG device has, by its profile, as in `1g.5gb`, and its
     GPU's model."""
     num, of = mig_slices(profile, model)
@@ -58,7 +58,7 @@ def asked_milli(request: GpuRequest) -> int | None:
     """Thousandths of a GPU that a request comes to, by the same measure; None where that depends on the node: time
     slices, and memory in total."""
     if request.mig:
-        return sum(count * mig_milli(profile) for profile, count in request.mig)
+        return sum(count * _mig_milli(profile) for profile, count in request.mig)
     if request.unit is AskedUnit.SHARED or not request.count:
         return None
     return request.count * (request.milli or WHOLE_MILLI)
@@ -95,13 +95,13 @@ class _MigShares(NamedTuple):
     @classmethod
     def of(cls, offer: NodeOffer, model: str, cutting: Cutting) -> "_MigShares":
         """No more than the GPUs that they are cut from, where their number is known."""
-        milli_of = {profile: mig_milli(profile, model, cutting.num_holders(profile)) for profile, _ in offer.mig}
+        milli_of = {profile: _mig_milli(profile, model, cutting.num_holders(profile)) for profile, _ in offer.mig}
         installed = sum(count * milli_of[profile] for profile, count in offer.mig)
         num_cut = offer.withheld_units // max(offer.units_per_gpu, 1) if offer.gpus else cutting.num_gpus
         if 0 < num_cut * WHOLE_MILLI < installed:
             milli_of = {name: milli * num_cut * WHOLE_MILLI // installed for name, milli in milli_of.items()}
             installed = sum(count * milli_of[profile] for profile, count in offer.mig)
-        return cls(milli_of, installed, mig_milli(cutting.profile, model) if cutting.profile else WHOLE_MILLI)
+        return cls(milli_of, installed, _mig_milli(cutting.profile, model) if cutting.profile else WHOLE_MILLI)
 
 
 @dataclass(slots=True)

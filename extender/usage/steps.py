@@ -12,9 +12,9 @@ MINUTE_S: Final = 60
 _STEPS_S: Final = (60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 21_600, 43_200, 86_400, 604_800)
 """Taken where nobody asks for another: they begin with the minutes, hours, days and weeks of UTC."""
 _MOST_UNASKED: Final = 100
-MOST_STEPS: Final = 750
+_MOST_STEPS: Final = 750
 """Of an answer."""
-NUM_TOLD: Final = 5
+_NUM_TOLD: Final = 5
 """Namespaces that are told apart; all others are one."""
 AmountT = TypeVar("AmountT", int, float)
 
@@ -46,10 +46,10 @@ def span_of(since: str, step: str) -> Span:
         raise ValueError(f"step: {step} is no number of whole minutes")
     if step_s > window_s:
         raise ValueError(f"step: {step} is longer than {since}")
-    if window_s // step_s > MOST_STEPS:
-        enough = _suitable(window_s, MOST_STEPS) // MINUTE_S
+    if window_s // step_s > _MOST_STEPS:
+        enough = _suitable(window_s, _MOST_STEPS) // MINUTE_S
         raise ValueError(
-            f"step: {since} in steps of {step} are {window_s // step_s}, and {MOST_STEPS} is the most: "
+            f"step: {since} in steps of {step} are {window_s // step_s}, and {_MOST_STEPS} is the most: "
             f"take {enough}m or more"
         )
     return Span(window_s, step_s)
@@ -88,8 +88,8 @@ def names_told(steps: Iterable[Step]) -> list[str]:
     for step in steps:
         sums = added(sums, step.booked)
     named = sorted((name for name in sums if name != OTHER and sums[name]), key=lambda name: (-sums[name], name))
-    more = len(named) > NUM_TOLD or sums.get(OTHER, 0) > 0
-    return [*named[:NUM_TOLD], *([OTHER] if more else [])]
+    more = len(named) > _NUM_TOLD or sums.get(OTHER, 0) > 0
+    return [*named[:_NUM_TOLD], *([OTHER] if more else [])]
 
 
 def by_names(step: Step, names: Sequence[str]) -> list[float]:

@@ -14,7 +14,7 @@ from extender.usage.lines import OTHER
 from extender.usage.questions import Step
 from extender.usage.steps import MINUTE_S, added, grouped
 
-COARSE_S: Final = 900
+_COARSE_S: Final = 900
 _DAY_S: Final = 86_400
 _FINE_FOR_S: Final = _DAY_S + 3600
 _COARSE_FOR_S: Final = 8 * _DAY_S
@@ -64,7 +64,7 @@ class Timeline:
 
     def __init__(self) -> None:
         self.fine = _Ring(MINUTE_S, _FINE_FOR_S // MINUTE_S)
-        self.coarse = _Ring(COARSE_S, _COARSE_FOR_S // COARSE_S)
+        self.coarse = _Ring(_COARSE_S, _COARSE_FOR_S // _COARSE_S)
         self._moved_ms: int | None = None
         """To be added to a time."""
         self._told = Sums.none()
@@ -100,8 +100,8 @@ class Timeline:
         It is the length asked for, or the next of whole quarters of an hour where no minutes are kept for so long.
         """
         if since_s < wall_s - _FINE_FOR_S:
-            step_s = -(-step_s // COARSE_S) * COARSE_S
-        ring = self.fine if step_s % COARSE_S else self.coarse
+            step_s = -(-step_s // _COARSE_S) * _COARSE_S
+        ring = self.fine if step_s % _COARSE_S else self.coarse
         moved_s = 0 if self._moved_ms is None else round(wall_s - (now_ms + self._moved_ms) / _MS)
         found = (
             Step(

@@ -80,9 +80,17 @@ class _Rate(ProgressColumn):
 @contextlib.contextmanager
 def progress_bar(num_steps: int) -> Iterator[Callable[[str], None]]:
     """A bar on standard error; the block calls what it gets with the name of each step as it begins."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(),
-               TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())  # fmt: skip
-    with Progress(*columns, console=errors(), transient=True) as progress:
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        _Rate(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=errors(),
+        transient=True,
+    ) as progress:
         task = progress.add_task("starting", total=num_steps)
         begun = 0
 

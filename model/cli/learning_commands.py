@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 train_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 evaluate_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
-MODES = ("es", "ppo")
+_MODES = ("es", "ppo")
 
 
 @train_app.command()
@@ -53,8 +53,8 @@ def train(  # noqa: PLR0913, PLR0917 - options of a command
     with telling_faults():
         from model.training import runs
 
-        if mode not in MODES:
-            raise ValueError(f"no mode {mode!r}; there is {', '.join(MODES)}")
+        if mode not in _MODES:
+            raise ValueError(f"no mode {mode!r}; there is {', '.join(_MODES)}")
         directory, jobs = folder(traces) if traces else None, jobs or os.cpu_count() or 1
         if mode == "ppo":
             manifest = _trained_by_ppo(directory, config, out, episodes, save_interval, jobs, ray, resume=resume)
@@ -156,7 +156,7 @@ def evaluate(  # noqa: PLR0913, PLR0917 - options of a command
         compared = contenders([name.strip() for name in listed.split(",")], model or RELEASED)
         if not departures and (alone := {SELECTIVE, POOL.name} & compared.keys()):
             raise ValueError(f"{alone.pop()} needs --departures: without them no pod waits")
-        numbers, loads = seed_range(seeds), listed_loads(load or "0.8,1.0,1.2")
+        numbers, loads = seed_range(seeds), _listed_loads(load or "0.8,1.0,1.2")
         report: dict[str, Any] = {"trace": trace, "seeds": numbers, **({} if nodes == "all" else {"nodes": nodes})}
         with progress_bar(len(compared) * len(numbers) * (len(loads) if departures else 1)) as tell:
             source = named(folder(traces) if traces else None, mixes or DEMO, nodes)(trace)
@@ -179,7 +179,11 @@ def _tables(trace: str, result: "Found") -> list[Table]:
     found = result.policies
     num_seeds = len(next(iter(found.values()))["refused"])
     table = Table(
-        *("policy", "@100", "@130", "of FGD to the ceiling", "refused"),
+        "policy",
+        "@100",
+        "@130",
+        "of FGD to the ceiling",
+        "refused",
         title=f"{trace}: percent allocated, {num_seeds} seeds, 95 %",
     )
     for name, rows in found.items():
@@ -218,7 +222,7 @@ def _churn_tables(trace: str, load: str, found: "Mapping[str, Figures]") -> list
     return [table, paired] if len(found) > 1 else [table]
 
 
-def listed_loads(text: str) -> list[float]:
+def _listed_loads(text: str) -> list[float]:
     """Loads of "0.8,1.0". Raises ValueError."""
     try:
         found = [float(part) for part in text.split(",")]

@@ -56,8 +56,16 @@ def moves(  # noqa: PLR0913, PLR0917 - options of a command
             raise ValueError(f"trace {trace}: --traces names no folder")
         room = MakingRoom(every_s, after_s, least_gain, restart_s, rest_s=rest_s, young_rest=young_rest)
         plan = compared.Plan(
-            *(jobs if jobs is not None else folder(traces or Path()), trace or "", nodes, days, pods, policy, order),
-            *(room, checkpoint_s, tuple(dict.fromkeys(name.strip() for name in variants.split(",")))),
+            path=jobs if jobs is not None else folder(traces or Path()),
+            trace=trace or "",
+            num_nodes=nodes,
+            num_days=days,
+            pods_frac=pods,
+            policy=policy,
+            order=order,
+            room=room,
+            checkpoint_s=checkpoint_s,
+            variants=tuple(dict.fromkeys(name.strip() for name in variants.split(","))),
         )
         loads, chosen = _loads(load), seed_range(seeds)
         with progress_bar(len(loads) * len(plan.variants) * len(chosen)) as tell:
@@ -76,27 +84,39 @@ def _loads(text: str) -> list[float]:
 
 
 def _means(found: dict[str, Any]) -> Table:
-    columns = ("GPUs used for good, %", "lost, %", "moves a day", "4+ GPUs: mean, h", "median", "p95", "all: mean, h")
-    table = Table("load", "", *columns, title=f"waiting, means over {len(found['seeds'])} seeds")
+    table = Table(
+        "load",
+        "",
+        "GPUs used for good, %",
+        "lost, %",
+        "moves a day",
+        "4+ GPUs: mean, h",
+        "median",
+        "p95",
+        "all: mean, h",
+        title=f"waiting, means over {len(found['seeds'])} seeds",
+    )
     for load, cell in found["means"].items():
         for variant, row in cell.items():
             hours = [
                 f"{row[name] / _HOUR_S:.2f}" for name in ("large_delay_s", "large_median_s", "large_p95_s", "delay_s")
             ]
-            used = f"{row['useful_percent']:.2f}", f"{row['lost_percent']:.2f}", f"{row['moves_a_day']:.1f}"
-            table.add_row(load, variant, *used, *hours)
+            useful, lost, moves = row["useful_percent"], row["lost_percent"], row["moves_a_day"]
+            table.add_row(load, variant, f"{useful:.2f}", f"{lost:.2f}", f"{moves:.1f}", *hours)
     return table
 
 
 def _gains(found: dict[str, Any]) -> Table:
-    columns = (
+    table = Table(
+        "load",
+        "",
         "4+ GPUs wait less, %",
         "their p95, %",
         "all wait less, %",
         "GPUs used for good, points",
         "JCT by GPUs, %",
+        title="beside none, paired by seed, ± 95 %",
     )
-    table = Table("load", "", *columns, title="beside none, paired by seed, ± 95 %")
     for load, cell in found["better"].items():
         for variant, row in cell.items():
             percents = [_cell(row[name], "percent") for name in ("large_delay_s", "large_p95_s", "delay_s")]

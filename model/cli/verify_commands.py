@@ -81,8 +81,13 @@ def verify_jobs(
             alone = ", alone" if part == "apart" else ""
             table.add_row(
                 f"{row['name']}{alone}{'' if row.get('held_out', True) else ' (known)'}",
-                *(str(row["jobs"]), str(row["gpus"]), _hours(row["jct_s"]), f"{100 * row['jct_reduction']:.1f} %"),
-                *(_hours(row["p99_delay_s"]), f"{row['p99_ratio'] or 0:.2f}", _hours(row["max_delay_s"])),
+                str(row["jobs"]),
+                str(row["gpus"]),
+                _hours(row["jct_s"]),
+                f"{100 * row['jct_reduction']:.1f} %",
+                _hours(row["p99_delay_s"]),
+                f"{row['p99_ratio'] or 0:.2f}",
+                _hours(row["max_delay_s"]),
             )
         table.add_section()
     console = publish(report, [table], json)

@@ -9,7 +9,7 @@ from extender.core.clusters import Longs
 from extender.core.resources.gpu_models import GpuModel
 from extender.core.resources.gpu_products import PRODUCT_MEMORY_MIB
 
-PRODUCTS: Final = {
+_PRODUCTS: Final = {
     "A10": "a10",
     "P100": "p100-pcie-16gb",
     "T4": "t4",
@@ -21,7 +21,7 @@ PRODUCTS: Final = {
 
 def models_of(names: Sequence[str], *, product_memory: bool = False) -> tuple[list[GpuModel], Longs]:
     """(M,) models, and the MiB of their GPUs; 0 unless known products have theirs, for policies that weigh that."""
-    products = [PRODUCTS.get(name, name) for name in names]
+    products = [_PRODUCTS.get(name, name) for name in names]
     memory = [PRODUCT_MEMORY_MIB.get(product, 0) if product_memory else 0 for product in products]
     return [GpuModel(product, (name,)) for product, name in zip(products, names, strict=True)], np.array(
         memory, np.int64

@@ -26,7 +26,7 @@ def compiled(function: _Function) -> _Function:
     return cast("_Function", made)
 
 
-def forget_what_is_out_of_date(cache: Path, *rooms: Path) -> None:
+def _forget_what_is_out_of_date(cache: Path, *rooms: Path) -> None:
     """Remove what was compiled from other sources than those that the rooms hold now.
 
     numba looks at the file of the function alone: it would go on with what another module held before, and can't read a
@@ -44,4 +44,4 @@ def forget_what_is_out_of_date(cache: Path, *rooms: Path) -> None:
             stamp.write_text(digest.hexdigest())
 
 
-forget_what_is_out_of_date(_ENGINE / "__pycache__", _ENGINE, Path(extender.core.__file__).parent)
+_forget_what_is_out_of_date(_ENGINE / "__pycache__", _ENGINE, Path(extender.core.__file__).parent)

@@ -123,7 +123,7 @@ def begin(of: Course, k: int, empty: Nodes, classes: Longs, submitted_s: Floats,
 def _begin(of: Course, k: int, num_nodes: int) -> None:
     for n in range(num_nodes):
         _changed(of, k * num_nodes + n)
-    advance(of, k)
+    _advance(of, k)
 
 
 @compiled
@@ -131,11 +131,11 @@ def step_all(of: Course, actions: Longs) -> None:
     """Carry out (K,) actions: a node's row among the N, or N to skip; those of episodes that are over are nothing."""
     for k in range(len(actions)):
         if of.offered[k] >= 0:
-            step(of, k, actions[k])
+            _step(of, k, actions[k])
 
 
 @compiled
-def step(of: Course, k: int, action: int) -> None:
+def _step(of: Course, k: int, action: int) -> None:
     """Place the pod that is offered on a node, or skip it: so is one that does not fit there. Then run on."""
     num_nodes = of.fits.shape[1]
     pod, turn = of.offered[k], of.turn[k]
@@ -160,11 +160,11 @@ def step(of: Course, k: int, action: int) -> None:
             _drop(of, k, turn)
         else:
             of.turn[k] += 1
-    advance(of, k)
+    _advance(of, k)
 
 
 @compiled
-def advance(of: Course, k: int) -> None:
+def _advance(of: Course, k: int) -> None:
     """Run on to the next pod that fits somewhere."""
     num_pods = of.classes.shape[1]
     while True:

@@ -61,7 +61,7 @@ def memo_of(num_classes: int, nodes: Nodes, mix: Mix) -> Memo:
         np.zeros((2, len(mix.sizes) + 1), np.int64),
         *_twins(nodes),
     )
-    fill_fragments(nodes, mix, memo)
+    _fill_fragments(nodes, mix, memo)
     return memo
 
 
@@ -75,7 +75,7 @@ def _twins(nodes: Nodes) -> tuple[Longs, Longs]:
 
 
 @compiled
-def fill_fragments(nodes: Nodes, mix: Mix, memo: Memo) -> None:
+def _fill_fragments(nodes: Nodes, mix: Mix, memo: Memo) -> None:
     """Write the fragment milli of every node."""
     for node in range(len(nodes.cpu_milli)):
         free = nodes.gpu_free_milli[node]
@@ -110,7 +110,7 @@ def mark_fitting(nodes: Nodes, asks: Asks, node: int, fitting: Mask) -> None:
 
 
 @compiled
-def refresh(nodes: Nodes, asks: Asks, c: int, rank: int, mix: Mix, learned: Learned | None, memo: Memo) -> None:
+def _refresh(nodes: Nodes, asks: Asks, c: int, rank: int, mix: Mix, learned: Learned | None, memo: Memo) -> None:
     """Bring a class's remembered scores up to date, and V of each node where a learned rank goes by it."""
     now = memo.num_changes[0]
     if learned is not None:
@@ -257,7 +257,7 @@ def decide(
     last: int,
 ) -> tuple[int, int]:
     """The node for a class, -1 when none fits, and `last` for the next decision."""
-    refresh(nodes, asks, c, rank, mix, learned, memo)
+    _refresh(nodes, asks, c, rank, mix, learned, memo)
     return pick(memo.score[c], tie, draw, last)
 
 

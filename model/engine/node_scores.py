@@ -113,7 +113,7 @@ def _move(nodes: Nodes, asks: Asks, c: int, node: int, gpus: int, sign: int) -> 
 
 
 @compiled
-def balance(cpu_used: int, cpu: int, memory_used: int, memory: int) -> int:
+def _balance(cpu_used: int, cpu: int, memory_used: int, memory: int) -> int:
     """`kube_default._balance` of one node."""
     cpu_frac = min(cpu_used / max(cpu, 1), 1.0)
     memory_frac = min(memory_used / max(memory, 1), 1.0)
@@ -121,7 +121,7 @@ def balance(cpu_used: int, cpu: int, memory_used: int, memory: int) -> int:
 
 
 @compiled
-def kube(nodes: Nodes, asks: Asks, c: int, node: int) -> int:
+def _kube(nodes: Nodes, asks: Asks, c: int, node: int) -> int:
     """`kube_default.score` of one node."""
     cpu, memory = nodes.cpu_milli[node], nodes.memory_mib[node]
     cpu_free, memory_free = nodes.cpu_free_milli[node], nodes.memory_free_mib[node]
@@ -131,8 +131,8 @@ def kube(nodes: Nodes, asks: Asks, c: int, node: int) -> int:
     least //= 2
     if asked_cpu == 0 and asked_memory == 0:
         return int(least)
-    after = balance(cpu - cpu_free + asked_cpu, cpu, memory - memory_free + asked_memory, memory)
-    before = balance(cpu - cpu_free, cpu, memory - memory_free, memory)
+    after = _balance(cpu - cpu_free + asked_cpu, cpu, memory - memory_free + asked_memory, memory)
+    before = _balance(cpu - cpu_free, cpu, memory - memory_free, memory)
     return int(least + 50 + (50 + after - before) // 2)
 
 
@@ -227,5 +227,5 @@ def _plain_score(nodes: Nodes, asks: Asks, c: int, node: int, rank: int, gpu: in
         used = 1 - left / max(nodes.num_gpus[node], 1)
         return float(used if rank == _BINPACK else -used)
     if rank == _KUBE:
-        return float(kube(nodes, asks, c, node))
+        return float(_kube(nodes, asks, c, node))
     return 0.0

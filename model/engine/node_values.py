@@ -87,7 +87,7 @@ def fgd_score(before: float, after: float) -> int:
 
 
 @compiled
-def hosted(cpu_milli: int, left: Longs, model: int, table: Hosting, by_milli: bool) -> float:
+def _hosted(cpu_milli: int, left: Longs, model: int, table: Hosting, by_milli: bool) -> float:
     """`features._hosted` of one node, with what is `left` on each of its GPUs that have something left."""
     low, high = 0, len(table.cpu_milli)
     while low < high:
@@ -144,7 +144,7 @@ def node_features(
     cpu, cpu_capacity = cpu_milli / outlook.cpu_need_milli, nodes.cpu_milli[node] / outlook.cpu_need_milli
     fragment = 0.0
     if len(outlook.mix.frequency) > 0:
-        fragment = (total - hosted(cpu_milli, lefts, model, outlook.typical, True)) / _WHOLE_MILLI
+        fragment = (total - _hosted(cpu_milli, lefts, model, outlook.typical, True)) / _WHOLE_MILLI
     into[0] = fragment
     into[1] = worth
     into[2] = num_idle
@@ -161,8 +161,8 @@ def node_features(
     into[13] = gpus * gpus / max(num_gpus, 1)
     into[14] = gpus * outlook.wanted[model]
     into[15] = worth * min(cpu / max(gpus, _LEAST_GPU), 1.0)
-    into[16] = hosted(cpu_milli, lefts, model, outlook.one, False)
-    into[17] = hosted(cpu_milli, lefts, model, outlook.many, False)
+    into[16] = _hosted(cpu_milli, lefts, model, outlook.one, False)
+    into[17] = _hosted(cpu_milli, lefts, model, outlook.many, False)
     core, gib = outlook.worth.compute[model]
     into[18] = core * (cpu_milli / _CORE_MILLI) + gib * (memory_mib / _GIB_MIB)
 

@@ -28,7 +28,7 @@ def compare(
     directory: Path, traces: Sequence[str], policies: Sequence[str], seeds: Sequence[int], tell: Tell
 ) -> Report:
     """Replay each trace under each policy and seed."""
-    report = Report(seeds, published=published_means(directory))
+    report = Report(seeds, published=_published_means(directory))
     node_list = read_nodes(directory)
     for trace in traces:
         pod_list = read_pods(directory, trace)
@@ -58,7 +58,7 @@ def compare_orders(
     return found
 
 
-def published_means(directory: Path) -> dict[str, dict[str, tuple[float, float]]]:
+def _published_means(directory: Path) -> dict[str, dict[str, tuple[float, float]]]:
     """Means over the seeds of `published_allocation.csv`, at 100 and 130 %; nothing where there is no such file."""
     path = directory / "published_allocation.csv"
     if not path.exists():

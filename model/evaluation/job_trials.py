@@ -15,19 +15,19 @@ from model.simulations.baselines import BASELINES
 from model.simulations.delays import Run
 from model.workloads.jobs import GPUS_PER_NODE, JobList, nodes_for_load
 
-JCT_AIM: Final = 0.3
+_JCT_AIM: Final = 0.3
 """By how much the mean job completion time is to be lower."""
-P99_AIM: Final = 1.2
+_P99_AIM: Final = 1.2
 """Times the baseline's p99 of the queueing delay that it may be."""
-FEWEST_JOBS: Final = 200
+_FEWEST_JOBS: Final = 200
 """Windows with fewer are not looked at."""
-KEPT_FRAC: Final = 0.5
+_KEPT_FRAC: Final = 0.5
 """Part of the jobs in each of the random samples."""
 _DAY_S: Final = 86400.0
 
 
 @dataclass(frozen=True)
-class Pair:
+class _Pair:
     """One list of jobs, on one cluster, run twice."""
 
     name: str
@@ -58,13 +58,13 @@ class Pair:
         return self.within(np.ones(len(self.jobs.cluster), np.bool_), self.name) | {"fairness": fairness}
 
 
-def run_pair(jobs: JobList, load: float, seed: int, name: str, before: JobList | None = None) -> Pair:
+def _run_pair(jobs: JobList, load: float, seed: int, name: str, before: JobList | None = None) -> _Pair:
     """Run jobs on the cluster of a load, those left out that are larger; `before` is what the queue's order knows."""
     num_gpus = nodes_for_load(jobs, load) * GPUS_PER_NODE
     jobs = jobs.select(jobs.num_gpus <= num_gpus)
     baseline = delays.simulate_jobs(jobs, num_gpus, BASELINES["kube-default"], "fifo", seed)
     queue = delays.simulate_jobs(jobs, num_gpus, BASELINES["bestfit"], "kerf", seed, before=before)
-    return Pair(name, jobs, num_gpus, baseline, queue)
+    return _Pair(name, jobs, num_gpus, baseline, queue)
 
 
 def compare(
@@ -77,7 +77,7 @@ def compare(
     with each seed, on a cluster of their own. `apart`: the jobs of each window alone, from an empty cluster.
     """
     tell("all jobs")
-    pair = run_pair(jobs, load, seeds[0], "all jobs")
+    pair = _run_pair(jobs, load, seeds[0], "all jobs")
     spans = _windows(jobs, window_days)
     windows = [
         pair.within(_between(pair.jobs, *span), _name(span)) | {"held_out": span[0] >= skip_days * _DAY_S}
@@ -86,14 +86,14 @@ def compare(
     samples = []
     for seed in seeds:
         tell(f"sample {seed}")
-        drawn = np.random.default_rng([seed, 3]).random(len(jobs.cluster)) < KEPT_FRAC
-        samples.append(run_pair(_from_zero(jobs.select(drawn)), load, seed, f"sample {seed}").whole())
+        drawn = np.random.default_rng([seed, 3]).random(len(jobs.cluster)) < _KEPT_FRAC
+        samples.append(_run_pair(_from_zero(jobs.select(drawn)), load, seed, f"sample {seed}").whole())
     apart = []
     for span in spans:
         tell(f"{_name(span)} alone")
         ended = jobs.select(jobs.submitted_s + jobs.duration_s < span[0])
         alone = _from_zero(jobs.select(_between(jobs, *span)))
-        apart.append(run_pair(alone, load, seeds[0], _name(span), ended).whole())
+        apart.append(_run_pair(alone, load, seeds[0], _name(span), ended).whole())
     return {
         **{"load": load, "seeds": list(seeds), "order": "kerf", "policy": "bestfit", "baseline": "fifo, kube-default"},
         **{"whole": pair.whole(), "windows": windows, "samples": samples, "apart": apart},
@@ -114,10 +114,10 @@ def met(report: dict[str, Any]) -> bool:
     spread = report["intervals"]["samples"]["jct_reduction"]
     whole, samples = report["whole"], report["samples"]
     return (
-        whole["jct_reduction"] >= JCT_AIM
+        whole["jct_reduction"] >= _JCT_AIM
         and spread["half_width"] is not None  # one sample shows nothing for certain
-        and spread["mean"] - spread["half_width"] >= JCT_AIM
-        and all((run["p99_ratio"] or 0.0) <= P99_AIM for run in (whole, *samples))
+        and spread["mean"] - spread["half_width"] >= _JCT_AIM
+        and all((run["p99_ratio"] or 0.0) <= _P99_AIM for run in (whole, *samples))
     )
 
 
@@ -141,7 +141,7 @@ def _rounded(found: Interval) -> dict[str, float | None]:
 def _windows(jobs: JobList, days: float) -> list[tuple[float, float]]:
     """(from, to) in seconds of windows with enough jobs."""
     edges = np.arange(0.0, jobs.span_s + days * _DAY_S, days * _DAY_S).tolist()
-    return [span for span in itertools.pairwise(edges) if _between(jobs, *span).sum() >= FEWEST_JOBS]
+    return [span for span in itertools.pairwise(edges) if _between(jobs, *span).sum() >= _FEWEST_JOBS]
 
 
 def _between(jobs: JobList, begin_s: float, end_s: float) -> Mask:

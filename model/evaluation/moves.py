@@ -30,9 +30,9 @@ CHECKPOINTS: Final = "checkpoints"
 BOUND: Final = "pool"
 """An oracle: all GPUs of a model are one pool, so that a pod waits only where too few are free in all."""
 VARIANTS: Final = (OFF, MOVES, CHECKPOINTS, BOUND)
-LARGE_GPUS: Final = 4
+_LARGE_GPUS: Final = 4
 """Of a job that counts as large, or more."""
-PAIRED: Final = {
+_PAIRED: Final = {
     "useful_percent": 1, "large_delay_s": -1, "large_p95_s": -1, "delay_s": -1, "small_delay_s": -1, "gpu_jct_s": -1,
 }  # fmt: skip
 """Measures by which moves are compared with none, and the sign of what is better."""
@@ -69,9 +69,9 @@ def run(
     """
     if unknown := set(plan.variants) - set(VARIANTS):
         raise ValueError(f"no variant {', '.join(sorted(unknown))}; there are {', '.join(VARIANTS)}")
-    offered_by(plan, loads[0], seeds[0])  # what is wrong with the files is told at once
+    _offered_by(plan, loads[0], seeds[0])  # what is wrong with the files is told at once
     tasks = {
-        _name(load, variant, seed): partial(figures, plan, load, variant, seed)
+        _name(load, variant, seed): partial(_figures, plan, load, variant, seed)
         for load in loads
         for variant in plan.variants
         for seed in seeds
@@ -87,8 +87,8 @@ def run(
     return {
         "plan": told,
         "seeds": list(seeds),
-        "means": {load: {name: means(rows) for name, rows in cell.items()} for load, cell in cells.items()},
-        "better": {load: better(cell) for load, cell in cells.items() if OFF in cell},
+        "means": {load: {name: _means(rows) for name, rows in cell.items()} for load, cell in cells.items()},
+        "better": {load: _better(cell) for load, cell in cells.items() if OFF in cell},
         "cells": cells,
     }
 
@@ -97,17 +97,17 @@ def _name(load: float, variant: str, seed: int) -> str:
     return f"load {load:g}, {variant}, seed {seed}"
 
 
-def figures(plan: Plan, load: float, variant: str, seed: int) -> dict[str, float]:
+def _figures(plan: Plan, load: float, variant: str, seed: int) -> dict[str, float]:
     """What is told of one run."""
-    offered = offered_by(plan, load, seed)
+    offered = _offered_by(plan, load, seed)
     room = None
     if variant in {MOVES, CHECKPOINTS}:
         room = plan.room if variant == MOVES else replace(plan.room, checkpoint_s=plan.checkpoint_s)
     policy = POOL if variant == BOUND else _policy(plan.policy, offered)
-    return measures(offered, simulate_churn(offered, policy, plan.order, seed, room=room))
+    return _measures(offered, simulate_churn(offered, policy, plan.order, seed, room=room))
 
 
-def offered_by(plan: Plan, load: float, seed: int) -> Churn:
+def _offered_by(plan: Plan, load: float, seed: int) -> Churn:
     """What is offered: with one seed the same for all variants, and the same jobs for all loads."""
     if not plan.trace:
         return job_churn(plan.path, some_days(_jobs(plan.path), plan.num_days, seed), plan.num_nodes, load, seed)
@@ -137,7 +137,7 @@ def _policy(name: str, offered: Churn) -> Baseline | Follower:
     return Follower(model.potential, seen, Watch())
 
 
-def measures(offered: Churn, run: Run) -> dict[str, float]:
+def _measures(offered: Churn, run: Run) -> dict[str, float]:
     """Of the period from the first to the last submission, and of the jobs that come in it and ask for GPUs.
 
     Percent are of the GPU time that there is. `useful_percent` leaves out what moves lose: work to be done again, the
@@ -149,7 +149,7 @@ def measures(offered: Churn, run: Run) -> dict[str, float]:
     moves = [move for move in outcome.moves if move.at_s <= run.submitted_s[-1]]
     lost_gpu_s = sum(move.lost_gpu_s for move in moves) + outcome.kept_gpu_s
     there_gpu_s, days = run.capacity_gpus * span_s, span_s / _DAY_S
-    small, large = (asked > 0) & (asked < LARGE_GPUS * WHOLE_MILLI), asked >= LARGE_GPUS * WHOLE_MILLI
+    small, large = (asked > 0) & (asked < _LARGE_GPUS * WHOLE_MILLI), asked >= _LARGE_GPUS * WHOLE_MILLI
     weights = asked[asked > 0] / WHOLE_MILLI
     found = {
         "in_use_percent": 100 * outcome.allocated_gpu_s / there_gpu_s,
@@ -176,12 +176,12 @@ def _delays(of: str, delay_s: Floats, which: Mask) -> dict[str, float]:
     }
 
 
-def means(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def _means(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Over seeds."""
     return {name: round(float(np.mean([row[name] for row in rows])), 4) for name in rows[0]}
 
 
-def better(cell: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, dict[str, dict[str, float | None]]]:
+def _better(cell: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, dict[str, dict[str, float | None]]]:
     """By variant and measure of PAIRED: how much better than without moves, paired by seed, with 95 % intervals.
 
     `percent` is of what the mean is without moves, and so is `percent_half_width`.
@@ -191,7 +191,7 @@ def better(cell: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, dict[
         if variant == OFF:
             continue
         found[variant] = {}
-        for measure, sign in PAIRED.items():
+        for measure, sign in _PAIRED.items():
             gains = [sign * (row[measure] - off[measure]) for row, off in zip(rows, cell[OFF], strict=True)]
             mean, base = interval(gains), float(np.mean([off[measure] for off in cell[OFF]]))
             half_width = mean.half_width

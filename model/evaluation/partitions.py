@@ -19,9 +19,9 @@ from model.workloads import partition_mixes
 from model.workloads.partition_mixes import Requests
 from model.workloads.partitions import DRIVER, GPUS, inventory
 
-POLICIES: Final = (partitions.FIRST_FIT, partitions.KUBE_SCHEDULER, partitions.BEST_FIT)
+_POLICIES: Final = (partitions.FIRST_FIT, partitions.KUBE_SCHEDULER, partitions.BEST_FIT)
 """What Kerf is compared with."""
-LESS_IS_BETTER: Final = ("gpus_staying", "gpus_leaving")
+_LESS_IS_BETTER: Final = ("gpus_staying", "gpus_leaving")
 _OVERFULL: Final = 1.5
 """GPUs that requests ask for who stay, by GPUs there are: enough for the first refusal."""
 
@@ -42,7 +42,7 @@ class Plan:
 def run(seeds: Sequence[int], plan: Plan, weights: Weights, jobs: int, tell: Callable[[str], None]) -> dict[str, Any]:
     """Figures by kind of GPU, mix, seed and policy, and how much better Kerf does, as JSON data."""
     tasks = {
-        f"{kind}, {mix}, seed {seed}": partial(figures, kind, mix, seed, plan, weights)
+        f"{kind}, {mix}, seed {seed}": partial(_figures, kind, mix, seed, plan, weights)
         for kind in plan.kinds
         for mix in plan.mixes
         for seed in seeds
@@ -56,13 +56,13 @@ def run(seeds: Sequence[int], plan: Plan, weights: Weights, jobs: int, tell: Cal
     }
     return {
         **{"plan": asdict(plan), "seeds": list(seeds), "weights": asdict(weights)},
-        "better": {"all": better(list(cells.values()))}
-        | {f"{kind}, {mix}": better([rows]) for (kind, mix), rows in cells.items()},
+        "better": {"all": _better(list(cells.values()))}
+        | {f"{kind}, {mix}": _better([rows]) for (kind, mix), rows in cells.items()},
         "cells": {f"{kind}, {mix}": rows for (kind, mix), rows in cells.items()},
     }
 
 
-def figures(kind: str, mix: str, seed: int, plan: Plan, weights: Weights) -> dict[str, dict[str, float]]:
+def _figures(kind: str, mix: str, seed: int, plan: Plan, weights: Weights) -> dict[str, dict[str, float]]:
     """By policy and measure: `bound` is what no policy passes, where that is known.
 
     Shares in percent; the load at the first refusal in percent of the GPUs; GPUs as a number.
@@ -72,8 +72,8 @@ def figures(kind: str, mix: str, seed: int, plan: Plan, weights: Weights) -> dic
     full = partition_mixes.staying(gpus, mix, num, 1.0, seed)
     leaving = {load: partition_mixes.leaving(gpus, mix, num, load, seed, plan.num_leaving) for load in plan.loads}
     last = leaving[plan.loads[-1]]
-    found = {"bound": {"gpus_staying": gpus_bound(kind, full), "gpus_leaving": gpus_bound(kind, last)}}
-    for policy in (*POLICIES, _kerf(tuple(sorted(weights.by_kind.items())), weights.default)):
+    found = {"bound": {"gpus_staying": _gpus_bound(kind, full), "gpus_leaving": _gpus_bound(kind, last)}}
+    for policy in (*_POLICIES, _kerf(tuple(sorted(weights.by_kind.items())), weights.default)):
         memory = _memory(kind, policy)
         first = len(partitions.placed(memory, num, staying, until_refused=True))
         found[policy.name] = {
@@ -101,7 +101,7 @@ def _share(memory: Memory, num_gpus: int, requests: Requests) -> float:
     return 100 * float(np.mean(placed[len(placed) // 3 :]))
 
 
-def better(cells: Sequence[Sequence[Mapping[str, Mapping[str, float]]]]) -> dict[str, dict[str, dict[str, float]]]:
+def _better(cells: Sequence[Sequence[Mapping[str, Mapping[str, float]]]]) -> dict[str, dict[str, dict[str, float]]]:
     """By policy and measure: how much better Kerf does, in percent of the other's figure, paired by seed.
 
     `cells` are figures by cell and seed; of each seed the mean over cells counts. `at_most` is what nobody passes.
@@ -112,25 +112,25 @@ def better(cells: Sequence[Sequence[Mapping[str, Mapping[str, float]]]]) -> dict
             continue
         found[other] = {}
         for measure in cells[0][0][other]:
-            sign = -1 if measure in LESS_IS_BETTER else 1
+            sign = -1 if measure in _LESS_IS_BETTER else 1
             gains = [
                 float(np.mean([sign * 100 * (cell[KERF][measure] / cell[other][measure] - 1) for cell in of_seed]))
                 for of_seed in zip(*cells, strict=True)
             ]
             mean = interval(gains)
             found[other][measure] = {"mean": round(mean.mean, 3), "half_width": round(mean.half_width or 0.0, 3)}
-            if measure in LESS_IS_BETTER:
+            if measure in _LESS_IS_BETTER:
                 ratios = [row["bound"][measure] / row[other][measure] for cell in cells for row in cell]
                 found[other][measure]["at_most"] = round(100 * (1 - float(np.mean(ratios))), 3)
     return found
 
 
-def gpus_bound(kind: str, requests: Requests) -> float:
+def _gpus_bound(kind: str, requests: Requests) -> float:
     """GPUs without which nobody serves all requests: a configuration LP at the time of most, rounded up.
 
     Its duals price the profiles; the dearest moment at these prices bounds what is needed, whatever moment they are of.
     """
-    found = cuts(kind)
+    found = _cuts(kind)
     counts = _counts(requests, found.shape[1])
     share = np.array([profile.share for profile in GPUS[kind].profiles])
     fullest = counts[int(np.argmax(counts @ share))]
@@ -152,7 +152,7 @@ def _counts(requests: Requests, num_profiles: int) -> Floats:
 
 
 @lru_cache(maxsize=8)
-def cuts(kind: str) -> Floats:
+def _cuts(kind: str) -> Floats:
     """(C, K) how many partitions of each profile one GPU can have at once: all ways that leave no room for more."""
     of_gpu = inventory(GPUS[kind], 1)
     names = [profile.name for profile in GPUS[kind].profiles]

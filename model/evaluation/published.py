@@ -13,7 +13,7 @@ from model.workloads.workloads import workload
 
 TOLERANCE: Final = 0.01
 """Percentage points: the table has two decimals."""
-POLICIES: Final = {"FGD": "fgd", "BestFit": "bestfit"}
+_POLICIES: Final = {"FGD": "fgd", "BestFit": "bestfit"}
 """Those of the table that Kerf replays, and their names here."""
 _COLUMNS: Final = ("trace", "policy", "seed", *(f"alloc_at_{load}" for load in LOADS))
 
@@ -50,7 +50,7 @@ def table(directory: Path) -> list[Line]:
     return [
         (row["trace"].text, row["policy"].text, row["seed"].whole(), tuple(row[name].number() for name in _COLUMNS[3:]))
         for row in read_table(directory / "published_allocation.csv", _COLUMNS)
-        if row["policy"].text in POLICIES
+        if row["policy"].text in _POLICIES
     ]
 
 
@@ -64,6 +64,6 @@ def verify(directory: Path, lines: Iterable[Line], tell: Callable[[str], None]) 
         if pod_list is None or trace != line[0]:
             trace, pod_list = line[0], read_pods(directory, line[0])
         offered = workload(directory, trace, line[2], node_list, pod_list)
-        curve = allocation_curve(offered, replay(offered, BASELINES[POLICIES[line[1]]], line[2]).placed)
+        curve = allocation_curve(offered, replay(offered, BASELINES[_POLICIES[line[1]]], line[2]).placed)
         runs.append(Run(*line, tuple(curve.at(load) for load in LOADS)))
     return runs

@@ -20,7 +20,7 @@ _T: Final = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
     2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045,
 )  # fmt: skip
-THEIR_NAMES: Final = {"fgd": "FGD", "bestfit": "BestFit", "random": "Random"}
+_THEIR_NAMES: Final = {"fgd": "FGD", "bestfit": "BestFit", "random": "Random"}
 """Policies of the published table, by ours. Its random policy draws other numbers."""
 _FROM_LOAD: Final = 60
 """Curves begin at this arrived load: before it nothing fails."""
@@ -89,7 +89,7 @@ def write(report: Report, directory: Path) -> Path:
     return path
 
 
-def at(figures: Mapping[str, Any], measure: str, load: int) -> float:
+def _at(figures: Mapping[str, Any], measure: str, load: int) -> float:
     """A measure at an arrived load; NaN where that was never reached."""
     value = figures[measure][str(load)]
     return float("nan") if value is None else float(value)
@@ -123,10 +123,10 @@ def _draw_allocation(axes: Any, report: Report, trace: str) -> None:
         axes.plot(loads[shown], percent[shown], label=policy)
         lowest = min(lowest, percent[loads >= 95].min(initial=100.0))
     for policy in report.replays[trace]:
-        values = report.published.get(trace, {}).get(THEIR_NAMES.get(policy, ""))
+        values = report.published.get(trace, {}).get(_THEIR_NAMES.get(policy, ""))
         if values:
             axes.plot([100, 130], values, linestyle=":", marker="x", color="black", linewidth=0.8)
-            axes.annotate(f" {THEIR_NAMES[policy]},\n published", (130, values[1]), fontsize=7, va="center")
+            axes.annotate(f" {_THEIR_NAMES[policy]},\n published", (130, values[1]), fontsize=7, va="center")
     highest = report.ceilings.get(trace)
     if highest is not None:
         axes.axhline(highest, color="grey", linestyle="--", linewidth=1)
@@ -185,13 +185,13 @@ def _allocation_table(report: Report, trace: str) -> str:
         ["policy", "allocated at 100 %", "at 130 %", "published at 100 %", "at 130 %", "fragmented at 100 %", "placed"]
     ]
     for policy, runs in report.replays[trace].items():
-        known = report.published.get(trace, {}).get(THEIR_NAMES.get(policy, ""))
+        known = report.published.get(trace, {}).get(_THEIR_NAMES.get(policy, ""))
         rows.append(
             [
                 policy,
-                *(str(interval([at(run, "allocation", load) for run in runs])) for load in (100, 130)),
+                *(str(interval([_at(run, "allocation", load) for run in runs])) for load in (100, 130)),
                 *([f"{value:.2f}" for value in known] if known else ["", ""]),
-                str(interval([at(run, "fragmentation", 100) for run in runs])),
+                str(interval([_at(run, "fragmentation", 100) for run in runs])),
                 str(interval([100 * run["success_rate"] for run in runs])),
             ]
         )
@@ -206,7 +206,7 @@ def _differences(report: Report, trace: str) -> str:
         spans = [
             interval(
                 [
-                    at(run, "allocation", load) - at(ref, "allocation", load)
+                    _at(run, "allocation", load) - _at(ref, "allocation", load)
                     for run, ref in zip(runs, reference, strict=True)
                 ]
             )

@@ -12,7 +12,6 @@ from model.simulations.departures import delay_measures
 
 SIZES: Final = (("share", 1), ("1", 1000), ("2-3", 2000), ("4-7", 4000), ("8+", 8000))
 """Of jobs, by the GPU milli that they ask for at least: a share of a GPU, one, and so on."""
-MEASURES: Final = ("allocated_gpus", "mean_delay_s", "p99_delay_s", "large_delay_s")
 
 
 @dataclass(frozen=True)

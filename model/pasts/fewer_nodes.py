@@ -12,10 +12,10 @@ from model.engine.ranks import Rank
 from model.pasts.accounts import Account, gpu_delay_s, waiting
 from model.pasts.pasts import Past
 
-NUM_REPLAYS: Final = 7
+_NUM_REPLAYS: Final = 7
 """Halvings of the part of the nodes that is taken away: the answer is known to 1/128 of the nodes."""
 
-GRACE_S: Final = 600.0
+_GRACE_S: Final = 600.0
 """That jobs of one size may wait besides: else the first of them that waits at all would decide."""
 
 
@@ -30,7 +30,7 @@ class Limits:
     def serves(self, found: "Limits") -> bool:
         """Whether all together wait no longer, and no size more than twice as long as it did and GRACE_S."""
         return found.gpu_delay_s <= self.gpu_delay_s and all(
-            waited_s <= 2 * self.delay_s[size] + GRACE_S for size, waited_s in found.delay_s.items()
+            waited_s <= 2 * self.delay_s[size] + _GRACE_S for size, waited_s in found.delay_s.items()
         )
 
     def and_of(self, other: "Limits") -> "Limits":
@@ -70,10 +70,10 @@ def fewest(known: Past, limits: Limits, whole: Account, replayed: Callable[[Past
     if not limits.serves(waited):
         return Fewest(gpus, gpus, served=False, waited=waited)
     too_few, low, high = 0, 0.0, 1.0
-    for _ in range(NUM_REPLAYS):
+    for _ in range(_NUM_REPLAYS):
         part = (low + high) / 2
-        smaller = thinned(known, part)
-        found = limits_of(smaller, replayed(smaller)) if holds_each(smaller) else None
+        smaller = _thinned(known, part)
+        found = limits_of(smaller, replayed(smaller)) if _holds_each(smaller) else None
         if found and limits.serves(found):
             low, gpus, waited = part, gpus_of(smaller), found
         else:
@@ -86,7 +86,7 @@ def gpus_of(known: Past) -> int:
     return int(known.offered.nodes.num_gpus.sum())
 
 
-def thinned(known: Past, part: float, seed: int = 0) -> Past:
+def _thinned(known: Past, part: float, seed: int = 0) -> Past:
     """Without a part, below 1, of the nodes with GPUs: the same of each kind of node, rounded down, so that one stays.
 
     Which go is drawn; those that go for a smaller part go for a larger one, too. Nodes without GPUs stay.
@@ -101,7 +101,7 @@ def thinned(known: Past, part: float, seed: int = 0) -> Past:
     )  # fmt: skip
 
 
-def holds_each(known: Past) -> bool:
+def _holds_each(known: Past) -> bool:
     """Whether each job, alone on empty nodes, finds room."""
     offered = known.offered
     nodes = offered.nodes.copy()

@@ -21,8 +21,8 @@ from model.simulations.departures import simulate_churn
 from model.simulations.online import Follower, Seen, Watch
 from model.simulations.side_by_side import side_by_side
 
-LEARNED: Final = "kerf"
-HAPPENED: Final = "actual"
+_LEARNED: Final = "kerf"
+_HAPPENED: Final = "actual"
 """What is known to have happened, among the policies."""
 
 
@@ -54,14 +54,14 @@ def replay(history: History, asked: Asked, model: Model, tell: Callable[[str], N
     `kerf` is what ships: it is told nothing, and expects what it has seen. Raises HistoryError, ValueError.
     """
     for name in asked.policies:
-        if name != LEARNED:
+        if name != _LEARNED:
             baseline(name)  # a name that no policy has is told before anything is replayed
     known = past(history)
     if known.offered.tasks.submitted_s[-1] <= 0:
         raise HistoryError("all pods of the history came when it began: there is no time to tell of")
     actual = happened(history, known)
     with side_by_side(asked.jobs, tell) as run:
-        accounts = run({name: partial(account, known, name, model) for name in asked.replayed})
+        accounts = run({name: partial(_account, known, name, model) for name in asked.replayed})
         error = error_of(known, actual, accounts[REPLAYED])
         limits = limits_of(known, accounts[REPLAYED])
         if actual and error["trusted"]:
@@ -71,7 +71,7 @@ def replay(history: History, asked: Asked, model: Model, tell: Callable[[str], N
         fewer = _fewer(known, limits, run(sought), asked.price) if asked.fewer else None
     told = {name: _told(known, accounts[name], asked.price) for name in asked.replayed}
     first = next((name for name in asked.policies if name != REPLAYED), REPLAYED)
-    shown = {name: accounts[name] for name in asked.policies} | ({HAPPENED: actual} if actual else {})
+    shown = {name: accounts[name] for name in asked.policies} | ({_HAPPENED: actual} if actual else {})
     return {
         "history": _about(history.about, known),
         "price": {"amount": asked.price.amount, "currency": asked.price.currency} if asked.price else None,
@@ -84,15 +84,15 @@ def replay(history: History, asked: Asked, model: Model, tell: Callable[[str], N
     }
 
 
-def account(known: Past, name: str, model: Model, *, count_blocked: bool = True) -> Account:
+def _account(known: Past, name: str, model: Model, *, count_blocked: bool = True) -> Account:
     """The replay under a policy. `count_blocked`: as in `Simulation`."""
     offered = known.offered
-    policy = _follower(known, model) if name == LEARNED else baseline(name)
+    policy = _follower(known, model) if name == _LEARNED else baseline(name)
     return account_of(known, simulate_churn(offered, policy, "fifo", 0, count_blocked=count_blocked))
 
 
 def _fewest(known: Past, name: str, model: Model, limits: Limits, whole: Account) -> Fewest:
-    return fewest(known, limits, whole, lambda smaller: account(smaller, name, model, count_blocked=False))
+    return fewest(known, limits, whole, lambda smaller: _account(smaller, name, model, count_blocked=False))
 
 
 def _fewer(known: Past, limits: Limits, found: Mapping[str, Fewest], price: Price | None) -> dict[str, Any]:

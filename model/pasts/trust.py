@@ -20,11 +20,11 @@ DELAY_OFF_S: Final = 60.0
 """Or by so many seconds, which images and binding take and a replay has none of."""
 LEAST_CORRELATION: Final = 0.8
 """Of the GPUs in use, day by day."""
-LEAST_DAYS: Final = 7
+_LEAST_DAYS: Final = 7
 """Fewer days don't correlate, they happen to."""
 LEAST_JOBS: Final = 30
 """That ask for GPUs; nothing is judged by fewer."""
-LEFT_OUT_FRAC: Final = 0.05
+_LEFT_OUT_FRAC: Final = 0.05
 """Pods that fit no node may be so many of all."""
 _DAY_S: Final = 86400.0
 
@@ -60,7 +60,7 @@ def _by_day(actual: Account, replayed: Account) -> tuple[int, float | None]:
     """Whole days, and how the GPUs in use correlate over them; None where they are few, or nothing changes."""
     until_s = min(actual.steps.edges_s[-1], replayed.steps.edges_s[-1])
     days = int(until_s // _DAY_S)
-    if days < LEAST_DAYS:
+    if days < _LEAST_DAYS:
         return days, None
     edges_s: Floats = np.arange(days + 1, dtype=np.float64) * _DAY_S
     both = [account.steps.means(account.steps.used_gpus, edges_s) for account in (actual, replayed)]
@@ -77,7 +77,7 @@ def _faults(known: Past, error: Mapping[str, Any]) -> list[str]:
     faults = []
     if num_jobs < LEAST_JOBS:
         faults.append(f"only {num_jobs} jobs asked for GPUs; {LEAST_JOBS} are needed to judge by")
-    if left_out > LEFT_OUT_FRAC * num_pods:
+    if left_out > _LEFT_OUT_FRAC * num_pods:
         faults.append(f"{left_out:,} of {num_pods:,} pods fit no node that is known, and are not in the replay")
     if abs(gpus["off_frac"]) > GPUS_OFF_FRAC:
         faults.append(

@@ -10,9 +10,9 @@ from extender.core.clusters import Floats
 from model.pasts.accounts import Account
 from model.pasts.pasts import Past
 
-MONTH_H: Final = 720.0
+_MONTH_H: Final = 720.0
 """Hours of a month: 30 days."""
-MOST_BINS: Final = 180
+_MOST_BINS: Final = 180
 """Of a timeline: more than that a screen does not show."""
 _LEAST_BIN_S: Final = 3600.0
 
@@ -27,7 +27,7 @@ class Price:
 
 def month_cost(gpus: float, price: Price) -> float:
     """Of GPUs for a month."""
-    return round(gpus * MONTH_H * price.amount, 2)
+    return round(gpus * _MONTH_H * price.amount, 2)
 
 
 def usage(known: Past, account: Account, price: Price | None) -> dict[str, float | None]:
@@ -37,10 +37,10 @@ def usage(known: Past, account: Account, price: Price | None) -> dict[str, float
     """
     steps = account.steps
     booked = steps.mean(steps.used_gpus)
-    there = float(capacity(known, steps.edges_s[[0, -1]])[0])
+    there = float(_capacity(known, steps.edges_s[[0, -1]])[0])
     stranded = None if steps.fragment_gpus is None else steps.mean(steps.fragment_gpus)
     gpus = {"booked": booked, "idle": max(there - booked, 0.0), "stranded": stranded}
-    hours = {name: None if mean is None else round(mean * MONTH_H, 1) for name, mean in gpus.items()}
+    hours = {name: None if mean is None else round(mean * _MONTH_H, 1) for name, mean in gpus.items()}
     found: dict[str, float | None] = {f"{name}_gpu_hours": value for name, value in hours.items()}
     if price:
         found |= {
@@ -49,7 +49,7 @@ def usage(known: Past, account: Account, price: Price | None) -> dict[str, float
     return found
 
 
-def capacity(known: Past, edges_s: Floats) -> Floats:
+def _capacity(known: Past, edges_s: Floats) -> Floats:
     """(T,) GPUs that are there, means between (T + 1,) edges."""
     gpus = known.offered.nodes.num_gpus
     there = np.full(len(edges_s) - 1, float(gpus.sum()))
@@ -62,11 +62,11 @@ def capacity(known: Past, edges_s: Floats) -> Floats:
 def timeline(known: Past, accounts: Mapping[str, Account]) -> dict[str, Any]:
     """GPUs in use under each account, and those that were there, in equal parts of the period."""
     until_s = float(known.offered.tasks.submitted_s[-1])
-    num_bins = max(min(MOST_BINS, int(until_s / _LEAST_BIN_S)), 1)
+    num_bins = max(min(_MOST_BINS, int(until_s / _LEAST_BIN_S)), 1)
     edges_s = np.linspace(0.0, until_s, num_bins + 1)
     in_use = {name: account.steps.means(account.steps.used_gpus, edges_s) for name, account in accounts.items()}
     return {
         "bin_s": round(until_s / num_bins, 3),
         "gpus": {name: np.round(values, 1).tolist() for name, values in in_use.items()},
-        "capacity": np.round(capacity(known, edges_s), 1).tolist(),
+        "capacity": np.round(_capacity(known, edges_s), 1).tolist(),
     }

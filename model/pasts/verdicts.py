@@ -28,7 +28,7 @@ def label(policy: str) -> str:
     return _LABELS.get(policy, policy)
 
 
-def whole_percent(percent: float) -> str:
+def _whole_percent(percent: float) -> str:
     """Rounded down: nothing is claimed that was not reached."""
     return f"{math.floor(percent + 1e-9)} %"
 
@@ -63,13 +63,13 @@ def _fewer(policy: str, fewer: Figures, *, trusted: bool) -> list[str]:
             f"{name} would not have needed fewer GPUs",
             f"Even on all of them pods wait longer, all together or those of one size, than {than}, {allowed}.",
         ]
-    few = whole_percent(row["percent"])
+    few = _whole_percent(row["percent"])
     if math.floor(row["percent"]) < 1:
         return [f"With {name} you would have needed all of your GPUs", f"On {row['too_few_gpus']:,} pods wait longer."]
     also = default["served"] and math.floor(default["percent"]) >= 1 and policy != REPLAYED
     headline = f"{'You' if trusted else 'In a replay you'} would have needed {few} fewer GPUs with {name}"
     if also:
-        headline += f", {whole_percent(default['percent'])} fewer without"
+        headline += f", {_whole_percent(default['percent'])} fewer without"
     return [
         headline,
         f"On {row['gpus']:,} of {fewer['gpus']:,} GPUs the same pods wait no longer for GPUs in the mean than {than}, "

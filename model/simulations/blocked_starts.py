@@ -10,7 +10,7 @@ from extender.core.fragmentation.arrays import Nodes
 from model.engine import kernels
 from model.simulations.simulated_jobs import Kind, Tasks
 
-SEVERAL_MILLI: Final = 2 * WHOLE_MILLI
+_SEVERAL_MILLI: Final = 2 * WHOLE_MILLI
 """Jobs of that many GPU milli and more are looked at."""
 
 
@@ -84,4 +84,4 @@ class BlockedStarts:
         return needed
 
     def _is_large(self, job: int) -> bool:
-        return int(self._asked_milli[job]) >= SEVERAL_MILLI
+        return int(self._asked_milli[job]) >= _SEVERAL_MILLI

@@ -94,9 +94,3 @@ def create_config(path: str | Path | None = None, **overrides: Any) -> EpisodeCo
         return msgspec.convert({**values, **overrides}, EpisodeConfig)
     except (OSError, UnicodeDecodeError, yaml.YAMLError, msgspec.ValidationError) as error:
         raise ConfigError(f"{source}: {error}") from None
-
-
-def to_yaml(config: EpisodeConfig) -> str:
-    """A file that gives the same configuration."""
-    text: str = yaml.safe_dump(msgspec.to_builtins(config), sort_keys=False)
-    return text

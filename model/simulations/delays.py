@@ -27,22 +27,22 @@ from model.simulations.simulated_jobs import (
 )
 from model.workloads.jobs import GPUS_PER_NODE, JobList
 
-ORDERS: Final = {
+_ORDERS: Final = {
     "fifo": "by submission, skipping what does not fit: kube-scheduler's own",
     "oracle-sjf": "shortest first, by the true duration, which nobody can know",
     "oracle-area": "least GPU time first, by the true duration",
     "kerf": "the queue's own: by submission, held back by the GPU time expected from jobs that ended before",
 }
-RESERVE_AFTER_S: Final = 10.0
+_RESERVE_AFTER_S: Final = 10.0
 """In the order `kerf`, as `queue.reserve_after_s` of the service."""
-SHORTEST_S: Final = 10.0
+_SHORTEST_S: Final = 10.0
 """Slowdown is bounded: jobs shorter than this count as so long (Feitelson's bounded slowdown)."""
-PERCENTILES: Final = (50, 95, 99)
+_PERCENTILES: Final = (50, 95, 99)
 
 Owners = tuple[str, ...]
 
 
-class UnknownOrderError(ValueError):
+class _UnknownOrderError(ValueError):
     """A name that no order has."""
 
 
@@ -72,7 +72,7 @@ class Run:
     @property
     def slowdown(self) -> Floats:
         """(J,) time in the system by the time of running alone, 1 or more."""
-        return np.maximum(self.jct_s / np.maximum(self.duration_s[self.num_before :], SHORTEST_S), 1.0)
+        return np.maximum(self.jct_s / np.maximum(self.duration_s[self.num_before :], _SHORTEST_S), 1.0)
 
 
 def simulate_jobs(
@@ -119,7 +119,7 @@ def owners_of(jobs: JobList, job: int) -> Owners:
 
 def reserve_after_s(order: str) -> float:
     """When nodes are kept for the first in the queue: kube-scheduler never does."""
-    return RESERVE_AFTER_S if order == "kerf" else math.inf
+    return _RESERVE_AFTER_S if order == "kerf" else math.inf
 
 
 def turns_of(order: str, tasks: Tasks, owners: Sequence[Owners], durations: Durations) -> Turns:
@@ -140,8 +140,8 @@ def turns_of(order: str, tasks: Tasks, owners: Sequence[Owners], durations: Dura
         case "kerf":
             return Turns(lambda job: float(submitted[job]), held, lambda job: owners[job])
         case _:
-            raise UnknownOrderError(
-                f"no order {order!r}; there are {', '.join(ORDERS)} (orders that preempt, such as shortest remaining "
+            raise _UnknownOrderError(
+                f"no order {order!r}; there are {', '.join(_ORDERS)} (orders that preempt, such as shortest remaining "
                 "time, are not simulated: nothing that runs is stopped)"
             )
 
@@ -164,9 +164,9 @@ def measures(run: Run) -> dict[str, Any]:
     span_s = float(run.submitted_s[-1] - run.submitted_s[0])
     outcome = run.outcome
     return {
-        "jct_s": distribution(run.jct_s),
-        "queueing_delay_s": distribution(run.delay_s),
-        "slowdown": distribution(run.slowdown),
+        "jct_s": _distribution(run.jct_s),
+        "queueing_delay_s": _distribution(run.delay_s),
+        "slowdown": _distribution(run.slowdown),
         "gpu_utilisation": round(100 * outcome.allocated_gpu_s / max(run.capacity_gpus * span_s, 1e-9), 3),
         "mean_allocated_gpus": round(outcome.allocated_gpu_s / max(span_s, 1e-9), 3),
         "blocked_gpu_hours": round(outcome.blocked_gpu_s / 3600, 3),
@@ -196,9 +196,9 @@ def fairness(run: Run, clusters: tuple[str, ...]) -> dict[str, Any]:
     return {"jain_slowdown": round(jain, 6), "clusters": told}
 
 
-def distribution(values: Floats) -> dict[str, float]:
+def _distribution(values: Floats) -> dict[str, float]:
     """Mean and percentiles."""
     if not math.isfinite(float(values.max())):
         raise AssertionError("a job never ended")
-    named = zip(PERCENTILES, np.percentile(values, PERCENTILES).tolist(), strict=True)
+    named = zip(_PERCENTILES, np.percentile(values, _PERCENTILES).tolist(), strict=True)
     return {"mean": round(float(values.mean()), 3)} | {f"p{percent}": round(value, 3) for percent, value in named}

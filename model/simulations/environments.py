@@ -5,9 +5,7 @@ Importing this module registers it. Many at once, stepped in compiled code by al
 """
 
 import os
-from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, Final
 
 import gymnasium
@@ -19,18 +17,16 @@ from gymnasium.vector.utils import batch_space
 
 from extender.core.clusters import Floats, Longs, Mask
 from model.simulations.configs import EpisodeConfig, create_config
-from model.simulations.episodes import FRAGMENT, NODE_FEATURES, POD_FEATURES, Episodes, begun
+from model.simulations.episodes import NODE_FEATURES, POD_FEATURES, Episodes
 from model.simulations.scenarios import scenario
 
-ENVIRONMENT: Final = "kerf/Placement-v0"
-LARGEST_FEATURE: Final = 1e6
+_ENVIRONMENT: Final = "kerf/Placement-v0"
+_LARGEST_FEATURE: Final = 1e6
 """What is seen is cut there, as Gymnasium's spaces want bounds; nothing comes near."""
 
 Observation = dict[str, Any]
 """Arrays `nodes` (N, F) features of the nodes now, `after` (N, F) with the pod on them, `pod` (len(POD_FEATURES),) and
 `mask` (N + 1,): 1 for nodes that the pod fits and, last, for the skip where that is allowed."""
-Agent = Callable[[Observation], npt.NDArray[np.int64]]
-"""Observations of B episodes, each array with a leading B axis, to (B,) actions."""
 
 
 class PlacementEnv(gymnasium.Env[Observation, np.int64]):
@@ -44,7 +40,7 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
 
     def __init__(self, config: EpisodeConfig | dict[str, Any] | None = None) -> None:
         self.config = _config(config)
-        self.observation_space = observation_space(self.config.num_nodes)
+        self.observation_space = _observation_space(self.config.num_nodes)
         self.action_space = spaces.Discrete(self.config.num_nodes + 1)
         self._episodes: Episodes | None = None
 
@@ -70,7 +66,7 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         return self._observe(), reward, bool(self.episodes.over[0]), False, self.episodes.told(0)
 
     def _observe(self) -> Observation:
-        return {name: array[0] for name, array in observe(self.episodes).items()}
+        return {name: array[0] for name, array in _observed(self.episodes).items()}
 
 
 class PlacementVectorEnv(VectorEnv[Observation, Longs, npt.NDArray[Any]]):
@@ -90,7 +86,7 @@ class PlacementVectorEnv(VectorEnv[Observation, Longs, npt.NDArray[Any]]):
         threads: int | None = None,
     ) -> None:
         self.config, self.num_envs = _config(config), num_envs
-        self.single_observation_space = observation_space(self.config.num_nodes)
+        self.single_observation_space = _observation_space(self.config.num_nodes)
         self.single_action_space = spaces.Discrete(self.config.num_nodes + 1)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
@@ -128,7 +124,7 @@ class PlacementVectorEnv(VectorEnv[Observation, Longs, npt.NDArray[Any]]):
         self._pool.shutdown()
 
     def _observe(self) -> Observation:
-        seen = [observe(of) for of in self._episodes]
+        seen = [_observed(of) for of in self._episodes]
         return {name: np.concatenate([part[name] for part in seen]) for name in seen[0]}
 
 
@@ -136,73 +132,28 @@ def _config(told: EpisodeConfig | dict[str, Any] | None) -> EpisodeConfig:
     return told if isinstance(told, EpisodeConfig) else create_config(**(told or {}))
 
 
-def observation_space(num_nodes: int) -> spaces.Dict:
+def _observation_space(num_nodes: int) -> spaces.Dict:
     """Of one environment."""
 
     def box(*shape: int) -> spaces.Box:
-        return spaces.Box(-LARGEST_FEATURE, LARGEST_FEATURE, shape, np.float64)
+        return spaces.Box(-_LARGEST_FEATURE, _LARGEST_FEATURE, shape, np.float64)
 
     nodes = box(num_nodes, len(NODE_FEATURES))
     mask = spaces.MultiBinary(num_nodes + 1)
     return spaces.Dict({"nodes": nodes, "after": nodes, "pod": box(len(POD_FEATURES)), "mask": mask})
 
 
-def observe(of: Episodes) -> Observation:
+def _observed(of: Episodes) -> Observation:
     """What is seen of K episodes, each array with a leading K axis."""
     mask = np.column_stack([of.fits, of.may_skip()]).astype(np.int8)
     seen = {"nodes": of.nodes, "after": of.after, "pod": of.pods()}
-    bounded = {name: np.clip(array, -LARGEST_FEATURE, LARGEST_FEATURE) for name, array in seen.items()}
+    bounded = {name: np.clip(array, -_LARGEST_FEATURE, _LARGEST_FEATURE) for name, array in seen.items()}
     return {**bounded, "mask": mask}
 
 
-@dataclass(frozen=True)
-class Rollout:
-    """A finished episode."""
-
-    seed: int
-    actions: npt.NDArray[np.int64]
-    """(T,)."""
-    rewards: Floats
-    """(T,)."""
-    info: dict[str, Any]
-
-
-def rollouts(config: EpisodeConfig, agent: Agent, seeds: Sequence[int]) -> list[Rollout]:
-    """One episode for each seed, on a cluster that the first of them draws, all stepped together."""
-    of = begun(scenario(config, np.random.default_rng([seeds[0], 1])), config, seeds)
-    actions: list[list[int]] = [[] for _ in seeds]
-    rewards: list[list[float]] = [[] for _ in seeds]
-    while not of.over.all():
-        playing = np.flatnonzero(~of.over)
-        chosen = np.full(len(seeds), of.scenario.num_nodes)
-        chosen[playing] = agent({name: array[playing] for name, array in observe(of).items()})
-        reward = of.step(chosen)
-        for k in playing.tolist():
-            actions[k].append(int(chosen[k]))
-            rewards[k].append(float(reward[k]))
-    return [
-        Rollout(seed, np.array(actions[k], np.int64), np.array(rewards[k]), of.told(k)) for k, seed in enumerate(seeds)
-    ]
-
-
-def first_fit(observation: Observation) -> npt.NDArray[np.int64]:
-    """An agent that takes the first node that fits, and skips only when none does."""
-    chosen: npt.NDArray[np.int64] = observation["mask"].argmax(axis=1)
-    return chosen
-
-
-def least_fragments(observation: Observation) -> npt.NDArray[np.int64]:
-    """An agent that takes the node whose fragments grow least: FGD without its rounding."""
-    growth = observation["after"][:, :, FRAGMENT] - observation["nodes"][:, :, FRAGMENT]
-    fits = observation["mask"][:, :-1] == 1
-    best = np.where(fits, growth, np.inf).argmin(axis=1)
-    chosen: npt.NDArray[np.int64] = np.where(fits.any(axis=1), best, fits.shape[1]).astype(np.int64)
-    return chosen
-
-
-if ENVIRONMENT not in gymnasium.registry:
+if _ENVIRONMENT not in gymnasium.registry:
     gymnasium.register(
-        id=ENVIRONMENT,
+        id=_ENVIRONMENT,
         entry_point="model.simulations.environments:PlacementEnv",
         vector_entry_point="model.simulations.environments:PlacementVectorEnv",
     )

@@ -5,7 +5,6 @@ fits nowhere waits, and so does one that is skipped; with departures both are of
 first come first. Fit, booking and features are the compiled twins of what the service decides by.
 """
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -150,13 +149,3 @@ class Episodes:
         chosen = np.concatenate([before, later])
         duration = np.concatenate([of.duration_s[before] * rng.random(num_before), of.duration_s[later]])
         return of.classes[chosen], np.concatenate([np.zeros(num_before), comes]), duration
-
-
-def begun(
-    drawn_from: Scenario, config: EpisodeConfig, seeds: Sequence[int], guide: Potential | None = None
-) -> Episodes:
-    """Episodes of a scenario, one for each seed."""
-    made = Episodes(drawn_from, config, len(seeds), guide)
-    for k, seed in enumerate(seeds):
-        made.begin(k, np.random.default_rng(seed))
-    return made

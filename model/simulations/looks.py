@@ -14,15 +14,15 @@ from model.simulations import replays
 from model.simulations.replays import Replay
 from model.workloads.workloads import Workload
 
-LOOK_FRAC: Final = 0.1
+_LOOK_FRAC: Final = 0.1
 """Of the capacity: arrivals between two looks."""
 
 
 def replay(offered: Workload, outlook: Outlook, actor: Attention) -> Replay:
     """Offer all arrivals, with a look every LOOK_FRAC; nothing is random."""
-    board = Board(offered, outlook)
+    board = _Board(offered, outlook)
     arrived = np.cumsum(offered.asked_milli) / offered.gpu_milli
-    looks = np.searchsorted(arrived, np.arange(LOOK_FRAC, arrived[-1], LOOK_FRAC), side="right")
+    looks = np.searchsorted(arrived, np.arange(_LOOK_FRAC, arrived[-1], _LOOK_FRAC), side="right")
     for end in np.unique([*looks, len(arrived)]).tolist():
         board.place(end, actor, attention.point(board.sight(), actor))
     done = Replay(board.placed, board.gpus, board.fragment_milli, board.nodes, 0.0)
@@ -30,7 +30,7 @@ def replay(offered: Workload, outlook: Outlook, actor: Attention) -> Replay:
     return done
 
 
-class Board:
+class _Board:
     """A cluster as it fills."""
 
     def __init__(self, offered: Workload, outlook: Outlook) -> None:

@@ -39,7 +39,7 @@ def allocation_curve(workload: Workload, placed: Longs) -> Curve:
     return _curve(workload, np.round(held / workload.num_gpus / 10, 2))
 
 
-def fragment_curve(workload: Workload, fragment_milli: Floats) -> Curve:
+def _fragment_curve(workload: Workload, fragment_milli: Floats) -> Curve:
     """Idle GPU that a typical pod is expected to be unable to use, in percent of the capacity."""
     return _curve(workload, fragment_milli / workload.num_gpus / 10)
 
@@ -48,7 +48,7 @@ def measures(workload: Workload, done: Replay) -> dict[str, Any]:
     """Everything that is printed of a replay, as JSON data."""
     placed = done.placed >= 0
     allocation = allocation_curve(workload, done.placed)
-    fragments = fragment_curve(workload, done.fragment_milli)
+    fragments = _fragment_curve(workload, done.fragment_milli)
     nodes = done.nodes
     num_pods, refused = len(placed), num_refused(workload, done)
     allocated_milli = int(workload.asked_milli[placed].sum())

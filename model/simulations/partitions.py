@@ -21,7 +21,7 @@ from extender.core.dra.worth import Weights
 from model.workloads.partition_mixes import Requests, ask_for
 from model.workloads.partitions import GpuKind, inventory
 
-GPUS_PER_NODE: Final = 8
+_GPUS_PER_NODE: Final = 8
 KERF: Final = "kerf"
 
 
@@ -63,7 +63,7 @@ def first_found(devices: NodeDevices, asked: DevicesAsked) -> Offer | None:
 def fullest(devices: NodeDevices, asked: DevicesAsked) -> Offer | None:
     """The first device too, at the cost of all that is left of its GPU: as if that were a whole."""
     found = first_found(devices, asked)
-    return None if found is None else Offer(float(free_milli(devices)), found.device)
+    return None if found is None else Offer(float(_free_milli(devices)), found.device)
 
 
 FIRST_FIT: Final = Policy("first-fit", first_found, lambda node: (node.row,))
@@ -88,7 +88,7 @@ def kerf(weights: Weights) -> Policy:
     return Policy(KERF, least_lost, lambda node: (node.cost, node.free_milli, node.row))
 
 
-def free_milli(devices: NodeDevices) -> int:
+def _free_milli(devices: NodeDevices) -> int:
     """Compute that is left of a node's only GPU."""
     taken = (device.milli for index, device in enumerate(devices.inventory.devices) if devices.taken >> index & 1)
     return WHOLE_MILLI - sum(taken)
@@ -120,7 +120,7 @@ class Memory:
     def free_milli(self, taken: int) -> int:
         """Compute that is left of a GPU."""
         if taken not in self._free:
-            self._free[taken] = free_milli(self._state(taken))
+            self._free[taken] = _free_milli(self._state(taken))
         return self._free[taken]
 
     def _state(self, taken: int) -> NodeDevices:
@@ -134,13 +134,13 @@ _Found = tuple[tuple[float, ...], int, int]
 """Rank of a node, GPU and device of what it would give."""
 
 
-class Placing:
+class _Placing:
     """GPUs of one kind on nodes, and what a policy has placed on them."""
 
     def __init__(self, memory: Memory, num_gpus: int) -> None:
         self._memory = memory
         self._nodes = [
-            [0] * min(GPUS_PER_NODE, num_gpus - first) for first in range(0, num_gpus, GPUS_PER_NODE)
+            [0] * min(_GPUS_PER_NODE, num_gpus - first) for first in range(0, num_gpus, _GPUS_PER_NODE)
         ]  # what is taken of each GPU, its devices as bits
         self._free = [WHOLE_MILLI * len(node) for node in self._nodes]
         self._found: list[dict[int, _Found | None]] = [{} for _ in self._nodes]
@@ -172,11 +172,11 @@ class Placing:
             return None
         cost, position, device = best
         rank = self._memory.policy.order(Node(cost, self._free[row] / len(node), row))
-        return rank, row * GPUS_PER_NODE + position, device
+        return rank, row * _GPUS_PER_NODE + position, device
 
     def _change(self, gpu: int, device: int) -> None:
         """Take a device, or give it back."""
-        row, position = divmod(gpu, GPUS_PER_NODE)
+        row, position = divmod(gpu, _GPUS_PER_NODE)
         before = self._nodes[row][position]
         after = before ^ 1 << device
         self._nodes[row][position] = after
@@ -189,7 +189,7 @@ def placed(memory: Memory, num_gpus: int, requests: Requests, *, until_refused: 
 
     `until_refused` ends with the first that gets none.
     """
-    placing = Placing(memory, num_gpus)
+    placing = _Placing(memory, num_gpus)
     leaves: list[tuple[float, int, int]] = []
     found = []
     rows = zip(requests.profiles.tolist(), requests.arrived.tolist(), requests.duration.tolist(), strict=True)

@@ -10,7 +10,7 @@ from model.engine import kernels
 from model.engine.engines import Engine
 from model.engine.pools import Pools
 
-HIDDEN_MILLI = 1 << 41
+_HIDDEN_MILLI = 1 << 41
 """CPU milli taken from a kept node while those behind the first are looked at, so that nothing fits."""
 
 
@@ -31,11 +31,11 @@ class Reservation:
         """Hide the nodes kept for a job, with the class of each of its parts, until `show`."""
         if job != self._job:
             self._job, self._kept = job, self._chosen(classes)
-        self._take(HIDDEN_MILLI)
+        self._take(_HIDDEN_MILLI)
 
     def show(self) -> None:
         """The end of the walk: what was hidden can be used again."""
-        self._take(-HIDDEN_MILLI)
+        self._take(-_HIDDEN_MILLI)
 
     def _take(self, cpu_milli: int) -> None:
         for node in self._kept:

@@ -117,7 +117,7 @@ class RoomProblems:
                 continue
             key = f"{runner.job}/{number}"
             pod = keeping_its_model(self._view.cluster, row, self._pod(key, c, gang))
-            booked = booking(self._view.cluster, row, self._requests[c], gpus_of(bits), pod.cpu_milli, pod.memory_mib)
+            booked = booking(self._view.cluster, row, self._requests[c], _gpus_of(bits), pod.cpu_milli, pod.memory_mib)
             cost_gpu_s = self._gpus(c) * runner.loses_s
             priority = int(self._priority[runner.job])
             yield Running(key, key, row, booked, pod, cost_gpu_s, priority, gang, stays=runner.stays)
@@ -136,7 +136,7 @@ def job_and_part(pod: Running) -> tuple[int, int]:
     return int(job), int(part)
 
 
-def gpus_of(bits: int) -> tuple[int, ...]:
+def _gpus_of(bits: int) -> tuple[int, ...]:
     """Indices of GPUs that are given as bits."""
     return tuple(gpu for gpu in range(bits.bit_length()) if bits >> gpu & 1)
 

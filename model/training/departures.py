@@ -18,9 +18,9 @@ from model.workloads.sources import Offer, Source
 
 Figures = dict[str, list[float]]
 """By measure, one per seed: see `churn_measures`."""
-PATIENCE_S: Final = 6 * 3600.0
+_PATIENCE_S: Final = 6 * 3600.0
 """How much later those may come that it gives way to. Chosen on orders 1001 to 1003 of `default`."""
-PAIRED: Final = {"allocated_gpus": 1, "mean_delay_s": -1, "large_delay_s": -1}
+_PAIRED: Final = {"allocated_gpus": 1, "mean_delay_s": -1, "large_delay_s": -1}
 """Measures that policies are compared by, and the sign of what is better."""
 
 
@@ -58,7 +58,7 @@ def evaluate(
             offered = churn(offer.path, offer.nodes, offer.pods, load, seed)
             for name, who in policies.items():
                 tell(f"{trace}, load {load:g}, {name}, seed {seed}")
-                patience_s = PATIENCE_S if name == SELECTIVE else 0.0
+                patience_s = _PATIENCE_S if name == SELECTIVE else 0.0
                 run = simulate_churn(offered, rule_of(name, who, offer, offered), "fifo", seed, patience_s=patience_s)
                 for measure, value in churn_measures(offered, run).items():
                     rows[name][measure].append(value)
@@ -72,7 +72,7 @@ def differences(found: Mapping[str, Figures]) -> dict[str, dict[str, Interval]]:
     return {
         other: {
             measure: interval((sign * np.subtract(found[first][measure], found[other][measure])).tolist())
-            for measure, sign in PAIRED.items()
+            for measure, sign in _PAIRED.items()
         }
         for other in others
     }

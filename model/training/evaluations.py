@@ -113,11 +113,11 @@ def _placing(name: str, who: Baseline | Path, told: Callable[[Offer, Workload, f
             return learned.replay_pieces(offered, expected, seeing.potential)
 
         return seen
-    load, placed = rank_of(who)
+    load, placed = _rank_of(who)
     return lambda offer, offered, _: placed(offered, told(offer, offered, load))
 
 
-def rank_of(folder: Path) -> tuple[float, Callable[[Workload, Outlook], Replay]]:
+def _rank_of(folder: Path) -> tuple[float, Callable[[Workload, Outlook], Replay]]:
     """The load that a model's prices are for, and how it places a workload."""
     model = files.read_any(folder)
     if isinstance(model, files.Actor):

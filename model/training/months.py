@@ -32,7 +32,7 @@ from model.workloads.mixes import DEMO, drawn, pods_on, read_mixes
 from model.workloads.traces import NodeList, PodList
 from model.workloads.workloads import bits_of, classes_of, empty_nodes, typical_pods
 
-LEARNING, RELEASED, FGD = "learning", "released", "fgd"
+_LEARNING, _RELEASED, _FGD = "learning", "released", "fgd"
 MEASURES: Final = ("allocated_gpus", "mean_delay_s", "large_delay_s")
 _GPUS: Final = (100.0, 250.0)
 _ASKED: Final = 4.0
@@ -62,7 +62,7 @@ class Plan:
     """Strange pods that one tenant adds to each month's history, a minute each."""
 
 
-def cluster(seed: int, plan: Plan) -> tuple[NodeList, list[PodList]]:
+def _cluster(seed: int, plan: Plan) -> tuple[NodeList, list[PodList]]:
     """A cluster, and its pods month by month: of one mix, a little more of a second each month, then of a third."""
     rng = np.random.default_rng(seed)
     description = read_mixes(DEMO)
@@ -89,16 +89,16 @@ def cluster(seed: int, plan: Plan) -> tuple[NodeList, list[PodList]]:
     return nodes, months
 
 
-def simulated(seed: int, plan: Plan) -> list[dict[str, Any]]:
+def _simulated(seed: int, plan: Plan) -> list[dict[str, Any]]:
     """Figures of each month by rank, and what was decided at its end."""
-    nodes, months = cluster(seed, plan)
+    nodes, months = _cluster(seed, plan)
     released = files.read(files.RELEASED)
     course, models = Course(), {"": released}
     told: list[dict[str, Any]] = []
     for number, pods in enumerate(months):
         offered = churn(Path(f"month {number}"), nodes, pods, plan.load, seed)
-        found = {FGD: _figures(offered, None), RELEASED: _figures(offered, released)}
-        found[LEARNING] = _figures(offered, models[course.serving]) if course.serving else found[RELEASED]
+        found = {_FGD: _figures(offered, None), _RELEASED: _figures(offered, released)}
+        found[_LEARNING] = _figures(offered, models[course.serving]) if course.serving else found[_RELEASED]
         before = course
         course = _decided(course, models, nodes, pods, number)
         if not course.candidate and (model := _fitted(nodes, pods, seed, plan)) is not None:
@@ -110,13 +110,13 @@ def simulated(seed: int, plan: Plan) -> list[dict[str, Any]]:
     return told
 
 
-def summary(clusters: Sequence[Sequence[dict[str, Any]]]) -> dict[str, Any]:
+def _summary(clusters: Sequence[Sequence[dict[str, Any]]]) -> dict[str, Any]:
     """How much more the learning cluster has than the others, paired by cluster, over months in which it could differ.
 
     GPUs in percent of those that there are, delays in seconds; means with 95 % intervals.
     """
     beside: dict[str, Any] = {}
-    for other in (RELEASED, FGD):
+    for other in (_RELEASED, _FGD):
         rows = {measure: [_mean_gain(months, other, measure) for months in clusters] for measure in MEASURES}
         found = {measure: interval(values) for measure, values in rows.items()}
         beside[other] = {
@@ -136,13 +136,13 @@ def summary(clusters: Sequence[Sequence[dict[str, Any]]]) -> dict[str, Any]:
 def run(seeds: Sequence[int], plan: Plan, jobs: int, tell: Callable[[str], None]) -> dict[str, Any]:
     """Clusters drawn by seed, and what they come to, as JSON data."""
     with side_by_side(jobs, tell) as run_all:
-        found = run_all({f"cluster {seed}": partial(simulated, seed, plan) for seed in seeds})
-    return {"plan": asdict(plan), "seeds": list(seeds), **summary(list(found.values())), "clusters": found}
+        found = run_all({f"cluster {seed}": partial(_simulated, seed, plan) for seed in seeds})
+    return {"plan": asdict(plan), "seeds": list(seeds), **_summary(list(found.values())), "clusters": found}
 
 
 def _mean_gain(months: Sequence[dict[str, Any]], other: str, measure: str) -> float:
     gains = [
-        (month["ranks"][LEARNING][measure] - month["ranks"][other][measure])
+        (month["ranks"][_LEARNING][measure] - month["ranks"][other][measure])
         * (100 / month["gpus"] if measure == MEASURES[0] else 1)
         for month in months[2:]
     ]
@@ -152,7 +152,7 @@ def _mean_gain(months: Sequence[dict[str, Any]], other: str, measure: str) -> fl
 def _figures(offered: Churn, model: Model | None) -> dict[str, float]:
     """What a month would have been under a model that is told nothing, or under FGD."""
     if model is None:
-        run = simulate_churn(offered, baseline(FGD), "fifo", 0)
+        run = simulate_churn(offered, baseline(_FGD), "fifo", 0)
     else:
         seen = Seen(offered.nodes, offered.tasks.asks, offered.model_names, Watch(), model.manifest.foresight_load)
         run = simulate_churn(offered, Follower(model.potential, seen, Watch()), "fifo", 0)

@@ -24,7 +24,7 @@ Tensors = dict[str, torch.Tensor]
 
 FIXED: Final = ("node_shift", "node_scale", "begin", "reach")
 """Arrays of the actor that are not trained."""
-LEVELS: Final = 6
+_LEVELS: Final = 6
 """Levels of the score among which the actor chooses: the first node of each."""
 _GAIN_FEATURES: Final = 2
 _RARELY: Final = -4.0
@@ -142,7 +142,7 @@ def gains(before: torch.Tensor, after: torch.Tensor, point: torch.Tensor, tensor
     return gained
 
 
-def quantum(tensors: Tensors) -> torch.Tensor:
+def _quantum(tensors: Tensors) -> torch.Tensor:
     """The quantum, which is not learned."""
     return tensors["begin"][-1].exp()
 
@@ -153,9 +153,9 @@ def levels(gain: torch.Tensor, fits: torch.Tensor, tensors: Tensors) -> tuple[to
     A level is a score: whole quanta. Equals go to the first of them, in training too: that is worth points.
     """
     nowhere = torch.full_like(gain, -torch.inf)
-    level = torch.where(fits, torch.floor(gain / quantum(tensors) + TOLERANCE), nowhere)
+    level = torch.where(fits, torch.floor(gain / _quantum(tensors) + TOLERANCE), nowhere)
     again = torch.tril(level[:, :, None] == level[:, None, :], -1).any(dim=2)
-    best, rows = torch.where(again, nowhere, level).topk(min(LEVELS, level.shape[1]), dim=1)
+    best, rows = torch.where(again, nowhere, level).topk(min(_LEVELS, level.shape[1]), dim=1)
     return rows, best > -torch.inf
 
 
@@ -169,7 +169,7 @@ def logits(choice: Choice, seen: Seen, known: torch.Tensor, tensors: Tensors, te
     skip = torch.tanh(torch.cat([known, seen.offered, told], dim=1) @ tensors["skip_hidden"] + tensors["skip_bias"])
     skip = skip @ tensors["skip_out"] + tensors["skip_out_bias"]
     skip = torch.where(choice.may_skip[:, None], skip, torch.full_like(skip, _NEVER))
-    return torch.cat([(gain - best) / (temperature * quantum(tensors)), skip], dim=1)
+    return torch.cat([(gain - best) / (temperature * _quantum(tensors)), skip], dim=1)
 
 
 def values(seen: Seen, known: torch.Tensor, tensors: Tensors) -> torch.Tensor:

@@ -15,7 +15,6 @@ from extender.core.clusters import Floats
 from extender.core.dra.asks import DevicesAsked
 from extender.core.dra.devices import NodeDevices, Taking
 from extender.core.dra.worth import GPU, Weights, kind_of, room_of, worth_of
-from model.evaluation.reports import Interval, interval
 from model.simulations.partitions import Memory, Offer, Policy, kerf, placed
 from model.training import strategies
 from model.workloads import partition_mixes
@@ -30,7 +29,7 @@ _SEED: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class _Plan:
     """What candidates are tried on."""
 
     kinds: tuple[str, ...]
@@ -40,7 +39,7 @@ class Plan:
     num_requests: int = 500
 
 
-class Rooms:
+class _Rooms:
     """The states of one GPU: what there is room for in each, and what may be given there."""
 
     def __init__(self, kind: GpuKind) -> None:
@@ -77,7 +76,7 @@ class Rooms:
         return self._given[key]
 
 
-def quick(rooms: Rooms, weights: Weights) -> Policy:
+def _quick(rooms: _Rooms, weights: Weights) -> Policy:
     """What `kerf` does with these weights, of what is known of the states."""
     of = np.array([weights.of(name) for name in rooms.names], float)
     of /= of.sum()
@@ -93,11 +92,11 @@ def quick(rooms: Rooms, weights: Weights) -> Policy:
     return Policy("quick", offer, kerf(weights).order)
 
 
-def learned(
-    plan: Plan, seeds: Sequence[int], num_generations: int, tell: Callable[[str], None]
+def _learned(
+    plan: _Plan, seeds: Sequence[int], num_generations: int, tell: Callable[[str], None]
 ) -> tuple[tuple[float, ...], list[float]]:
     """Weights of the profiles in the order of `GpuKind.profiles`, and what the best of each generation has placed."""
-    trial = Trial(plan, seeds)
+    trial = _Trial(plan, seeds)
     num_profiles = len(GPUS[plan.kinds[0]].profiles)
     state = strategies.begin(np.zeros(num_profiles), _SIGMA)
     num = strategies.population_size(num_profiles)
@@ -111,17 +110,17 @@ def learned(
     return tuple(np.exp(np.clip(state.mean, -_LIMIT, _LIMIT)).tolist()), best
 
 
-def by_kind(kind: GpuKind, weights: Sequence[float]) -> Weights:
+def _by_kind(kind: GpuKind, weights: Sequence[float]) -> Weights:
     """Weights of the profiles in their order, by name; a GPU published as a whole has the weight 1."""
     return Weights({profile.name: weight for profile, weight in zip(kind.profiles, weights, strict=True)})
 
 
-class Trial:
+class _Trial:
     """Requests on which candidates are tried."""
 
-    def __init__(self, plan: Plan, seeds: Sequence[int]) -> None:
+    def __init__(self, plan: _Plan, seeds: Sequence[int]) -> None:
         self._plan = plan
-        self._rooms = {kind: Rooms(GPUS[kind]) for kind in plan.kinds}
+        self._rooms = {kind: _Rooms(GPUS[kind]) for kind in plan.kinds}
         self._requests = [
             (
                 kind,
@@ -139,7 +138,8 @@ class Trial:
     def each(self, weights: Sequence[float]) -> list[float]:
         """The same of each list."""
         memories = {
-            kind: Memory(GPUS[kind], quick(rooms, by_kind(GPUS[kind], weights))) for kind, rooms in self._rooms.items()
+            kind: Memory(GPUS[kind], _quick(rooms, _by_kind(GPUS[kind], weights)))
+            for kind, rooms in self._rooms.items()
         }
         return [self._share(memories[kind], requests) for kind, requests in self._requests]
 
@@ -147,10 +147,3 @@ class Trial:
         placed_ = np.array(placed(memory, self._plan.num_gpus, requests))
         counted = slice(len(placed_) // 3, None)
         return 100 * float(requests.share[counted][placed_[counted]].sum() / requests.share[counted].sum())
-
-
-def gain(plan: Plan, weights: Sequence[float], seeds: Sequence[int]) -> Interval:
-    """Points more that weights place than equal ones, paired by seed."""
-    trial = Trial(plan, seeds)
-    more = np.subtract(trial.each(weights), trial.each([1.0] * len(weights)))
-    return interval(more.reshape(-1, len(seeds)).mean(axis=0).tolist())

@@ -89,7 +89,7 @@ def learner(arrays: dict[str, Floats], config: LearningConfig, fixed: tuple[str,
     return Learner(tensors, torch.optim.Adam(groups))
 
 
-def filled(values: Floats) -> Floats:
+def _filled(values: Floats) -> Floats:
     """(E, T) values where there are some, else those of the next arrival with one, 0 after the last."""
     found = values.copy()
     following = np.zeros(len(values))
@@ -98,7 +98,7 @@ def filled(values: Floats) -> Floats:
     return found
 
 
-def advantages(rewards: Floats, values: Floats, decay: float) -> Floats:
+def _advantages(rewards: Floats, values: Floats, decay: float) -> Floats:
     """(E, T) generalised advantages: sums of decay^k x (reward + next value - value)."""
     following = np.column_stack([values[:, 1:], np.zeros(len(values))])
     surprise, found = rewards + following - values, np.zeros(rewards.shape)
@@ -109,7 +109,7 @@ def advantages(rewards: Floats, values: Floats, decay: float) -> Floats:
     return found
 
 
-def against_others(advantage: Floats, times: int) -> Floats:
+def _against_others(advantage: Floats, times: int) -> Floats:
     """(E, T) advantages less the mean of the other times of the same arrivals; `times` of each follow each other."""
     same = advantage.reshape(-1, times, advantage.shape[1])
     others = (same.sum(axis=1, keepdims=True) - same) / max(times - 1, 1)
@@ -121,10 +121,10 @@ def samples(played: Sequence[Played], times: int, config: LearningConfig, device
     """The decisions of orders, in which each list of arrivals was played so many `times`."""
     relative, target = [], []
     for one in played:
-        values = filled(one.values)
-        advantage = advantages(one.rewards, values, config.trace_decay)
+        values = _filled(one.values)
+        advantage = _advantages(one.rewards, values, config.trace_decay)
         at = one.decisions["episode"], one.decisions["clock"]
-        relative.append(against_others(advantage, times)[at])
+        relative.append(_against_others(advantage, times)[at])
         target.append((advantage + values)[at])
     gained = np.concatenate(relative)
     gained = (gained - gained.mean()) / (gained.std() + 1e-8)
@@ -165,7 +165,7 @@ def update(
     for _ in range(config.epochs):
         for rows in np.array_split(rng.permutation(num_samples), -(-num_samples // config.minibatch)):
             own = played.part(torch.from_numpy(rows[peers.rank :: peers.number]))
-            loss, value_loss, ratio = clipped_loss(of.tensors, own, len(rows), scale, config, temperature)
+            loss, value_loss, ratio = _clipped_loss(of.tensors, own, len(rows), scale, config, temperature)
             of.adam.zero_grad()
             loss.backward()
             trained = [tensor for tensor in of.tensors.values() if tensor.requires_grad]
@@ -179,7 +179,7 @@ def update(
     return {"value_loss": float(np.mean(losses)), "divergence": float(np.mean(divergences))}
 
 
-def clipped_loss(
+def _clipped_loss(
     tensors: Tensors, own: Samples, num: int, scale: float, config: LearningConfig, temperature: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """This peer's part of the loss of a minibatch of `num` samples, the critic's by `scale`, and its (rows,) ratios of

@@ -71,20 +71,20 @@ Play = Callable[[Sequence[Order], dict[str, Floats]], list[Played]]
 """Orders and the nets' arrays, to what became of each."""
 
 
-def play(directory: Path | None, order: Order, arrays: dict[str, Floats]) -> Played:
+def _play(directory: Path | None, order: Order, arrays: dict[str, Floats]) -> Played:
     """Play one order, drawing among the best nodes and the skip."""
     torch.set_num_threads(1)
     tensors = nets.tensors_of(arrays, tuple(arrays))
     rng = np.random.default_rng(order.seed)
     seeds = np.repeat(rng.integers(1 << 62, size=order.lists), order.times)
-    episodes = begun(directory, order, tensors, seeds)
+    episodes = _begun(directory, order, tensors, seeds)
     chance = torch.Generator().manual_seed(int(rng.integers(1 << 62)))
     rewards = np.zeros((len(seeds), episodes.num_pods + 1))
     values = np.full(rewards.shape, np.nan)
     rows: list[Arrays] = []
     while not episodes.over.all():
         playing = np.flatnonzero(~episodes.over)
-        seen, choice, nodes = look(episodes, playing, order, tensors)
+        seen, choice, nodes = _look(episodes, playing, order, tensors)
         with torch.no_grad():
             known = nets.contexts(seen, tensors)
             logit = nets.logits(choice, seen, known, tensors, order.temperature)
@@ -110,7 +110,7 @@ def play(directory: Path | None, order: Order, arrays: dict[str, Floats]) -> Pla
     return Played(rewards, values, decisions, *_expected(episodes), means)
 
 
-def begun(directory: Path | None, order: Order, tensors: nets.Tensors, seeds: Longs) -> Episodes:
+def _begun(directory: Path | None, order: Order, tensors: nets.Tensors, seeds: Longs) -> Episodes:
     """The episodes of an order, one for each seed; which GPU a share takes is decided by V as it is now."""
     drawn_from = drawn(directory, order)
     episodes = Episodes(drawn_from, order.form, len(seeds), nets.potential_of(nets.arrays_of(tensors)))
@@ -126,7 +126,7 @@ def drawn(directory: Path | None, order: Order) -> Scenario:
     return scenario_of(offer.nodes, offer.pods, order.form.num_nodes, rng)
 
 
-def look(episodes: Episodes, playing: Longs, order: Order, tensors: nets.Tensors) -> tuple[Seen, Choice, torch.Tensor]:
+def _look(episodes: Episodes, playing: Longs, order: Order, tensors: nets.Tensors) -> tuple[Seen, Choice, torch.Tensor]:
     """What the decisions of some episodes are made by, between which nodes, and (B, L) the nodes' rows."""
     pods, frequency, context = _expected(episodes)
     offered = np.column_stack([episodes.pods(), episodes.clock / episodes.num_pods])[playing]
@@ -168,7 +168,7 @@ def _act(episodes: Episodes, playing: Longs, action: torch.Tensor, nodes: torch.
 
 def here(directory: Path | None) -> Play:
     """In this process, one after the other."""
-    return lambda orders, arrays: [play(directory, order, arrays) for order in orders]
+    return lambda orders, arrays: [_play(directory, order, arrays) for order in orders]
 
 
 @contextmanager
@@ -179,7 +179,7 @@ def beside(directory: Path | None, jobs: int) -> Iterator[Play]:
         return
     fresh = multiprocessing.get_context("spawn")  # whoever forks beside a thread may hang
     with ProcessPoolExecutor(jobs, fresh) as pool:
-        yield lambda orders, arrays: list(pool.map(play, [directory] * len(orders), orders, [arrays] * len(orders)))
+        yield lambda orders, arrays: list(pool.map(_play, [directory] * len(orders), orders, [arrays] * len(orders)))
 
 
 def on_ray(directory: Path | None, address: str) -> Play:
@@ -191,7 +191,7 @@ def on_ray(directory: Path | None, address: str) -> Play:
 
     if not ray.is_initialized():
         ray.init(address=address, log_to_driver=False)
-    remote: Any = ray.remote(play)
+    remote: Any = ray.remote(_play)
 
     def played(orders: Sequence[Order], arrays: dict[str, Floats]) -> list[Played]:
         sent = ray.put(arrays)

@@ -43,7 +43,7 @@ from model.training.runs import (
 from model.training.tasks import PUBLISHED_SEEDS, REACH, REACH_OTHERS, Task, Tasks, num_parameters, potential_at
 from model.workloads.sources import named
 
-CURVES: Final = "curves.png"
+_CURVES: Final = "curves.png"
 _LOOKED_AT: Final = 8
 """Scenarios by which what is seen of nodes is scaled."""
 _LEAST_SPREAD: Final = 0.01
@@ -159,7 +159,7 @@ class Run:
         """
         torch.set_num_threads(1)
         self.out.mkdir(parents=True, exist_ok=True)
-        begun = beginning(self.config, self._directory)
+        begun = _beginning(self.config, self._directory)
         of = self._resumed() if resume else self._fresh(begun)
         for number in range(len(self.log), updates):
             last = f", {self.log[-1]['allocation']:.1f} %" if self.log else ""
@@ -171,7 +171,7 @@ class Run:
 
     def _step(self, of: Learner, number: int) -> None:
         config = self.config
-        played = self.peers.gathered(self._play(self.peers.own(orders(config, number)), nets.arrays_of(of.tensors)))
+        played = self.peers.gathered(self._play(self.peers.own(_orders(config, number)), nets.arrays_of(of.tensors)))
         learned_from = ppo_learning.samples(played, config.times, config.learning, _device())
         told = ppo_learning.update(
             of, learned_from, number, config.learning, config.temperature, config.seed, self.peers
@@ -190,7 +190,7 @@ class Run:
         for key, state in of.adam.state_dict()["state"].items():
             arrays |= {f"adam/{key}/{name}": tensor.cpu().numpy() for name, tensor in state.items()}
         write_checkpoint(self.out, self.config, arrays, self.log)
-        plots.draw_ppo(self.log, self.config.episodes_per_update, self.out / CURVES)
+        plots.draw_ppo(self.log, self.config.episodes_per_update, self.out / _CURVES)
 
     def _resumed(self) -> Learner:
         path = self.out / CHECKPOINT
@@ -210,11 +210,11 @@ class Run:
 
     def _write(self, of: Learner, begun: Attention, tell: Tell) -> files.Manifest:
         config = self.config
-        weights = weights_of(nets.arrays_of(of.tensors), config)
+        weights = _weights_of(nets.arrays_of(of.tensors), config)
         known = Tasks(named(self._directory), Foresight(config.foresight_load))
         names, seeds = config.validation or config.train, config.validation_seeds
         start = attention.potential_at(begun.out_bias, begun)
-        evaluation = evaluate(known, names, seeds, lambda task: allocations(task, weights), tell, start)
+        evaluation = evaluate(known, names, seeds, lambda task: _allocations(task, weights), tell, start)
         training = {
             "mode": "ppo", "updates": len(self.log), "episodes": len(self.log) * config.episodes_per_update,
             "config": msgspec.to_builtins(config),
@@ -222,7 +222,7 @@ class Run:
         return files.write(self.out / MODEL, weights, config.foresight_load, training, evaluation)
 
 
-def orders(config: PpoConfig, number: int) -> list[Order]:
+def _orders(config: PpoConfig, number: int) -> list[Order]:
     """What is played for an update."""
     num = len(config.forms) * config.scenarios
     keep = -(-config.decisions // num)
@@ -240,29 +240,29 @@ def orders(config: PpoConfig, number: int) -> list[Order]:
     return found
 
 
-def weights_of(arrays: Mapping[str, Floats], config: PpoConfig) -> Potential | Attention:
+def _weights_of(arrays: Mapping[str, Floats], config: PpoConfig) -> Potential | Attention:
     """What is served of the nets' arrays: a potential, unless that depends on what the cluster looks like."""
     return nets.actor_of(arrays) if config.looks else nets.potential_of(arrays)
 
 
-def allocations(task: Task, weights: Potential | Attention) -> tuple[float, ...]:
+def _allocations(task: Task, weights: Potential | Attention) -> tuple[float, ...]:
     """Percent allocated at each of LOADS."""
     if isinstance(weights, Potential):
         return task.allocations(weights)
     return learned.allocations(task.offered, looks.replay(task.offered, task.outlook, weights).placed)
 
 
-def beginning(config: PpoConfig, directory: Path | None) -> Attention:
+def _beginning(config: PpoConfig, directory: Path | None) -> Attention:
     """An actor that gives the potential of `start` whatever it sees; it scales what it sees by a first look.
 
     Raises TrainingError.
     """
-    sizes = config.embedding, config.queries, config.hidden, 0
-    arrays: dict[str, Floats] = {name: np.zeros(shape) for name, shape in attention.shapes(*sizes).items()}
+    shapes = attention.shapes(config.embedding, config.queries, config.hidden, 0)
+    arrays: dict[str, Floats] = {name: np.zeros(shape) for name, shape in shapes.items()}
     begun = _start(config.start)
     arrays["begin"] = np.append(begun.weights, np.log(begun.quantum[0]))
     arrays["reach"] = np.array([*(REACH.get(name, REACH_OTHERS) for name in FEATURES), 0.0])
-    rows = np.concatenate([_seen(directory, order) for order in orders(config, 0)[:_LOOKED_AT]])
+    rows = np.concatenate([_seen(directory, order) for order in _orders(config, 0)[:_LOOKED_AT]])
     arrays["node_shift"], arrays["node_scale"] = rows.mean(axis=0), 1 / np.maximum(rows.std(axis=0), _LEAST_SPREAD)
     return Attention(**arrays)
 

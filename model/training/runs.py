@@ -28,8 +28,8 @@ from model.training.tasks import PUBLISHED_SEEDS, Task, Tasks, num_parameters, p
 from model.workloads.sources import MIXED, named
 
 CHECKPOINT: Final = "checkpoint.npz"
-LOG: Final = "log.jsonl"
-PLOT: Final = "training.png"
+_LOG: Final = "log.jsonl"
+_PLOT: Final = "training.png"
 MODEL: Final = "model"
 
 _CONFIGS: Final = Path(__file__).parent / "configs"
@@ -171,7 +171,7 @@ def train(
             log.append(line)
             if state.generation % save_every == 0 or state.generation == generations:
                 write_checkpoint(out, config, state._asdict(), log)
-    plots.draw_search(log, out / PLOT)
+    plots.draw_search(log, out / _PLOT)
     potential, began = (potential_at(point, config.without) for point in (state.mean, _start(config)))
     validated, seeds = config.validation or config.train, config.validation_seeds
     tasks = Tasks(named(directory), foresight)
@@ -189,7 +189,7 @@ def _after(state: State, config: TrainConfig, play: Play) -> tuple[State, dict[s
     episodes = config.episodes_of(state.generation)
     tried = strategies.candidates(state, config.num_candidates, config.seed)
     gains = play(episodes, [potential_at(point, config.without) for point in tried])
-    success = successes(gains, config)
+    success = _successes(gains, config)
     state = strategies.updated(state, tried, success)
     by_trace: dict[str, list[float]] = {}
     for (trace, _), gain in zip(episodes, gains.mean(axis=(0, 2)).tolist(), strict=True):
@@ -201,7 +201,7 @@ def _after(state: State, config: TrainConfig, play: Play) -> tuple[State, dict[s
     }  # fmt: skip
 
 
-def successes(gains: Floats, config: TrainConfig) -> Floats:
+def _successes(gains: Floats, config: TrainConfig) -> Floats:
     """(B,) of (B, episodes, loads) gains: their mean, and less where one is worse than under FGD."""
     by_trace = gains @ np.array([config.early_weight, 1 - config.early_weight])
     found: Floats = by_trace.mean(axis=1) + config.worse_weight * np.minimum(by_trace, 0).sum(axis=1)
@@ -245,7 +245,7 @@ def write_checkpoint(
     with (out / "new.npz").open("wb") as file:
         np.savez(file, **arrays, config=np.array(_text(config)), log=np.array(lines))
     (out / "new.npz").replace(out / CHECKPOINT)
-    (out / LOG).write_text("\n".join(lines) + "\n")
+    (out / _LOG).write_text("\n".join(lines) + "\n")
 
 
 def read_checkpoint(path: Path, config: msgspec.Struct) -> tuple[dict[str, Any], list[dict[str, Any]]]:

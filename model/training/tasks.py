@@ -22,7 +22,7 @@ PUBLISHED_SEEDS: Final = frozenset(range(42, 52))
 
 # Where a search begins and how far its first steps reach, by feature: FGD's fragment, shadow prices, and a
 # fall below the CPU that the free GPUs will need.
-BEGIN: Final = {
+_BEGIN_BY_NAME: Final = {
     "fragment": -0.75, "worth": 5.0, "cpu_short_half": 0.6, "cpu_short": 1.0, "cpu_short_more": 0.5, "gpu_wanted": 1.25,
     "compute_worth": 5.0,
 }  # fmt: skip
@@ -31,11 +31,11 @@ REACH: Final = {
     "gpu_wanted": 0.5, "worth_fed": 0.5, "node_idle": 0.3, "hosts_one": 0.3, "hosts_many": 0.3, "gpu_sqrt": 0.3,
 }  # fmt: skip
 REACH_OTHERS: Final = 0.15
-QUANTUM: Final = 0.2
-LOG_QUANTUM_REACH: Final = 0.5
-LARGEST_STEP: Final = 6.0
+_QUANTUM: Final = 0.2
+_LOG_QUANTUM_REACH: Final = 0.5
+_LARGEST_STEP: Final = 6.0
 """Of the logarithm of the quantum, and of what a context adds to a weight, by their reach."""
-_BEGIN: Final = np.array([BEGIN.get(name, 0.0) for name in FEATURES])
+_BEGIN: Final = np.array([_BEGIN_BY_NAME.get(name, 0.0) for name in FEATURES])
 _REACH: Final = np.array([REACH.get(name, REACH_OTHERS) for name in FEATURES])
 
 
@@ -89,11 +89,11 @@ def num_parameters(by_context: bool) -> int:
 
 def point_of(potential: Potential, by_context: bool) -> Floats:
     """The point of the search that a linear potential stands at: the other way round from `potential_at`."""
-    quantum = math.log(float(potential.quantum[0]) / QUANTUM) / LOG_QUANTUM_REACH
+    quantum = math.log(float(potential.quantum[0]) / _QUANTUM) / _LOG_QUANTUM_REACH
     point: Floats = np.append((potential.weights - _BEGIN) / _REACH, quantum)
     if not by_context:
         return point
-    steps = potential.by_context / np.append(_REACH, LOG_QUANTUM_REACH)
+    steps = potential.by_context / np.append(_REACH, _LOG_QUANTUM_REACH)
     return np.append(point, steps if len(steps) else np.zeros((len(CONTEXT), len(point))))
 
 
@@ -101,10 +101,12 @@ def potential_at(point: Floats, without: Collection[str] = ()) -> Potential:
     """The potential of a point (F + 1,) of the search, or ((1 + K) (F + 1),) where it depends on a context; features
     `without` have no weight."""
     point, *by_context = point.reshape(-1, len(FEATURES) + 1)
-    quantum = QUANTUM * float(np.exp(LOG_QUANTUM_REACH * np.clip(point[-1], -LARGEST_STEP, LARGEST_STEP)))
+    quantum = _QUANTUM * float(np.exp(_LOG_QUANTUM_REACH * np.clip(point[-1], -_LARGEST_STEP, _LARGEST_STEP)))
     used = np.array([name not in without for name in FEATURES])
     found = linear(np.where(used, _BEGIN + _REACH * point[:-1], 0.0), quantum)
     if not by_context:
         return found
-    steps = np.clip(by_context, -LARGEST_STEP, LARGEST_STEP) * np.append(np.where(used, _REACH, 0.0), LOG_QUANTUM_REACH)
+    steps = np.clip(by_context, -_LARGEST_STEP, _LARGEST_STEP) * np.append(
+        np.where(used, _REACH, 0.0), _LOG_QUANTUM_REACH
+    )
     return found._replace(by_context=steps)

@@ -12,7 +12,7 @@ from extender.history import files
 from extender.history.records import Columns, History, HistoryError
 from model.workloads.traces import NodeList, PodList
 
-HELD_OUT_FRAC: Final = 0.3
+_HELD_OUT_FRAC: Final = 0.3
 """Of the pods of a history, those that came last: what was learned from the others is judged there."""
 _LEAST_PODS: Final = 20
 _SEED: Final = 7
@@ -42,7 +42,7 @@ def node_list(history: History) -> NodeList:
     )  # fmt: skip
 
 
-def pod_list(pods: Columns, kept: Mask) -> PodList:
+def _pod_list(pods: Columns, kept: Mask) -> PodList:
     """Some of the pods, without their times."""
     return PodList(
         tuple(pods["pod"][kept]), pods["cpu_milli"][kept], pods["memory_mib"][kept], pods["gpus"][kept],
@@ -50,10 +50,10 @@ def pod_list(pods: Columns, kept: Mask) -> PodList:
     )  # fmt: skip
 
 
-def part_of(history: History, part: Part) -> Mask:
+def _part_of(history: History, part: Part) -> Mask:
     """(P,) the pods that were submitted before the time held out, or in it. Raises HistoryError where they are few."""
     submitted = history.pods["submitted_s"]
-    later = submitted >= np.quantile(submitted, 1 - HELD_OUT_FRAC)
+    later = submitted >= np.quantile(submitted, 1 - _HELD_OUT_FRAC)
     kept: Mask = later if part is Part.JUDGE else ~later
     asking = int((history.pods["gpus"][kept] > 0).sum())
     if asking < _LEAST_PODS:
@@ -63,7 +63,7 @@ def part_of(history: History, part: Part) -> Mask:
     return kept
 
 
-def fairly(history: History, kept: Mask) -> Mask:
+def _fairly(history: History, kept: Mask) -> Mask:
     """(P,) of the pods kept, so many of each namespace that none is a larger part of them than of their GPU work.
 
     One tenant who submits thousands of strange pods moves no more than its share of the work. Which of a namespace's
@@ -88,4 +88,4 @@ def lists(directory: Path, part: Part) -> tuple[NodeList, PodList]:
     history = files.read(directory)
     if not len(history.pods["pod"]):
         raise HistoryError(f"{directory}: no pods")
-    return node_list(history), pod_list(history.pods, fairly(history, part_of(history, part)))
+    return node_list(history), _pod_list(history.pods, _fairly(history, _part_of(history, part)))

@@ -14,7 +14,7 @@ from extender.core.dra.asks import ClaimAsk, DeviceAsk, DevicesAsked, RequestAsk
 from extender.core.dra.devices import Device
 from model.workloads.partitions import DRIVER, GpuKind, Profile
 
-MIXES: Final[dict[str, tuple[float, ...]]] = {
+_MIXES: Final[dict[str, tuple[float, ...]]] = {
     # 1g, 1g+me, 1g with twice the memory, 2g, 3g, 4g, 7g
     "uniform": (1, 0, 1, 1, 1, 1, 1),
     "small": (6, 1, 4, 4, 2, 2, 1),
@@ -24,7 +24,7 @@ MIXES: Final[dict[str, tuple[float, ...]]] = {
     "training": (0, 0, 1, 3, 6, 3, 7),
 }
 """Weights of the profiles in the order of `GpuKind.profiles`, by requests."""
-DRAWN: Final = "drawn"
+_DRAWN: Final = "drawn"
 """A mix of its own for each seed: Dirichlet, so that a few profiles are most of it."""
 _CONCENTRATION: Final = (0.7, 0.05, 0.7, 0.7, 0.7, 0.7, 0.7)
 """Of media extensions there is one on each GPU: few ask for them."""
@@ -56,23 +56,23 @@ class Requests:
 
 def names() -> tuple[str, ...]:
     """All mixes."""
-    return (*MIXES, DRAWN)
+    return (*_MIXES, _DRAWN)
 
 
-def weights_of(mix: str, seed: int) -> Floats:
+def _weights_of(mix: str, seed: int) -> Floats:
     """(K,) probabilities of the profiles. Raises ValueError."""
-    if mix == DRAWN:
-        return np.random.default_rng([seed, len(MIXES)]).dirichlet(_CONCENTRATION)
-    if mix not in MIXES:
+    if mix == _DRAWN:
+        return np.random.default_rng([seed, len(_MIXES)]).dirichlet(_CONCENTRATION)
+    if mix not in _MIXES:
         raise ValueError(f"unknown mix {mix!r}: one of {', '.join(names())}")
-    weights = np.array(MIXES[mix], float)
+    weights = np.array(_MIXES[mix], float)
     drawn: Floats = weights / weights.sum()
     return drawn
 
 
 def staying(kind: GpuKind, mix: str, num_gpus: int, load: float, seed: int) -> Requests:
     """Requests that stay, until they have asked for `load` times the GPUs."""
-    rng, weights = np.random.default_rng([seed, 0, *kind.name.encode()]), weights_of(mix, seed)
+    rng, weights = np.random.default_rng([seed, 0, *kind.name.encode()]), _weights_of(mix, seed)
     share_of = np.array([profile.share for profile in kind.profiles])
     most = int(np.ceil(load * num_gpus / share_of.min())) + 1
     profiles = rng.choice(len(weights), most, p=weights)
@@ -84,7 +84,7 @@ def staying(kind: GpuKind, mix: str, num_gpus: int, load: float, seed: int) -> R
 
 def leaving(kind: GpuKind, mix: str, num_gpus: int, load: float, seed: int, num: int) -> Requests:
     """`num` requests that come independently of each other and leave, at so much work for each GPU."""
-    rng, weights = np.random.default_rng([seed, 1, *kind.name.encode()]), weights_of(mix, seed)
+    rng, weights = np.random.default_rng([seed, 1, *kind.name.encode()]), _weights_of(mix, seed)
     share_of = np.array([profile.share for profile in kind.profiles])
     profiles = rng.choice(len(weights), num, p=weights)
     rate = load * num_gpus / float(weights @ share_of)

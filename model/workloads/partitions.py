@@ -15,7 +15,7 @@ from extender.core.clusters import WHOLE_MILLI
 from extender.core.dra.devices import Amount, Capacity, Device, DeviceId, Inventory, Value, Version
 
 DRIVER: Final = "gpu.nvidia.com"
-MEMORY_SLICES: Final = 8
+_MEMORY_SLICES: Final = 8
 _API_VERSION: Final = "resource.k8s.io/v1"
 _ARCHITECTURES: Final = {"A100": ("Ampere", "8.0.0"), "H100": ("Hopper", "9.0.0")}
 _DRIVER_VERSION: Final = "580.65.6"
@@ -51,7 +51,7 @@ class Profile:
     @property
     def share(self) -> float:
         """The part of a GPU that it has, of compute or of memory, whichever is more."""
-        return max(self.compute / 7, self.size / MEMORY_SLICES)
+        return max(self.compute / 7, self.size / _MEMORY_SLICES)
 
     @property
     def capacity(self) -> dict[str, Amount]:

@@ -37,7 +37,7 @@ OF_HISTORY: Final = "history:"
 def named(directory: Path | None, mixes: Path = DEMO, shape: str = WHOLE) -> Callable[[str], Source]:
     """Sources by name: traces of a folder, `mix:KIND` of a description, or `history:PART:DIR`.
 
-    They raise what `traced`, `mixed` and `of_history` do.
+    They raise what `_traced`, `mixed` and `_of_history` do.
     """
 
     def source(name: str) -> Source:
@@ -47,22 +47,22 @@ def named(directory: Path | None, mixes: Path = DEMO, shape: str = WHOLE) -> Cal
             return mixed(read_mixes(mixes).mix(name.removeprefix(MIXED)), mixes)
         if name.startswith(OF_HISTORY):
             part, _, folder = name.removeprefix(OF_HISTORY).partition(":")
-            return of_history(Path(folder), Part(part))
+            return _of_history(Path(folder), Part(part))
         if directory is None:
             raise ValueError(f"trace {name}: --traces names no folder; mix:KIND needs none")
-        return traced(directory, name, shape)
+        return _traced(directory, name, shape)
 
     return source
 
 
-def traced(directory: Path, trace: str, shape: str = WHOLE) -> Source:
+def _traced(directory: Path, trace: str, shape: str = WHOLE) -> Source:
     """The pods of a trace on its own nodes in a shape; seeds are orders of arrival. Raises TraceError, ValueError."""
     nodes, pods = shaped(read_nodes(directory), shape), read_pods(directory, trace)
     path, made = pods_path(directory, trace), shape != WHOLE
     return lambda seed: Offer(nodes, pods, path, lambda: workload(directory, trace, seed, nodes, pods, made=made))
 
 
-def of_history(directory: Path, part: Part) -> Source:
+def _of_history(directory: Path, part: Part) -> Source:
     """The pods of a part of a history's days on its nodes; seeds are orders of arrival. Raises HistoryError."""
     nodes, pods = lists(directory, part)
     return lambda seed: Offer(nodes, pods, directory, lambda: workload_of(nodes, pods, *made_order(pods, nodes, seed)))

@@ -74,9 +74,14 @@ class PodList:
     def at(self, rows: Longs) -> "PodList":
         """The pods of some rows, in that order."""
         return PodList(
-            *(tuple(self.names[row] for row in rows.tolist()), self.cpu_milli[rows], self.memory_mib[rows]),
-            *(self.num_gpus[rows], self.gpu_milli[rows], tuple(self.gpu_spec[row] for row in rows.tolist())),
-            *(None if times is None else times[rows] for times in (self.submitted_s, self.duration_s)),
+            names=tuple(self.names[row] for row in rows.tolist()),
+            cpu_milli=self.cpu_milli[rows],
+            memory_mib=self.memory_mib[rows],
+            num_gpus=self.num_gpus[rows],
+            gpu_milli=self.gpu_milli[rows],
+            gpu_spec=tuple(self.gpu_spec[row] for row in rows.tolist()),
+            submitted_s=None if self.submitted_s is None else self.submitted_s[rows],
+            duration_s=None if self.duration_s is None else self.duration_s[rows],
         )
 
     @staticmethod
@@ -90,8 +95,14 @@ class PodList:
             return tuple(text for pods in lists for text in getattr(pods, name))
 
         return PodList(
-            *(texts("names"), column("cpu_milli"), column("memory_mib"), column("num_gpus"), column("gpu_milli")),
-            *(texts("gpu_spec"), column("submitted_s"), column("duration_s")),
+            names=texts("names"),
+            cpu_milli=column("cpu_milli"),
+            memory_mib=column("memory_mib"),
+            num_gpus=column("num_gpus"),
+            gpu_milli=column("gpu_milli"),
+            gpu_spec=texts("gpu_spec"),
+            submitted_s=column("submitted_s"),
+            duration_s=column("duration_s"),
         )
 
 
@@ -183,7 +194,7 @@ def read_nodes(directory: Path) -> NodeList:
 
 def read_pods(directory: Path, trace: str) -> PodList:
     """The pods of a trace."""
-    path = pods_path(directory, checked_trace(directory, trace))
+    path = pods_path(directory, _checked_trace(directory, trace))
     rows: dict[str, tuple[int, int, int, int, str, float | None, float | None]] = {}
     for row in read_table(path, ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")):
         name = row["name"].text
@@ -218,9 +229,20 @@ def write_trace(directory: Path, trace: str, nodes: NodeList, pods: PodList) -> 
     with (directory / NODE_LIST).open("w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows([_NODE_COLUMNS, *node_rows])
     begins, ends = submitted.tolist(), (submitted + duration).tolist()
-    asks = pods.cpu_milli, pods.memory_mib, pods.num_gpus, pods.gpu_milli, pods.gpu_spec
     with pods_path(directory, trace).open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file).writerows([_POD_COLUMNS, *zip(pods.names, *asks, begins, ends, begins, strict=True)])
+        pod_rows = zip(
+            pods.names,
+            pods.cpu_milli,
+            pods.memory_mib,
+            pods.num_gpus,
+            pods.gpu_milli,
+            pods.gpu_spec,
+            begins,
+            ends,
+            begins,
+            strict=True,
+        )
+        csv.writer(file).writerows([_POD_COLUMNS, *pod_rows])
 
 
 def pods_path(directory: Path, trace: str) -> Path:
@@ -228,9 +250,9 @@ def pods_path(directory: Path, trace: str) -> Path:
     return directory / f"openb_pod_list_{trace}.csv"
 
 
-def checked_trace(directory: Path, trace: str) -> str:
+def _checked_trace(directory: Path, trace: str) -> str:
     """The name of a trace that is there. Raises TraceError that lists those that are."""
-    known = trace_names(directory)
+    known = _trace_names(directory)
     if not _NAME.fullmatch(trace) or trace not in known:
         raise TraceError(
             f"{directory}: no trace {trace!r} (openb_pod_list_{trace}.csv); there are {', '.join(known) or 'none'}"
@@ -238,7 +260,7 @@ def checked_trace(directory: Path, trace: str) -> str:
     return trace
 
 
-def trace_names(directory: Path) -> list[str]:
+def _trace_names(directory: Path) -> list[str]:
     """Traces of a folder, sorted."""
     found = directory.glob("openb_pod_list_*.csv") if directory.is_dir() else ()
     return sorted(path.stem.removeprefix("openb_pod_list_") for path in found)

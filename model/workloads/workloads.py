@@ -20,7 +20,7 @@ from model.workloads.traces import NodeList, PodList, TraceError
 
 ARRIVED_FRAC: Final = 1.3
 """GPU milli that arrive, by capacity."""
-TYPICAL_FRAC: Final = 0.95
+_TYPICAL_FRAC: Final = 0.95
 """Part of the pods that the typical ones stand for (the published experiments' `PodPopularityThreshold`)."""
 
 
@@ -136,7 +136,7 @@ def typical_pods(pod_list: PodList, model_bits: dict[str, int]) -> Mix:
     typical: list[TypicalPod] = []
     covered = 0
     for cpu, milli, num, spec in by_count:
-        if covered >= TYPICAL_FRAC * len(pod_list.names):
+        if covered >= _TYPICAL_FRAC * len(pod_list.names):
             break
         count = counts[cpu, milli, num, spec]
         covered += count

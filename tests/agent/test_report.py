@@ -11,7 +11,7 @@ import pytest
 
 from extender.agent.inventory import Gpu, Inventory
 from extender.agent.nvml import _link_groups
-from extender.agent.report import MAX_BYTES, text_of, uuids_told
+from extender.agent.report import _MAX_BYTES, _text_of, _uuids_told
 from extender.kube.client import ApiError
 from tests.agent.pods import GPU, gpu_pod
 from tests.agent.rigs import UUIDS, Rig, running, until
@@ -27,8 +27,8 @@ Video BIOS: \t ??.??.??.??.??
 def test_the_same_is_the_same_text() -> None:
     entries = {f"uid-{number}": {"main": {GPU: (f"GPU-{number}",)}} for number in range(20)}
     shuffled = dict(random.sample(list(entries.items()), 20))
-    assert text_of([], entries) == text_of([], shuffled)
-    assert json.loads(text_of([Gpu(0, "GPU-0", healthy=False)], {})) == {
+    assert _text_of([], entries) == _text_of([], shuffled)
+    assert json.loads(_text_of([Gpu(0, "GPU-0", healthy=False)], {})) == {
         "version": 1,
         "gpus": [{"index": 0, "uuid": "GPU-0", "healthy": False}],
         "given": {},
@@ -38,9 +38,9 @@ def test_the_same_is_the_same_text() -> None:
 def test_what_is_too_long_loses_the_longest_pods_and_says_how_many() -> None:
     honest = {f"uid-{number}": {"main": {GPU: UUIDS}} for number in range(100)}
     greedy = {f"evil-{number}": {"c" * 60 + str(i): {GPU: ("x" * 60,) * 10} for i in range(30)} for number in range(9)}
-    text = text_of([Gpu(0, "GPU-0")], {**greedy, **honest})  # type: ignore[dict-item]
+    text = _text_of([Gpu(0, "GPU-0")], {**greedy, **honest})  # type: ignore[dict-item]
     report = json.loads(text)
-    assert len(text) <= MAX_BYTES
+    assert len(text) <= _MAX_BYTES
     assert honest.keys() <= report["given"].keys()
     assert report["left_out"] == 109 - len(report["given"]) > 0
 
@@ -207,7 +207,7 @@ def test_gpus_of_the_last_report_are_forgotten_once_another_is_there(tmp_path: P
     ("annotations", "told"),
     [
         (
-            {"kerf.dev/node-report": text_of([Gpu(0, "GPU-b"), Gpu(1, "GPU-a", "T4", 15360, False)], {})},
+            {"kerf.dev/node-report": _text_of([Gpu(0, "GPU-b"), Gpu(1, "GPU-a", "T4", 15360, False)], {})},
             ["GPU-b", "GPU-a"],
         ),
         ({"kerf.dev/node-report": '{"version": 2, "more": 1}'}, []),
@@ -221,11 +221,11 @@ def test_gpus_of_the_last_report_are_forgotten_once_another_is_there(tmp_path: P
     ids=["GPUs", "none", "no report", "no annotations", "empty", "cut", "list", "number", "index"],
 )
 def test_what_the_last_report_has_told(annotations: dict[str, str] | None, told: list[str]) -> None:
-    assert uuids_told(json.dumps({"metadata": {"name": "n", "annotations": annotations}}).encode()) == told
+    assert _uuids_told(json.dumps({"metadata": {"name": "n", "annotations": annotations}}).encode()) == told
 
 
 def test_a_node_that_can_not_be_read_has_told_nothing() -> None:
-    assert uuids_told(b"{") == []
+    assert _uuids_told(b"{") == []
 
 
 def test_the_last_report_is_read_when_the_agent_starts_again() -> None:

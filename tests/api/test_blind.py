@@ -9,7 +9,7 @@ import pytest
 
 from extender.api import answers
 from extender.api.app import create_app
-from extender.api.blindness import STALE_HEADER, Blindness
+from extender.api.blindness import _STALE_HEADER, Blindness
 from extender.kube.memory import MemoryCluster
 from extender.server.access import METRICS, PROBES
 from extender.settings.tree import Settings
@@ -57,7 +57,7 @@ def test_a_stale_answer_carries_how_old_it_is(stale: Kerf, path: str) -> None:
     answer = stale.get(asked(path))
     told = answer.json()
     assert answer.status == 200, told
-    assert told["staleSeconds"] == float(answer.headers[STALE_HEADER]) == STALE_S
+    assert told["staleSeconds"] == float(answer.headers[_STALE_HEADER]) == STALE_S
     assert "were last current 130 s ago" in told["notReady"]
     assert answer.headers["content-length"] == str(len(answer.content))
     assert told.keys() > {"staleSeconds", "notReady"}
@@ -70,14 +70,14 @@ def test_a_current_answer_carries_nothing_of_that(path: str) -> None:
         answer = kerf.get(asked(path))
         assert answer.status == 200
         assert not {"staleSeconds", "notReady"} & answer.json().keys()
-        assert STALE_HEADER not in answer.headers
+        assert _STALE_HEADER not in answer.headers
 
 
 @pytest.mark.parametrize("path", READS)
 def test_before_the_first_sync_there_is_no_answer(unsynced: Kerf, path: str) -> None:
     answer = unsynced.get(asked(path))
     told = answer.json()
-    assert (told["staleSeconds"], answer.headers.get(STALE_HEADER)) == (None, None)
+    assert (told["staleSeconds"], answer.headers.get(_STALE_HEADER)) == (None, None)
     assert "not synced yet" in told["notReady"]
     if path in OF_OTHERS:
         assert answer.status == 200

@@ -3,7 +3,7 @@
 from collections.abc import Coroutine
 from typing import Any
 
-from extender.kube.background import MAX_DEATHS, Tasks
+from extender.kube.background import _MAX_DEATHS, Tasks
 from tests.api.services import Kerf, running
 from tests.ledger.builders import until
 
@@ -33,7 +33,7 @@ def ending(tasks: Tasks) -> Coroutine[Any, Any, None]:
 def test_what_is_needed_and_dies_again_and_again_ends_the_process() -> None:
     with running() as kerf:
         assert (kerf.get("/healthz").status, kerf.get("/healthz").json()) == (200, {"status": "ok"})
-        tasks = kill(kerf, "waker", MAX_DEATHS, needed=True)
+        tasks = kill(kerf, "waker", _MAX_DEATHS, needed=True)
         answer = kerf.get("/healthz")
         assert (answer.status, answer.json()) == (503, {"status": "the waker has died 5 times in a row: too deep"})
         kerf.run(tasks.end())
@@ -41,7 +41,7 @@ def test_what_is_needed_and_dies_again_and_again_ends_the_process() -> None:
 
 def test_what_died_a_few_times_is_no_reason_to_end() -> None:
     with running() as kerf:
-        tasks = kill(kerf, "waker", MAX_DEATHS - 1, needed=True)
+        tasks = kill(kerf, "waker", _MAX_DEATHS - 1, needed=True)
         assert kerf.get("/healthz").status == 200
         kerf.run(tasks.end())
 

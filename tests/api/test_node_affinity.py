@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from extender.api.webhooks.node_affinity import REQUIRED, least_reported_mib
+from extender.api.webhooks.node_affinity import _REQUIRED, _least_reported_mib
 from extender.core.resources.nodes import nominal_mib
 from tests.api.bodies import Manifest, node, pod, review
 from tests.api.services import Kerf, running
@@ -30,7 +30,7 @@ def patched(kerf: Kerf, manifest: Manifest, path: str = "/gate") -> tuple[Any, l
                 at = at[name]
             at[last] = operation["value"]
     affinity = manifest["spec"].get("affinity") or {}
-    return ((affinity.get("nodeAffinity") or {}).get(REQUIRED) or {}).get("nodeSelectorTerms"), response.get(
+    return ((affinity.get("nodeAffinity") or {}).get(_REQUIRED) or {}).get("nodeSelectorTerms"), response.get(
         "warnings", []
     )
 
@@ -90,7 +90,7 @@ def test_each_of_its_own_terms_is_narrowed_and_one_that_matches_nothing_goes_on_
     fields = [{"key": "metadata.name", "operator": "In", "values": ["n"]}]
     own = [{"matchExpressions": [zone]}, {"matchFields": fields}, {}]
     manifest = asks(1, model="t4")
-    manifest["spec"]["affinity"] = {"podAffinity": {}, "nodeAffinity": {"x": 1, REQUIRED: {"nodeSelectorTerms": own}}}
+    manifest["spec"]["affinity"] = {"podAffinity": {}, "nodeAffinity": {"x": 1, _REQUIRED: {"nodeSelectorTerms": own}}}
     of_t4 = term((PRODUCT, "In", [T4, f"{T4}-SHARED"]))["matchExpressions"]
     assert terms(manifest) == [
         {"matchExpressions": [zone, *of_t4]},
@@ -111,14 +111,14 @@ def test_labels_that_the_pod_speaks_of_itself_are_its_own() -> None:
     assert terms(manifest) == [term((MEMORY, "Gt", ["30105"]))]
     own = [term((MEMORY, "Gt", ["1"]), (PRODUCT, "In", [A100]))]
     manifest = asks(1, model="a100", memory_each="30Gi")
-    manifest["spec"]["affinity"] = {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": own}}}
+    manifest["spec"]["affinity"] = {"nodeAffinity": {_REQUIRED: {"nodeSelectorTerms": own}}}
     assert terms(manifest) == own
 
 
 def test_more_terms_than_anybody_writes_are_left_as_they_are() -> None:
     manifest = asks(1, model="t4")
     own = [term(("zone", "In", [str(number)])) for number in range(100)]
-    manifest["spec"]["affinity"] = {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": own}}}
+    manifest["spec"]["affinity"] = {"nodeAffinity": {_REQUIRED: {"nodeSelectorTerms": own}}}
     assert terms(manifest) == own
 
 
@@ -185,7 +185,7 @@ def test_nodes_that_come_are_known_a_moment_later() -> None:
 def test_the_least_memory_reported_is_the_least_that_counts(tolerance_frac: float) -> None:
     random = np.random.default_rng(7)
     for asked in [1, 1023, 1024, 1025, 15_360, 40_960, 81_920, *random.integers(1, 2**18, 200).tolist()]:
-        least = least_reported_mib(asked, tolerance_frac)
+        least = _least_reported_mib(asked, tolerance_frac)
         assert nominal_mib(least, tolerance_frac) >= asked
         assert all(nominal_mib(least - less, tolerance_frac) < asked for less in range(1, 30) if least > less)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extender.scheduling.waking.skips import QUEUED_REASON, REASON
+from extender.scheduling.waking.skips import _QUEUED_REASON, _REASON
 from tests.api.bodies import Manifest, node, pod
 from tests.api.services import Kerf, running
 
@@ -57,7 +57,7 @@ def test_s1_a_pod_is_skipped_rather_than_take_the_last_place_of_a_larger_one_the
         for _ in range(2):
             answer = scene.ask(small)
             assert answer["NodeNames"] == []
-            assert answer["FailedAndUnresolvableNodes"] == {"a": REASON}  # no preemption, and the same text each time
+            assert answer["FailedAndUnresolvableNodes"] == {"a": _REASON}  # no preemption, and the same text each time
             assert not answer["FailedNodes"]
         assert kerf.num_reservations == 0
         assert kerf.metric("kerf_decisions_total", verdict="skipped") == kerf.metric("kerf_skips_total") == 2
@@ -70,7 +70,7 @@ def test_s1_a_pod_is_skipped_rather_than_take_the_last_place_of_a_larger_one_the
         ends(kerf, scene.larger)
         wake(kerf)
         notes = kerf.cluster.pod("default", "small")["metadata"]["annotations"]
-        assert (notes["kerf.dev/woken"], notes["kerf.dev/skipped"]) == ("1", REASON)
+        assert (notes["kerf.dev/woken"], notes["kerf.dev/skipped"]) == ("1", _REASON)
         assert notes["kerf.dev/skipped-count"] == "2"
         assert scene.ask(small)["NodeNames"] == ["a"]
         assert kerf.bind(small, "a") == ""
@@ -86,7 +86,7 @@ def test_a_pod_that_was_rejected_a_moment_ago_counts_before_the_next_round_of_wa
         large, small = kerf.create(pod("large", 2)), kerf.create(pod("small", 1))
         assert not kerf.filter(large, ["a"])["NodeNames"]
         ends(kerf, held)
-        assert kerf.filter(small, ["a"])["FailedAndUnresolvableNodes"] == {"a": REASON}
+        assert kerf.filter(small, ["a"])["FailedAndUnresolvableNodes"] == {"a": _REASON}
         assert kerf.filter(large, ["a"])["NodeNames"] == ["a"]
         assert kerf.bind(large, "a") == ""
         kerf.cluster.apply(node("b", 2))
@@ -140,7 +140,7 @@ def test_what_the_queue_keeps_for_its_head_is_kept_from_its_own_pods_alone(
         kept = {lost["metadata"]["uid"]: frozenset({"a", "gone"})}
         monkeypatch.setattr(kerf.parts.rules, "kept_from", lambda uid: kept.get(uid, frozenset()))
         assert kerf.filter(lost, ["a", "b"])["NodeNames"] == ["b"]
-        assert kerf.filter(lost, ["a"])["FailedAndUnresolvableNodes"] == {"a": QUEUED_REASON}
+        assert kerf.filter(lost, ["a"])["FailedAndUnresolvableNodes"] == {"a": _QUEUED_REASON}
         kerf.create(pod("runs", 1, node_name="b"))
         kerf.settle()
         wake(kerf)
@@ -149,7 +149,7 @@ def test_what_the_queue_keeps_for_its_head_is_kept_from_its_own_pods_alone(
         kept.clear()
         wake(kerf)
         notes = kerf.cluster.pod("default", "lost")["metadata"]["annotations"]
-        assert (notes["kerf.dev/woken"], notes["kerf.dev/skipped"]) == ("1", QUEUED_REASON)
+        assert (notes["kerf.dev/woken"], notes["kerf.dev/skipped"]) == ("1", _QUEUED_REASON)
 
 
 def test_whom_the_queue_will_nominate_nobody_else_wakes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from extender.cli.logs import Once, configure_logs
+from extender.cli.logs import _Once, configure_logs
 from extender.kube.transport import ApiError, ClusterError, UnreachableError
 from extender.settings.operation import LogSettings
 from tests.api.bodies import node, pod
@@ -183,7 +183,7 @@ def test_information_is_never_left_out(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_a_warning_that_stays_comes_again_after_ever_longer_times_with_how_often_it_came() -> None:
-    once, told = Once(), []
+    once, told = _Once(), []
     for second in range(4 * 3600):
         record = logging.LogRecord("a", logging.WARNING, "", 0, "100%% %s", ("broken",), None)
         record.created = float(second)
@@ -194,7 +194,7 @@ def test_a_warning_that_stays_comes_again_after_ever_longer_times_with_how_often
 
 
 def test_what_has_not_come_for_long_is_new() -> None:
-    once = Once()
+    once = _Once()
     for at in (0.0, 601.0, 602.0):
         record = logging.LogRecord("a", logging.ERROR, "", 0, "broken", (), None)
         record.created = at
@@ -202,7 +202,7 @@ def test_what_has_not_come_for_long_is_new() -> None:
 
 
 def test_of_a_thousand_texts_a_bounded_number_is_kept() -> None:
-    once = Once()
+    once = _Once()
     for number in range(5_000):
         assert once.filter(logging.LogRecord("a", logging.WARNING, "", 0, f"text {number}", (), None))
     assert once.filter(logging.LogRecord("a", logging.WARNING, "", 0, "text 0", (), None)), "it is not kept any more"

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 import extender
 from extender.cli.demo import port_of
-from extender.cli.main import PANEL_OF, PANELS, app
+from extender.cli.main import _PANEL_OF, _PANELS, app
 from extender.settings.load import load_settings
 from tests.controlplane.processes import clean_environment
 
@@ -84,10 +84,10 @@ def test_help_groups_the_commands_as_the_reference_does() -> None:
         elif line.startswith("| `kerf "):
             commands = re.findall(r"`kerf ([a-z-]+)", line.split("|")[1])
             groups.setdefault(heading, set()).update(commands)
-    assert set(groups) == {"", *PANELS}
-    assert {command: heading for heading, commands in groups.items() for command in commands if heading} == PANEL_OF
+    assert set(groups) == {"", *_PANELS}
+    assert {command: heading for heading, commands in groups.items() for command in commands if heading} == _PANEL_OF
     printed = kerf("--help").output
-    assert [heading for heading in PANELS if f" {heading} " in printed] == list(PANELS)
+    assert [heading for heading in _PANELS if f" {heading} " in printed] == list(_PANELS)
 
 
 def test_config_check_names_files_that_are_not_there(tmp_path: Path) -> None:

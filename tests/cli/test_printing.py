@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from extender.cli.client.kerf import fail
 from extender.cli.consoles import PlainConsole
-from extender.cli.logs import JsonFormatter, TextFormatter
+from extender.cli.logs import _JsonFormatter, _TextFormatter
 from extender.cli.main import COMMANDS, app
 from extender.cli.printing import as_json, as_yaml, shown
 from model.cli.console import console_on
@@ -93,9 +93,9 @@ def test_logs_are_of_that_kind() -> None:
     except ValueError as error:
         made = (ValueError, error, error.__traceback__)
     record = logging.LogRecord("a", logging.ERROR, "", 1, f"told {EVIL}", None, made)
-    text = TextFormatter("%(message)s").format(record)
+    text = _TextFormatter("%(message)s").format(record)
     assert unreadable(text) == []
-    told = JsonFormatter().format(record)
+    told = _JsonFormatter().format(record)
     assert unreadable(told) == []
     assert json.loads(told)["message"] == f"told {EVIL}"
 

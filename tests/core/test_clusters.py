@@ -5,7 +5,7 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from extender.core.clusters import Cluster, is_every_row, num_true, totals
+from extender.core.clusters import Cluster, _is_every_row, num_true, totals
 from extender.core.observations import Gauge
 from tests.core.builders import cluster_of, node
 from tests.core.observing import observed_cluster
@@ -32,7 +32,7 @@ T4, A100 = ("Tesla-T4", 15360), ("NVIDIA-A100-SXM4-80GB", 81920)
     ],
 )
 def test_every_row_is_those_from_0_on_in_order(rows: list[int], every: bool) -> None:
-    assert is_every_row(np.array(rows, np.intp)) is every
+    assert _is_every_row(np.array(rows, np.intp)) is every
 
 
 @pytest.mark.parametrize("rows", [[], [0], [1], [0, 1, 2], [2, 1, 0], [1, 1], [0, 1], [0, 1, 1]], ids=str)

@@ -4,20 +4,20 @@ import math
 
 import pytest
 
-from extender.core.durations import BEFORE_ANY_S, KEPT, PRIOR_WEIGHT, Durations
+from extender.core.durations import _BEFORE_ANY_S, _KEPT, _PRIOR_WEIGHT, Durations
 
 
 def drawn(known_s: float, weight: float, wider_s: float) -> float:
-    return (known_s + PRIOR_WEIGHT * wider_s) / (weight + PRIOR_WEIGHT)
+    return (known_s + _PRIOR_WEIGHT * wider_s) / (weight + _PRIOR_WEIGHT)
 
 
 def test_means_are_drawn_towards_those_of_wider_owners() -> None:
     durations = Durations()
-    assert durations.expected_s(("ns/job", "ns")) == BEFORE_ANY_S
+    assert durations.expected_s(("ns/job", "ns")) == _BEFORE_ANY_S
     durations.finished(("ns/job", "ns"), 10.0)
     durations.finished(("ns/other", "ns"), 100.0)
-    everything = (10.0 * KEPT + 100.0) / (KEPT + 1)
-    namespace = drawn(10.0 * KEPT + 100.0, KEPT + 1, everything)
+    everything = (10.0 * _KEPT + 100.0) / (_KEPT + 1)
+    namespace = drawn(10.0 * _KEPT + 100.0, _KEPT + 1, everything)
     assert durations.expected_s(("else",)) == durations.expected_s(()) == pytest.approx(everything)
     assert durations.expected_s(("ns/never", "ns")) == pytest.approx(namespace)
     assert durations.expected_s(("ns/job", "ns")) == pytest.approx(drawn(10.0, 1, namespace))
@@ -27,7 +27,7 @@ def test_what_is_no_duration_is_not_learned_from() -> None:
     durations = Durations()
     for seconds in (-1.0, math.nan, math.inf):
         durations.finished(("job",), seconds)
-    assert durations.expected_s(("job",)) == BEFORE_ANY_S
+    assert durations.expected_s(("job",)) == _BEFORE_ANY_S
     assert durations == Durations()
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import extender
-from extender.core.keys import KEYS, PREFIX, WRITTEN_BEGIN, Kind, On, names_on, stray_keys
+from extender.core.keys import _KEYS, _PREFIX, _WRITTEN_BEGIN, _Kind, _names_on, _On, stray_keys
 
 _NOT_KEYS = {"kerf.dev/v1alpha1"}
 """The version of the API group."""
@@ -19,7 +19,7 @@ def texts_of(source: Path) -> set[str]:
     return {
         text
         for text in found
-        if isinstance(text, str) and text.startswith(PREFIX) and text != PREFIX and " " not in text
+        if isinstance(text, str) and text.startswith(_PREFIX) and text != _PREFIX and " " not in text
     }
 
 
@@ -32,7 +32,7 @@ def test_the_table_has_the_keys_of_the_code_and_no_others() -> None:
     table = rooms / "core" / "keys.py"
     named = {key for module in rooms.rglob("*.py") if module != table for key in texts_of(module)} - _NOT_KEYS
     named = {key for key in named if not key.endswith("-")}
-    assert named == {key.name for key in KEYS}
+    assert named == {key.name for key in _KEYS}
 
 
 @pytest.mark.parametrize(
@@ -59,11 +59,11 @@ def test_the_table_has_the_keys_of_the_code_and_no_others() -> None:
         ("x" * 63, ""),
     ],
 )
-@pytest.mark.parametrize("kind", [Kind.ANNOTATION, Kind.LABEL])
-def test_a_key_that_does_not_exist_is_told_with_the_one_that_is_close(word: str, meant: str, kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [_Kind.ANNOTATION, _Kind.LABEL])
+def test_a_key_that_does_not_exist_is_told_with_the_one_that_is_close(word: str, meant: str, kind: _Kind) -> None:
     said = {f"kerf.dev/{word}": "x"}
     sentence = f"kerf.dev/{word}: no such key{f'; do you mean kerf.dev/{meant}?' if meant else ''}"
-    assert (told(said) if kind is Kind.ANNOTATION else told(labels=said)) == [sentence]
+    assert (told(said) if kind is _Kind.ANNOTATION else told(labels=said)) == [sentence]
 
 
 def test_a_key_in_the_wrong_place_is_told_where_it_belongs() -> None:
@@ -88,8 +88,8 @@ def test_a_domain_that_is_misspelt_is_told_too(domain: str) -> None:
 
 
 def test_nothing_is_said_of_kerfs_own_keys_nor_of_others() -> None:
-    annotations, labels = names_on(On.POD, Kind.ANNOTATION), names_on(On.POD, Kind.LABEL)
-    later = [f"{begin}anything" for begin in WRITTEN_BEGIN]
+    annotations, labels = _names_on(_On.POD, _Kind.ANNOTATION), _names_on(_On.POD, _Kind.LABEL)
+    later = [f"{begin}anything" for begin in _WRITTEN_BEGIN]
     others = [
         "gpu-model",
         "example.com/gpu-model",

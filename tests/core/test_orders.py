@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.core.orders import PATIENCE, Waiting, effective_priority, hold_s, ordered
+from extender.core.orders import _PATIENCE, Waiting, _effective_priority, hold_s, ordered
 
 
 def keys(*waiting: Waiting, now: float = 1000.0, **options: object) -> str:
@@ -44,11 +44,11 @@ def test_ageing_lets_the_old_pass() -> None:
 def test_the_priority_rises_by_one_for_each_full_time_that_a_turn_is_overdue(
     now: float, ageing_s: float, priority: float
 ) -> None:
-    assert effective_priority(Waiting("a", 5, 60.0, held_s=40.0), now, ageing_s) == priority
+    assert _effective_priority(Waiting("a", 5, 60.0, held_s=40.0), now, ageing_s) == priority
 
 
 def test_held_back_by_expected_gpu_time_within_bounds() -> None:
-    assert hold_s(20.0, 2.0, 1e9) == PATIENCE * 40.0
+    assert hold_s(20.0, 2.0, 1e9) == _PATIENCE * 40.0
     assert hold_s(20.0, 2.0, 100.0) == 100.0
     long = Waiting("long", 0, 10.0, held_s=500.0)
     assert (
@@ -112,8 +112,8 @@ def by_trying_all(waiting: list[Waiting], now: float, shares: dict[str, float]) 
     """The order in the words of its definition: each time the best of all that are left."""
     left, used, result = list(waiting), dict(shares), []
     while left:
-        best = max(effective_priority(item, now, 0.0) for item in left)
-        equals = [item for item in left if effective_priority(item, now, 0.0) == best]
+        best = max(_effective_priority(item, now, 0.0) for item in left)
+        equals = [item for item in left if _effective_priority(item, now, 0.0) == best]
         heads = {
             item.owner: min((o for o in equals if o.owner == item.owner), key=lambda o: (o.due, o.key))
             for item in equals

@@ -11,6 +11,7 @@ import pytest
 
 from extender.core.policies import installed, registry
 from extender.plugins import managed_resources
+from extender.plugins.managed_resources import _managed_resources
 from extender.plugins.registry import plugins
 from tests.docs.pages import DOCS
 
@@ -41,6 +42,6 @@ def example_on_path(folder: Path) -> Iterator[None]:
 def _forget() -> None:
     """Let policies and device plugins be looked for again."""
     installed.forget()
-    for remembered in (plugins, managed_resources.managed_resources, managed_resources.managed_names):
+    for remembered in (plugins, _managed_resources, managed_resources.managed_names):
         remembered.cache_clear()
     importlib.invalidate_caches()

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from extender.cli.install.control_planes import VENDORS
+from extender.cli.install.control_planes import _VENDORS
 from tests.docs.pages import DOCS, README, ROOT, anchors, links, pages, sections, tracked
 
 INSTALL = (DOCS / "guides" / "install.md").read_text()
@@ -27,9 +27,9 @@ def ways_of(row: list[str]) -> set[str]:
     return {way for way in WAYS if re.search(rf"(^|\W){way}(\W|$)", plain)}
 
 
-@pytest.mark.parametrize("vendor", VENDORS, ids=lambda vendor: str(vendor.name))
+@pytest.mark.parametrize("vendor", _VENDORS, ids=lambda vendor: str(vendor.name))
 def test_the_check_and_the_guide_agree(vendor: object) -> None:
-    (found,) = (one for one in VENDORS if one is vendor)
+    (found,) = (one for one in _VENDORS if one is vendor)
     row = CLUSTERS[found.name]
     assert ("service" in ways_of(row)) == bool(found.how)
     assert {"planner", "scheduler"} <= ways_of(row)

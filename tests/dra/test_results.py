@@ -7,7 +7,7 @@ import pytest
 from extender.core.dra.allocator import Given
 from extender.core.dra.devices import WHOLE, DeviceId, NodeDevices, Taking
 from extender.dra.objects import ResourceClaim
-from extender.dra.results import allocation_of, format_quantity, takings_of
+from extender.dra.results import _format_quantity, allocation_of, takings_of
 from tests.dra.builders import (
     DRIVER,
     claim,
@@ -141,7 +141,7 @@ def test_what_was_not_asked_is_not_written() -> None:
     ],
 )
 def test_quantities_are_written_exactly(amount: Any, text: str) -> None:
-    assert format_quantity(amount) == text
+    assert _format_quantity(amount) == text
 
 
 def status(*results: Any) -> dict[str, Any]:

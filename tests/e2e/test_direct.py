@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from extender.plugins.gpushare import COUNT_RESOURCE, INDEX, MEMORY_RESOURCE
+from extender.plugins.gpushare import _COUNT_RESOURCE, INDEX, MEMORY_RESOURCE
 from tests.controlplane.kerf import QUEUE_RBAC
 from tests.controlplane.objects import cpu_node, gpu_node, pod
 from tests.controlplane.processes import wait_until
@@ -176,7 +176,7 @@ def test_a_pod_deleted_before_it_has_a_node_leaks_nothing(clusters: Clusters, qu
 
 def gpushare_node(name: str, gpus: int, gib: int = 16) -> Manifest:
     """A node of gpushare's plugin, of which kube-scheduler counts the memory of all GPUs together."""
-    return cpu_node(name, allocatable={COUNT_RESOURCE: str(gpus), MEMORY_RESOURCE: str(gpus * gib)})
+    return cpu_node(name, allocatable={_COUNT_RESOURCE: str(gpus), MEMORY_RESOURCE: str(gpus * gib)})
 
 
 def submit_gpushare(queue: KerfCluster, name: str, gib: int) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from extender.core.valuenet.features import Outlook
 from extender.ranking import files
-from extender.ranking.demands import demand_of, kind_expected, outlook_on
+from extender.ranking.demands import _kind_expected, demand_of, outlook_on
 from model.simulations import learned
 from tests.controlplane.kerf import SCHEDULER_CONFIG
 from tests.controlplane.processes import wait_until
@@ -35,7 +35,7 @@ def outlook(trace: Offered) -> Outlook:
     )
     for row, capacity in enumerate(zip(nodes.cpu_milli.tolist(), nodes.memory_mib.tolist(), strict=True)):
         arrays.set_capacity(row, *capacity)
-    counts = {kind_expected(pod): 1e7 * pod.count for pod in expected()}
+    counts = {_kind_expected(pod): 1e7 * pod.count for pod in expected()}
     return outlook_on(demand_of(arrays.snapshot(), counts), None, 1.0)
 
 

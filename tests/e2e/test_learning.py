@@ -16,7 +16,8 @@ from extender.core.valuenet.features import FEATURES
 from extender.core.valuenet.potentials import linear
 from extender.history import files as histories
 from extender.ranking import files
-from extender.ranking.learning.shelf import COURSE, PIN
+from extender.ranking.files import _read_manifest
+from extender.ranking.learning.shelf import _COURSE, _PIN
 from tests.controlplane.kerf import ROOT, SCHEDULER_CONFIG
 from tests.controlplane.objects import gpu_node, pod
 from tests.controlplane.processes import clean_environment, wait_until
@@ -109,9 +110,9 @@ def test_the_whole_circle(clusters: Clusters, tmp_path: Path) -> None:
     come_to_serve(clusters, work, fitted)
 
     # A person has the say.
-    plane.request("PATCH", MAP, {"metadata": {"annotations": {PIN: "released"}}}, MERGE)
+    plane.request("PATCH", MAP, {"metadata": {"annotations": {_PIN: "released"}}}, MERGE)
     ranks(cluster, released)
-    plane.request("PATCH", MAP, {"metadata": {"annotations": {PIN: None}}}, MERGE)
+    plane.request("PATCH", MAP, {"metadata": {"annotations": {_PIN: None}}}, MERGE)
     ranks(cluster, fitted)
 
     be_taken_back(clusters, work, tmp_path / "bad")
@@ -163,7 +164,7 @@ def fit(clusters: Clusters, folder: Path) -> str:
     config = clusters.plane.kubeconfig("fit")
     done = kerf("hand-in", "--model", str(rank), "--to", "kube-system/kerf-learned", "--kubeconfig", str(config))
     assert done.returncode == 0, done.stderr
-    return files.read_manifest(rank).sha256
+    return _read_manifest(rank).sha256
 
 
 def come_to_serve(clusters: Clusters, work: Work, fitted: str) -> None:
@@ -208,7 +209,7 @@ def be_taken_back(clusters: Clusters, work: Work, folder: Path) -> None:
     names = (files.MANIFEST, files.WEIGHTS)
     data = {f"serving.{name}": b64encode((folder / name).read_bytes()).decode() for name in names}
     cluster.kerf.stop()
-    change = {"metadata": {"annotations": {COURSE: course}}, "binaryData": data}
+    change = {"metadata": {"annotations": {_COURSE: course}}, "binaryData": data}
     clusters.plane.request("PATCH", MAP, change, MERGE)
     clusters.restart_kerf()
     told: list[str] = []

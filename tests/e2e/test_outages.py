@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from extender.plugins.managed_resources import managed_resources
+from extender.plugins.managed_resources import _managed_resources
 from tests.controlplane.kerf import ROOT, SCHEDULER_CONFIG
 from tests.controlplane.objects import cpu_node, gpu_node, pod
 from tests.controlplane.processes import wait_until
@@ -199,7 +199,7 @@ def test_every_configuration_has_both_entries(path: Path) -> None:
     names = [item["name"] for item in first["managedResources"]]
     assert names[0] == "kerf.dev/gpu"
     assert first["managedResources"][0]["ignoredByScheduler"]
-    assert set(names) - {"nvidia.com/priority"} == set(managed_resources())
+    assert set(names) - {"nvidia.com/priority"} == set(_managed_resources())
     assert second["urlPrefix"] == first["urlPrefix"] + "/others"
     assert {key for key in second if key.endswith("Verb")} == {"filterVerb", "prioritizeVerb"}
     assert "managedResources" not in second

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from extender.scheduling.waking.skips import QUEUED_REASON
+from extender.scheduling.waking.skips import _QUEUED_REASON
 from tests.controlplane.kerf import QUEUE_RBAC, SCHEDULER_CONFIG
 from tests.controlplane.objects import POD_GROUPS, cpu_node, gpu_node, pod
 from tests.controlplane.plane import ControlPlane
@@ -279,7 +279,7 @@ def test_a_pod_let_go_that_lost_its_node_is_held_from_what_is_kept_for_the_first
     wait_until(lambda: queue.kerf.metric("kerf_gpu_units_free") == 1, WITHIN_S, "Kerf knows that it is free")
     body = {"metadata": {"labels": {"ask": "again"}}}
     queue.plane.request("PATCH", "/api/v1/namespaces/default/pods/p", body, "application/merge-patch+json")
-    assert QUEUED_REASON in queue.pending("p", "kept for the first")
+    assert _QUEUED_REASON in queue.pending("p", "kept for the first")
     queue.set_phase("r3", "Succeeded")
     assert queue.node_of("large") == "c"
     assert not queue.pod("p")["spec"].get("nodeName")

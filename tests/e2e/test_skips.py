@@ -2,7 +2,7 @@
 
 import pytest
 
-from extender.scheduling.waking.skips import REASON
+from extender.scheduling.waking.skips import _REASON
 from tests.controlplane.kerf import SCHEDULER_CONFIG
 from tests.controlplane.objects import gpu_node
 from tests.controlplane.processes import wait_until
@@ -27,14 +27,14 @@ def test_s1_outside_the_queue_a_pod_is_skipped_for_a_larger_one_then_woken(clust
     wait_until(lambda: cluster.kerf.metric("kerf_gpu_units_free") == 2, WITHIN_S, "Kerf knows that it is free")
     cluster.submit("small", annotations=one)
     message = cluster.pending("small", "skipped for now")
-    assert message.startswith(f"0/1 nodes are available: 1 {REASON}. ")
+    assert message.startswith(f"0/1 nodes are available: 1 {_REASON}. ")
     assert "Preemption is not helpful" in message
     relabel(cluster, "a", "large")
     assert cluster.node_of("large") == "a"
     cluster.set_phase("large", "Succeeded")
     found = cluster.bound("small")
     notes = found["metadata"]["annotations"]
-    assert (notes["kerf.dev/skipped"], int(notes["kerf.dev/skipped-count"]) >= 1) == (REASON, True)
+    assert (notes["kerf.dev/skipped"], int(notes["kerf.dev/skipped-count"]) >= 1) == (_REASON, True)
 
 
 def relabel(cluster: KerfCluster, node: str, pool: str) -> None:

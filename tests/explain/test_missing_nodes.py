@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from extender.explain.what_if.grounds import Facts
-from extender.explain.what_if.missing import sentence
-from extender.explain.what_if.process import answer
+from extender.explain.what_if.missing import _sentence
+from extender.explain.what_if.process import _answer
 from extender.explain.what_if.questions import WhatIfError, needs_of, read_question
 from extender.explain.what_if.shapes import shapes_of
 from extender.explain.what_if.waiting import Waiting, waiting_in
@@ -20,7 +20,7 @@ from tests.queueing.rigs import Rig
 
 
 def told(known: Facts, **question: Any) -> Any:
-    return answer(read_question(msgspec.json.encode({"findNodes": True} | question)), known)
+    return _answer(read_question(msgspec.json.encode({"findNodes": True} | question)), known)
 
 
 def test_the_fewest_nodes_like_those_of_the_cluster_are_found_and_the_pods_are_on_them() -> None:
@@ -142,7 +142,7 @@ def test_the_pods_that_wait_are_asked_about_by_their_turn_and_no_others() -> Non
 def test_a_list_that_cant_be_read_is_told() -> None:
     known = facts([node("a", 8)])
     with pytest.raises(WhatIfError, match="pending pods can't be read"):
-        answer(read_question(b'{"waiting": true}'), replace(known, pending=b"x"))
+        _answer(read_question(b'{"waiting": true}'), replace(known, pending=b"x"))
 
 
 def test_what_the_queue_knows_of_those_that_wait() -> None:
@@ -165,5 +165,5 @@ def test_what_a_question_needs() -> None:
 
 
 def test_the_sentence_names_each_shape() -> None:
-    words = sentence([(2, 8, "h100", "a"), (1, 4, "", "b"), (3, 0, "", "c")], 0)
+    words = _sentence([(2, 8, "h100", "a"), (1, 4, "", "b"), (3, 0, "", "c")], 0)
     assert words == "2 nodes of 8 x h100 and 1 node of 4 x GPU and 3 nodes like c"

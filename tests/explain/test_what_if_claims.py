@@ -11,7 +11,7 @@ from extender.core.policies.registry import POLICIES
 from extender.dra.objects import DeviceClass, ResourceClaim
 from extender.explain.what_if.claims import DeviceFacts, names_of, pack
 from extender.explain.what_if.grounds import Facts
-from extender.explain.what_if.process import answer
+from extender.explain.what_if.process import _answer
 from extender.explain.what_if.questions import WhatIfError, read_question
 from extender.kube.objects import Node
 from extender.ledger.ledger import Ledger
@@ -65,7 +65,7 @@ _CONFIG = {"opaque": {"driver": "gpu.nvidia.com", "parameters": {"kind": "GpuCon
 
 
 def told(rig: ClaimRig, *claims: ResourceClaim, **question: Any) -> dict[str, Any]:
-    return answer(read_question(msgspec.json.encode(question)), facts(rig, *claims))
+    return _answer(read_question(msgspec.json.encode(question)), facts(rig, *claims))
 
 
 def test_replicas_get_claims_of_their_own_from_a_template_given_beside_them() -> None:
@@ -142,7 +142,7 @@ def test_a_pod_of_a_drained_node_gets_devices_elsewhere_for_the_claim_that_it_ha
     running["spec"]["nodeName"] = "n"
     running["status"] = {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "made"}]}
     made = facts(rig, claim, pods_on={"n": msgspec.json.encode({"items": [running]})})
-    found = answer(read_question(msgspec.json.encode({"drain": ["n"]})), made)
+    found = _answer(read_question(msgspec.json.encode({"drain": ["n"]})), made)
     assert found["assignments"] == [{"pod": "default/p", "node": "m", "gpus": []}]
 
 
@@ -150,7 +150,7 @@ def test_where_kerf_allocates_nothing_that_is_said() -> None:
     rig = ClaimRig()
     made = facts(rig)
     made = replace(made, devices=None)
-    found = answer(read_question(msgspec.json.encode({"pods": [pod("p", resourceClaimName="x")]})), made)
+    found = _answer(read_question(msgspec.json.encode({"pods": [pod("p", resourceClaimName="x")]})), made)
     (entry,) = found["unassigned"]
     assert entry["reason"] == "asks devices by ResourceClaim, and Kerf allocates none here (setting dra.allocate)"
 

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from extender.explain.processes import QuestionError
-from extender.explain.what_if.process import answer
+from extender.explain.what_if.process import _answer
 from extender.explain.what_if.questions import read_question
 from tests.explain.what_if_facts import Manifest, facts, node, pod
 
@@ -16,7 +16,7 @@ HOSTNAME = "kubernetes.io/hostname"
 
 
 def told(nodes: Sequence[Manifest], bound: Sequence[Manifest] = (), **question: Any) -> Any:
-    return answer(read_question(msgspec.json.encode(question)), facts(nodes, bound))
+    return _answer(read_question(msgspec.json.encode(question)), facts(nodes, bound))
 
 
 def offering(manifest: Manifest, **resources: str) -> Manifest:
@@ -167,7 +167,7 @@ def test_what_a_drained_node_has_is_not_in_the_way_of_its_pods() -> None:
     runs["spec"]["affinity"] = apart(app="x")
     runs["spec"]["containers"][0]["ports"] = [{"hostPort": 80}]
     made = facts(nodes, [runs], pods_on={"a": [runs]})
-    found = answer(read_question(msgspec.json.encode({"drain": ["a"]})), made)
+    found = _answer(read_question(msgspec.json.encode({"drain": ["a"]})), made)
     assert where(found) == {"ns/runs": "b"}
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from extender.explain.what_if.process import answer
+from extender.explain.what_if.process import _answer
 from extender.explain.what_if.questions import WhatIfError, needs_of, read_question
 from tests.explain.test_missing_nodes import waits
 from tests.explain.what_if_facts import H100, Manifest, facts, node, pod
@@ -15,7 +15,7 @@ SAMPLES = Path(__file__).parent / "manifests" / "samples"
 
 
 def told(known: Any, **question: Any) -> Any:
-    return answer(read_question(msgspec.json.encode(question)), known)
+    return _answer(read_question(msgspec.json.encode(question)), known)
 
 
 def job(name: str, pods: int, gpus: int, **annotations: str) -> Manifest:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from extender.history.names import HASHED, hash_names, owner_name
+from extender.history.names import _HASHED_COLUMNS, hash_names, owner_name
 from extender.history.records import POD_COLUMNS
 from tests.history.builders import pods
 
@@ -24,10 +24,10 @@ def test_equal_names_have_equal_hashes_and_everything_else_stays() -> None:
     assert made["owner"][2] == made["gang"][0] == ""  # no name is none
     assert len(set(made["pod"])) == 3
     assert made["namespace"][0] != made["namespace"][1]
-    for name in HASHED:
+    for name in _HASHED_COLUMNS:
         assert not set(made[name]) & set(table[name]) - {""}
         assert made[name].dtype == object and all(isinstance(value, str) for value in made[name])
-    for name in POD_COLUMNS.keys() - set(HASHED):
+    for name in POD_COLUMNS.keys() - set(_HASHED_COLUMNS):
         assert np.array_equal(made[name], table[name], equal_nan=made[name].dtype == np.float64)
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import yaml
 
 from extender.cli.install.dra import command
-from extender.core.annotations import SIZES
-from extender.core.keys import KEYS, PREFIX, WRITTEN_BEGIN, Kind, On, names_on
+from extender.core.annotations import _SIZES
+from extender.core.keys import _KEYS as KEYS
+from extender.core.keys import _PREFIX, _WRITTEN_BEGIN, _Kind, _names_on, _On
 from extender.settings.schema import settings_schema
 from tests.install.dashboards import DASHBOARD, render_dashboard
 from tests.install.helm import CHART, Helm
@@ -133,16 +134,16 @@ def render_schema() -> str:
 
 def render_keys() -> str:
     """The chart's keys.yaml: what the policy that warns knows of keys."""
-    words = names_on(On.POD, Kind.ANNOTATION, Kind.LABEL)
-    asked = [key.name for key in KEYS if key.name in words and key.on is On.POD and not key.written]
+    words = _names_on(_On.POD, _Kind.ANNOTATION, _Kind.LABEL)
+    asked = [key.name for key in KEYS if key.name in words and key.on is _On.POD and not key.written]
     told = {
-        "annotations": names_on(On.POD, Kind.ANNOTATION),
-        "labels": names_on(On.POD, Kind.LABEL),
-        "resources": names_on(On.POD, Kind.RESOURCE),
-        "gates": names_on(On.POD, Kind.GATE),
-        "written": list(WRITTEN_BEGIN),
-        "sizes": list(SIZES),
-        "pairs": {name: _pairs(name.removeprefix(PREFIX)) for name in dict.fromkeys(asked)},
+        "annotations": _names_on(_On.POD, _Kind.ANNOTATION),
+        "labels": _names_on(_On.POD, _Kind.LABEL),
+        "resources": _names_on(_On.POD, _Kind.RESOURCE),
+        "gates": _names_on(_On.POD, _Kind.GATE),
+        "written": list(_WRITTEN_BEGIN),
+        "sizes": list(_SIZES),
+        "pairs": {name: _pairs(name.removeprefix(_PREFIX)) for name in dict.fromkeys(asked)},
     }
     return _KEYS + yaml.safe_dump(told, sort_keys=False, width=160)
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from extender.cli.install.control_planes import control_plane
 from extender.cli.install.findings import Finding
 from extender.cli.install.kerf import Installed
-from extender.cli.install.rights import ALLOCATING, QUEUEING, SERVING, Right, electing, serving
+from extender.cli.install.rights import _SERVING, ALLOCATING, QUEUEING, Right, electing, serving
 from extender.cli.main import app
 from extender.kube.client import Transport
 from tests.controlplane import dra
@@ -32,7 +32,9 @@ Findings = dict[str, dict[str, str]]
 
 
 def test_the_rights_that_are_looked_for_are_those_that_are_given() -> None:
-    known = {(r.group, r.resource, verb, r.name) for r in (*SERVING, *electing("own", "n", "kerf")) for verb in r.verbs}
+    known = {
+        (r.group, r.resource, verb, r.name) for r in (*_SERVING, *electing("own", "n", "kerf")) for verb in r.verbs
+    }
     known |= {(r.group, r.resource, "get", "kube-scheduler") for r in electing("scheduler", "n", "kube-scheduler")}
     assert known == set(FLOWS), "those that tests/install/test_rights.py compares with manifests/rbac.yaml"
 
@@ -214,7 +216,7 @@ def test_each_right_that_is_missing_is_told_with_what_it_breaks(plane: ControlPl
     command = ["install", "check", "--kubeconfig", str(plane.kubeconfig("admin"))]
     wait_until(lambda: "may not list nodes" in CliRunner().invoke(app, command).stdout, 20.0, "rights are gone")
     said = CliRunner().invoke(app, command).stdout
-    for right in SERVING:
+    for right in _SERVING:
         for verb in right.verbs:
             assert f"kerf may not {verb} {right.resource}: {right.without}" in said
     assert "--set rbac.create=true" in said

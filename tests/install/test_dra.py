@@ -12,9 +12,9 @@ import yaml
 from typer.testing import CliRunner
 
 from extender.cli.install.dra.facts import pools_of
-from extender.cli.install.dra.giving import rule_for, rule_name
+from extender.cli.install.dra.giving import _rule_name, rule_for
 from extender.cli.install.dra.policies import fence, user_of
-from extender.cli.install.dra.users import tolerates, waits_in_queue
+from extender.cli.install.dra.users import _waits_in_queue, tolerates
 from extender.cli.main import app
 from extender.core.dra import owning
 from tests.controlplane import dra
@@ -307,7 +307,7 @@ def test_single_pools(cluster: ControlPlane) -> None:
     """Those that are named are Kerf's, the others stay kube-scheduler's; they are given back one by one or together."""
     status, said = install(cluster, "--pool", "one")
     assert status == 0, said
-    assert rules(cluster) == {rule_name(DRIVER, "one"): "kerf"}
+    assert rules(cluster) == {_rule_name(DRIVER, "one"): "kerf"}
     for name in ("first", "second"):
         submit(cluster, name)
         assert bound(cluster, name) == "two"
@@ -319,7 +319,7 @@ def test_single_pools(cluster: ControlPlane) -> None:
     status, said = install(cluster, "--remove", "--pool", "three")
     assert (status, "no DeviceTaintRule owns pool three" in said) == (1, True), said
     assert install(cluster, "--remove", "--pool", "one")[0] == 0
-    assert (rules(cluster), len(policies_of(cluster))) == ({rule_name(DRIVER, "two"): "kerf"}, 2), (
+    assert (rules(cluster), len(policies_of(cluster))) == ({_rule_name(DRIVER, "two"): "kerf"}, 2), (
         "that of the pool, and that of claims"
     )
     assert bound(cluster, "third") == "one"
@@ -404,7 +404,7 @@ def test_a_dry_run_writes_nothing_and_shows_what_would_be(cluster: ControlPlane)
     cluster.apply(*documents)
     status, said = install(cluster, "--remove", "--dry-run")
     assert (status, "would be held for 0.2 s, then deleted" in said) == (0, True)
-    assert rules(cluster) == {rule_name(DRIVER, "one"): "kerf"}
+    assert rules(cluster) == {_rule_name(DRIVER, "one"): "kerf"}
 
 
 @pytest.mark.e2e
@@ -463,7 +463,7 @@ def test_pods_with_claims_get_the_gate_where_their_namespace_opts_in(cluster: Co
 def test_who_waits_in_the_queue(
     labels: dict[str, str], gates: list[Manifest], opted_in: list[str], waits: bool
 ) -> None:
-    assert waits_in_queue(pod("p", labels=labels, schedulingGates=gates), opted_in) is waits
+    assert _waits_in_queue(pod("p", labels=labels, schedulingGates=gates), opted_in) is waits
 
 
 @pytest.mark.parametrize("form", ["exactly", "firstAvailable"])
@@ -509,8 +509,8 @@ def test_a_pool_is_tainted_when_all_its_devices_are(taints: list[list[str]], tai
 
 def test_rules_have_names_that_the_api_server_takes() -> None:
     long = "/".join(["rack-1.example.com"] * 12)
-    assert len(rule_name(DRIVER, long)) < 64
-    assert len({rule_name(DRIVER, pool) for pool in (None, "a", "b", "a/b", long)}) == 5
+    assert len(_rule_name(DRIVER, long)) < 64
+    assert len({_rule_name(DRIVER, pool) for pool in (None, "a", "b", "a/b", long)}) == 5
 
 
 def test_a_fence_names_the_account() -> None:

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 import yaml
 
-from extender.cli.install.extender_order import after_kerf, extender_order
+from extender.cli.install.extender_order import _after_kerf, extender_order
 from extender.kube.client import Transport
 from tests.controlplane.kerf import ROOT
 
@@ -37,7 +37,7 @@ def configured(first: list[Any], last: list[Any]) -> str:
     ],
 )
 def test_who_filters_after_kerf(text: Any, found: list[str]) -> None:
-    assert list(after_kerf(text)) == found
+    assert list(_after_kerf(text)) == found
 
 
 def test_the_check_says_where_and_what_to_do() -> None:

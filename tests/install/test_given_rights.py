@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from extender.kube.rights import GIVEN
+from extender.kube.rights import _GIVEN
 from extender.kube.transport import Right
 from tests.controlplane.kerf import ROOT
 
@@ -22,11 +22,11 @@ def given(manifest: str) -> set[Right]:
     }
 
 
-MANIFESTS = sorted({manifest for _, manifest in GIVEN.values()})
+MANIFESTS = sorted({manifest for _, manifest in _GIVEN.values()})
 
 
 @pytest.mark.parametrize("manifest", MANIFESTS)
 def test_a_manifest_gives_what_is_said_of_it_and_nothing_else(manifest: str) -> None:
-    told = {right for right, (_, of) in GIVEN.items() if of == manifest}
+    told = {right for right, (_, of) in _GIVEN.items() if of == manifest}
     assert told <= given(manifest)
-    assert given(manifest) <= GIVEN.keys(), "one that no sentence names a manifest for"
+    assert given(manifest) <= _GIVEN.keys(), "one that no sentence names a manifest for"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from extender.core.keys import KEYS, Kind, On, names_on
+from extender.core.keys import _KEYS, _Kind, _names_on, _On
 from tests.controlplane.api import Api, ApiError
 from tests.controlplane.objects import pod
 from tests.controlplane.plane import ControlPlane
@@ -85,9 +85,9 @@ def test_labels_resources_and_gates_are_looked_at_too(api: Api) -> None:
 
 def test_of_all_keys_that_there_are_nothing_is_said(api: Api) -> None:
     values = {"kerf.dev/gpu-share": "500", "kerf.dev/gpu-memory-each": "16Gi", "kerf.dev/gpu-memory-total": "16384"}
-    written = {key.name for key in KEYS if key.written}
-    annotations = {name: values.get(name, "x") for name in names_on(On.POD, Kind.ANNOTATION) if name not in written}
-    labels = dict.fromkeys(names_on(On.POD, Kind.LABEL), "x")
+    written = {key.name for key in _KEYS if key.written}
+    annotations = {name: values.get(name, "x") for name in _names_on(_On.POD, _Kind.ANNOTATION) if name not in written}
+    labels = dict.fromkeys(_names_on(_On.POD, _Kind.LABEL), "x")
     assert told(api, annotations, labels) == []
     assert told(api, {"example.com/gpu-modle": "x"}, {"app": "train"}) == []
 
@@ -148,6 +148,6 @@ def test_the_policies_type_check_and_stop_nobody(api: Api) -> None:
 def test_the_chart_has_the_keys_of_the_table() -> None:
     assert KEYS_FILE.read_text() == render_keys()
     told_keys = yaml.safe_load(KEYS_FILE.read_text())
-    assert set(told_keys["annotations"]) == set(names_on(On.POD, Kind.ANNOTATION))
+    assert set(told_keys["annotations"]) == set(_names_on(_On.POD, _Kind.ANNOTATION))
     for manifest in (MANIFESTS / "install.yaml", MANIFESTS / "admission-policy.yaml"):
         assert "kerf.dev/gpu-containers" in manifest.read_text()

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from extender.kube.background import MAX_DEATHS, Background, Tasks, repeat
+from extender.kube.background import _MAX_DEATHS, Background, Tasks, repeat
 from tests.ledger.builders import until
 
 
@@ -55,9 +55,9 @@ def test_while_it_is_dead_that_is_a_fault() -> None:
 
 def test_what_dies_again_and_again_ends_the_process() -> None:
     async def run() -> None:
-        tasks, worker = Tasks(first_pause_s=0.0), Worker(deaths=MAX_DEATHS)
+        tasks, worker = Tasks(first_pause_s=0.0), Worker(deaths=_MAX_DEATHS)
         tasks.begin("mirror", worker.work)
-        await until(lambda: worker.num_begun > MAX_DEATHS)
+        await until(lambda: worker.num_begun > _MAX_DEATHS)
         # It is at work again: whether it stays there nobody knows yet.
         assert (tasks.fault(), tasks.hopeless()) == ("", "the mirror has died 5 times in a row: too deep")
         await tasks.end()
@@ -69,7 +69,7 @@ def test_what_is_not_needed_is_never_fatal() -> None:
     async def run() -> None:
         tasks, worker = Tasks(first_pause_s=0.0), Worker(deaths=10**9)
         tasks.begin("telemetry", worker.work, needed=False)
-        await until(lambda: worker.num_begun > MAX_DEATHS)
+        await until(lambda: worker.num_begun > _MAX_DEATHS)
         await until(lambda: tasks.lacking() == ["the telemetry has stopped: too deep"])
         assert (tasks.fault(), tasks.hopeless()) == ("", "")
         await tasks.end()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from extender.kube.rights import MissingRights, NotingRights, right_to
+from extender.kube.rights import MissingRights, NotingRights, _right_to
 from extender.kube.transport import ApiError, Query, Right, UnreachableError
 
 PODS = "/api/v1/namespaces/default/pods"
@@ -181,4 +181,4 @@ async def watched(transport: NotingRights, path: str) -> None:
 def test_which_right_a_request_takes(
     method: str, path: str, query: Mapping[str, str] | None, right: Right, namespace: str
 ) -> None:
-    assert right_to(method, path, query) == (right, namespace)
+    assert _right_to(method, path, query) == (right, namespace)

@@ -8,10 +8,10 @@ from extender.core.annotations import COUNT, POLICY
 from extender.core.resources.requests import AskedUnit, GpuRequest, PodRequest
 from extender.kube import objects
 from extender.ledger.ledger import ClaimState, Ledger
-from extender.ledger.static_pods import MIRROR, WITHIN_S
+from extender.ledger.static_pods import _WITHIN_S, MIRROR
 from extender.plugins.hami import pods as hami
 from extender.plugins.holdings import Holding, whole_gpus
-from extender.plugins.kerf import ASSIGNED_GPUS, GIVEN, GPUS
+from extender.plugins.kerf import _GIVEN, ASSIGNED_GPUS, GPUS
 from extender.plugins.pods import read_holdings
 from tests.ledger.builders import TTL_S, ledger_of, node_manifest, node_object, pod_object
 from tests.plugins.claims import resource_claim
@@ -39,7 +39,7 @@ def told_node(given: dict[str, list[str]]) -> objects.Node:
     """A node of four GPUs on which somebody has written who was given what."""
     manifest = node_manifest("n", 4)
     gpus = [{"index": index, "uuid": f"GPU-{index}", "memory_mib": MIB} for index in range(4)]
-    manifest["metadata"]["annotations"] = {GPUS: json.dumps(gpus), GIVEN: json.dumps(given)}
+    manifest["metadata"]["annotations"] = {GPUS: json.dumps(gpus), _GIVEN: json.dumps(given)}
     return decoded(manifest)
 
 
@@ -203,7 +203,7 @@ def test_a_static_pod_of_a_node_that_is_gone_is_waited_for_no_longer_than_of_one
     ledger.remove_node("n")
     ledger.snapshot(2000.0)
     assert ledger.claim("old") is not None
-    ledger.snapshot(2000.0 + WITHIN_S)
+    ledger.snapshot(2000.0 + _WITHIN_S)
     assert ledger.claim("old") is None
 
 
@@ -244,7 +244,7 @@ def test_devices_of_claims_are_counted_by_namespace() -> None:
 def test_a_heartbeat_of_a_node_in_doubt_is_told_of_once() -> None:
     ledger = ledger_of()
     node = node_object("n", 2)
-    node.metadata.annotations = {GIVEN: "{"}
+    node.metadata.annotations = {_GIVEN: "{"}
     assert len(ledger.upsert_node(node)) == 1
     assert ledger.upsert_node(node) == ()
     ledger.remove_node("n")

@@ -6,7 +6,7 @@ import pytest
 
 from extender.ledger.given_gpus import GivenGpus
 from extender.ledger.pod_groups import Cycles
-from extender.ledger.static_pods import WITHIN_S, Orphans
+from extender.ledger.static_pods import _WITHIN_S, Orphans
 from extender.plugins.kerf import Given
 
 
@@ -149,9 +149,9 @@ def test_of_a_mirror_that_is_forgotten_nothing_is_kept() -> None:
     orphans.note("v")
     assert orphans.adopt("v", "n", "default/p")
     assert (orphans.is_mirror("v"), orphans.of("n", "default/p")) == (False, ["v"])
-    assert (orphans.expired(0.0), orphans.expired(WITHIN_S)) == ([], ["v"])
+    assert (orphans.expired(0.0), orphans.expired(_WITHIN_S)) == ([], ["v"])
     orphans.forget("v")
-    assert (orphans.of("n", "default/p"), orphans.expired(2 * WITHIN_S)) == ([], [])
+    assert (orphans.of("n", "default/p"), orphans.expired(2 * _WITHIN_S)) == ([], [])
 
 
 # What kubelets gave.

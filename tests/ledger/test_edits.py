@@ -8,11 +8,11 @@ import pytest
 from extender.core.annotations import COUNT, MEMORY_EACH, SHARE
 from extender.kube import objects
 from extender.ledger.ledger import ClaimState, Ledger
-from extender.ledger.static_pods import MIRROR, WITHIN_S
+from extender.ledger.static_pods import _WITHIN_S, MIRROR
 from extender.plugins import gpushare
 from extender.plugins.hami import pods as hami
 from extender.plugins.holdings import Holding, Part, either, whole_gpus
-from extender.plugins.kerf import ASSIGNED_GPUS, ASSIGNED_MEMORY, ASSIGNED_SHARE, GIVEN, GPUS
+from extender.plugins.kerf import _GIVEN, ASSIGNED_GPUS, ASSIGNED_MEMORY, ASSIGNED_SHARE, GPUS
 from tests.ledger.builders import node_manifest, node_object, pod_object
 from tests.plugins.rigs import A, B, asking, gpushare_node, hami_node, sharing
 
@@ -274,7 +274,7 @@ def test_a_deleted_mirror_keeps_what_its_containers_use_until_it_is_back() -> No
     ledger.upsert_pod(mirror("old"), 0.0)
     ledger.remove_pod("old")
     assert units_free(ledger, 100.0) == 1
-    assert units_free(ledger, 100.0 + WITHIN_S - 0.1) == 1
+    assert units_free(ledger, 100.0 + _WITHIN_S - 0.1) == 1
     ledger.upsert_pod(mirror("new"), 101.0)
     assert (units_free(ledger, 102.0), ledger.claim("old")) == (1, None), "held once, not twice"
     ledger.upsert_pod(mirror("another", "other-n"), 103.0)
@@ -319,7 +319,7 @@ def test_a_static_pod_that_is_gone_is_free_once_its_kubelet_would_have_told() ->
     ledger.keep_pods(set(), 1.0)  # as a list tells it
     assert units_free(ledger, 10.0) == 1
     ledger.keep_pods(set(), 11.0)
-    assert units_free(ledger, 10.0 + WITHIN_S) == 2
+    assert units_free(ledger, 10.0 + _WITHIN_S) == 2
     assert ledger.claim("old") is None
 
 
@@ -333,8 +333,8 @@ def test_a_kubelet_that_is_not_at_work_makes_no_mirror(status: str) -> None:
     assert units_free(ledger, 10_000.0) == 1
     ledger.upsert_node(with_condition("True"))
     assert units_free(ledger, 20_000.0) == 1
-    assert units_free(ledger, 20_000.0 + WITHIN_S - 0.1) == 1
-    assert units_free(ledger, 20_000.0 + WITHIN_S) == 2
+    assert units_free(ledger, 20_000.0 + _WITHIN_S - 0.1) == 1
+    assert units_free(ledger, 20_000.0 + _WITHIN_S) == 2
 
 
 def test_a_mirror_that_has_ended_and_any_other_pod_are_free_at_once() -> None:
@@ -356,7 +356,7 @@ def test_a_mirror_that_has_ended_and_any_other_pod_are_free_at_once() -> None:
 def told_node(given: dict[str, list[str]]) -> objects.Node:
     manifest = node_manifest("n", 4)
     gpus = [{"index": index, "uuid": f"GPU-{index}", "memory_mib": 15360} for index in range(4)]
-    manifest["metadata"]["annotations"] = {GPUS: json.dumps(gpus), GIVEN: json.dumps(given)}
+    manifest["metadata"]["annotations"] = {GPUS: json.dumps(gpus), _GIVEN: json.dumps(given)}
     return decoded(manifest)
 
 

@@ -12,10 +12,10 @@ from extender.kube.paths import NODES_PATH, PODS_PATH
 from extender.kube.watches.reflector import ReflectorTimes
 from extender.ledger.ledger import Ledger
 from extender.ledger.mirror import Mirror
-from extender.plugins.dra import DevicePools
+from extender.plugins.dra import _DevicePools
 from tests.ledger.builders import Clock, Fault, FaultyTransport, node_manifest, pod_manifest, until
 
-CLAIMS_PATH, DRA_PATH = DevicePools.feeds[1].path, DevicePools.feeds[1].served_at
+CLAIMS_PATH, DRA_PATH = _DevicePools.feeds[1].path, _DevicePools.feeds[1].served_at
 
 MAX_AGE_S = 120.0
 TIMES = ReflectorTimes(first_backoff_s=0.001, max_backoff_s=0.002)

@@ -19,13 +19,13 @@ from extender.kube.watches.feeds import BOUND_PODS, NODES
 from extender.kube.watches.reflector import ReflectorTimes
 from extender.ledger.ledger import ClaimState, Ledger
 from extender.ledger.mirror import Mirror
-from extender.plugins.dra import DevicePools
+from extender.plugins.dra import _DevicePools
 from extender.plugins.holdings import whole_gpus
-from extender.plugins.kerf import GIVEN
+from extender.plugins.kerf import _GIVEN
 from tests.ledger.builders import Clock, FaultyTransport, node_manifest, pod_manifest, until
 from tests.plugins.claims import resource_claim, slice_of
 
-SLICES, CLAIMS = DevicePools.feeds
+SLICES, CLAIMS = _DevicePools.feeds
 
 
 @dataclass
@@ -201,7 +201,7 @@ def test_what_can_not_be_understood_is_logged_by_name(caplog: pytest.LogCaptureF
     rig = Rig()
     doubtful = node_manifest("d", 2)
     doubtful["metadata"]["labels"][MEMORY_LABEL] = "lots"
-    doubtful["metadata"]["annotations"] = {GIVEN: "[]"}
+    doubtful["metadata"]["annotations"] = {_GIVEN: "[]"}
     rig.cluster.apply(doubtful)
     rig.tell_of_pod("zero")
 
@@ -211,7 +211,7 @@ def test_what_can_not_be_understood_is_logged_by_name(caplog: pytest.LogCaptureF
     mirrored(rig, scenario)
     *of_node, of_pod = [record.getMessage() for record in caplog.records if record.name == "extender.ledger.mirror"]
     assert all(message.startswith("node d: ") for message in of_node)
-    assert [MEMORY_LABEL in of_node[0], GIVEN in of_node[1], len(of_node)] == [True, True, 2]
+    assert [MEMORY_LABEL in of_node[0], _GIVEN in of_node[1], len(of_node)] == [True, True, 2]
     assert of_pod.startswith("pod default/p: kerf.dev/assigned-gpus: ")
 
 

@@ -14,7 +14,7 @@ from extender.ledger.ledger import Ledger, NodeState
 from extender.ledger.occupancy import Occupancy
 from extender.ledger.rows import NodeRows
 from extender.plugins.holdings import Holding, Part, whole_gpus
-from extender.plugins.kerf import GIVEN, GPUS
+from extender.plugins.kerf import _GIVEN, GPUS
 from tests.ledger.builders import TTL_S, ledger_of, node_manifest, node_object, pod_object
 
 MIB = 15360
@@ -32,7 +32,7 @@ def told_node(given: dict[str, list[str]], num_gpus: int = 4) -> objects.Node:
     """A node on which somebody has written who was given what."""
     manifest = node_manifest("n", num_gpus)
     gpus = [{"index": index, "uuid": f"GPU-{index}", "memory_mib": MIB} for index in range(num_gpus)]
-    manifest["metadata"]["annotations"] = {GPUS: json.dumps(gpus), GIVEN: json.dumps(given)}
+    manifest["metadata"]["annotations"] = {GPUS: json.dumps(gpus), _GIVEN: json.dumps(given)}
     return msgspec.convert(manifest, objects.Node)
 
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from extender.kube import objects
-from extender.ledger.tenants import Demands, Tenant, Tenants, asks_resources_alone, repels_pods, requested_names
+from extender.ledger.tenants import Demands, Tenant, Tenants, _requested_names, asks_resources_alone, repels_pods
 
 NOW = 1_767_225_600.0  # 2026-01-01T00:00:00Z
 
@@ -137,7 +137,7 @@ def test_names_of_all_resources_requested() -> None:
         resources={"requests": {"cpu": "1"}},
         overhead={"ephemeral-storage": "1Gi"},
     ).spec
-    assert requested_names(spec) == {"nvidia.com/gpu", "memory", "cpu", "ephemeral-storage"}
+    assert _requested_names(spec) == {"nvidia.com/gpu", "memory", "cpu", "ephemeral-storage"}
 
 
 RULE = {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "zone"}]}

@@ -10,6 +10,7 @@ from extender.core.clusters import WHOLE_MILLI, Floats, Longs
 from extender.core.fragmentation.arrays import ANY_MODEL, Asks, Nodes
 from extender.core.fragmentation.fragments import Mix, TypicalPod, mix_of
 from model.engine import kernels
+from model.engine.kernels import _refresh
 from model.engine.node_scores import Learned
 from model.engine.ranks import Rank
 
@@ -70,7 +71,7 @@ def twin_scores(
 ) -> tuple[Floats, Longs]:
     """(N,) score of a class by a compiled twin, and (N,) the GPU of a share."""
     memo = kernels.memo_of(len(asks.cpu_milli), nodes, mix)
-    kernels.refresh(nodes, asks, c, int(rank), mix, learned, memo)
+    _refresh(nodes, asks, c, int(rank), mix, learned, memo)
     return memo.score[c], memo.gpu[c].astype(np.int64)
 
 

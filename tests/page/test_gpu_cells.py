@@ -10,7 +10,7 @@ from extender.core.observations import Gauge
 from extender.core.occupancies import ObservedRules
 from extender.core.resources.nodes import GpuUnit
 from extender.explain.overview import Figures
-from extender.page.gpu_cells import UNKNOWN, Mark, cells
+from extender.page.gpu_cells import _UNKNOWN, Mark, cells
 from tests.core.builders import NodeState, all_rows, arrays_of, node
 from tests.core.observing import observed_cluster
 
@@ -56,12 +56,12 @@ def told(cluster: Cluster) -> list[list[Cell]]:
 def test_bookings(state: NodeState, expected: list[tuple[int, Mark]]) -> None:
     (row,) = told(arrays_of({"n": state}).snapshot())
     assert [(booked, marks) for booked, _, marks in row[: len(expected)]] == expected
-    assert all(used == UNKNOWN for _, used, _ in row[: len(expected)])
+    assert all(used == _UNKNOWN for _, used, _ in row[: len(expected)])
 
 
 def test_a_slot_without_a_gpu_is_nothing() -> None:
     small, large = told(arrays_of({"small": node(A100), "large": node(A100, A100)}).snapshot())
-    assert small == [(0, UNKNOWN, 0), (0, 0, 0)]
+    assert small == [(0, _UNKNOWN, 0), (0, 0, 0)]
     assert len(large) == 2
 
 
@@ -71,7 +71,7 @@ def test_load_and_memory_in_use() -> None:
     assert row == [
         (100, 43, 0),
         (0, 90, Mark.FRAGMENT | Mark.UNMANAGED),
-        (0, UNKNOWN, Mark.FRAGMENT | Mark.UNMANAGED),  # 5000 MiB is more than a driver takes
+        (0, _UNKNOWN, Mark.FRAGMENT | Mark.UNMANAGED),  # 5000 MiB is more than a driver takes
     ]
 
 
@@ -86,7 +86,7 @@ def test_errors_and_age() -> None:
     cluster = observed_cluster(nodes, {"faulty": {Gauge.XID: [79]}}, age_s=0)
     assert [row[0][2] for row in told(cluster)] == [Mark.ERROR, 0, 0]
     cluster = observed_cluster(nodes, {"old": {Gauge.LOAD: [0.5]}}, age_s=100)
-    assert [row[0] for row in told(cluster)] == [(0, UNKNOWN, 0), (100, UNKNOWN, Mark.STALE), (0, UNKNOWN, 0)]
+    assert [row[0] for row in told(cluster)] == [(0, _UNKNOWN, 0), (100, _UNKNOWN, Mark.STALE), (0, _UNKNOWN, 0)]
 
 
 def test_the_map_adds_up_to_the_totals() -> None:

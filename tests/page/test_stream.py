@@ -8,7 +8,7 @@ import pytest
 
 from extender.core.clusters import Cluster, Rows
 from extender.page.gpu_cells import Mark
-from extender.page.stream import MAX_STREAMS, Streams
+from extender.page.stream import _MAX_STREAMS, Streams
 from extender.page.view import PageView
 from tests.api.bodies import node, pod
 from tests.api.services import Kerf, running
@@ -142,7 +142,7 @@ def test_what_was_worked_out_for_one_does_for_another(monkeypatch: pytest.Monkey
 def test_streams_are_bounded() -> None:
     with running(NODES) as kerf:
         streams = kerf.streams
-        streams.num_open = MAX_STREAMS
+        streams.num_open = _MAX_STREAMS
         refused = kerf.get("/live")
         assert (refused.status, refused.headers["retry-after"]) == (503, "30")
         streams.num_open = 0

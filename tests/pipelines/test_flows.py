@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from extender.kube.client import ApiError, UnreachableError
-from extender.pipelines.flows import FLOW, FLOW_UID, TAKES_FLOWS_FROM, Flow, Flows
+from extender.pipelines.flows import _FLOW, _FLOW_UID, _TAKES_FLOWS_FROM, Flow, Flows
 from extender.pipelines.specs import Pipeline
 from tests.pipelines.test_mlflow import FLOW as EXAMPLE
 
@@ -41,7 +41,7 @@ class Api:
         name = query["fieldSelector"].removeprefix("metadata.name=")
         if path == "/api/v1/namespaces":
             taken = self.namespaces.get(name)
-            metadata = {"name": name, "annotations": {TAKES_FLOWS_FROM: taken}}
+            metadata = {"name": name, "annotations": {_TAKES_FLOWS_FROM: taken}}
             return msgspec.json.encode({"items": [] if taken is None else [{"metadata": metadata}]})
         kept = self.flows if path.endswith("/mlflows") else self.pipelines
         found = kept.get(f"{path.split('/')[-2]}/{name}")
@@ -132,7 +132,7 @@ def test_m8_a_flow_becomes_a_pipeline_whose_phase_it_tells() -> None:
         "data-preprocess-data-clean",
         "lstm-model-build",
     ]  # fmt: skip - a list has an order
-    assert made["metadata"]["annotations"] == {FLOW: "ml-faas/lstm-pipeline", FLOW_UID: UID}
+    assert made["metadata"]["annotations"] == {_FLOW: "ml-faas/lstm-pipeline", _FLOW_UID: UID}
     assert "ownerReferences" not in made["metadata"]
     assert (rig.status["phase"], rig.status["pipeline"]) == ("Waiting", PLACE)
     state, reason, notes = rig.accepted
@@ -168,7 +168,7 @@ def test_a_namespace_runs_pods_of_no_flow_that_it_does_not_take(taken: str | Non
     assert not rig.api.pipelines
     state, reason, message = rig.accepted
     assert (state, reason) == ("False", "NamespaceTakesNoFlows")
-    assert message.endswith(f"kubectl annotate namespace openfaas-fn {TAKES_FLOWS_FROM}=ml-faas")
+    assert message.endswith(f"kubectl annotate namespace openfaas-fn {_TAKES_FLOWS_FROM}=ml-faas")
     rig.api.namespaces["openfaas-fn"] = "ml-faas"
     rig.rounds(later_s=31)
     assert rig.accepted[0] == "True"
@@ -221,7 +221,7 @@ def test_a_pipeline_of_the_same_name_that_is_somebody_elses_is_left_alone() -> N
 def test_who_claims_to_be_a_flows_pipeline_elsewhere_is_not_believed() -> None:
     """Its UID is known to everybody who may read it."""
     rig = taking()
-    annotations = {FLOW: "ml-faas/lstm-pipeline", FLOW_UID: UID}
+    annotations = {_FLOW: "ml-faas/lstm-pipeline", _FLOW_UID: UID}
     metadata = {"name": PLACE.split("/")[1], "namespace": "hostile", "uid": "other", "annotations": annotations}
     rig.api.pipelines["hostile/x"] = {"metadata": metadata, "spec": {}, "status": {"phase": "Succeeded"}}
     rig.create()
@@ -267,7 +267,7 @@ def test_a_flow_that_can_not_be_read_is_not_taken_for_gone() -> None:
 @pytest.mark.parametrize("key", ["../../../nodes/x", "a/b/c", "a?limit=1/x", "", "ml-faas/x,y"])
 def test_what_an_author_writes_on_a_pipeline_becomes_no_path(key: str) -> None:
     rig = Rig()
-    metadata = {"name": "x", "namespace": "ns", "uid": "x", "annotations": {FLOW: key, FLOW_UID: "nobody"}}
+    metadata = {"name": "x", "namespace": "ns", "uid": "x", "annotations": {_FLOW: key, _FLOW_UID: "nobody"}}
     rig.api.pipelines["ns/x"] = {"metadata": metadata, "spec": {}}
     rig.tell()
     asyncio.run(rig.flows.run_round())

@@ -13,8 +13,8 @@ from extender.core.evaluations import Memo
 from extender.core.policies.registry import POLICIES
 from extender.core.resources.requests import AskedUnit, GpuRequest
 from extender.planning.plan_state import state_after
-from extender.planning.planners import PLANNERS, genetic
-from extender.planning.planners.genetic import Genetic
+from extender.planning.planners import PLANNERS
+from extender.planning.planners.genetic import Genetic, _placed_pods
 from extender.planning.planners.problem import plan_of, problem_of
 from extender.planning.plans import Plan, PlanError, PlanPod, Quality, View, priority_weights
 from tests.core.builders import all_rows, node, pattern
@@ -177,7 +177,7 @@ def test_placed_pods_is_what_a_loop_finds() -> None:
     pods = [gpu_pod(f"p{n}", int(rng.integers(1, 4)), gang="g" if n in (2, 5) else "") for n in range(12)]
     problem = problem_of(view, pods)
     genes = rng.integers(0, 3, (20, 12))
-    for individual, found in zip(genes, genetic.placed_pods(problem, genes), strict=True):
+    for individual, found in zip(genes, _placed_pods(problem, genes), strict=True):
         left = problem.free.copy()
         expected = np.zeros(12, np.bool_)
         for position, row in enumerate(individual.tolist()):

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from extender.planning.planners import PLANNERS, q_learning
+from extender.planning.planners import PLANNERS
 from extender.planning.planners.problem import problem_of
-from extender.planning.planners.q_learning import QLearning
+from extender.planning.planners.q_learning import QLearning, _Episodes
 from extender.planning.plans import PlanError, PlanPod, View
 from tests.core.builders import node
 from tests.queueing.builders import plain_view, view_of
@@ -40,10 +40,10 @@ def test_q_learning_misses_it_without_each_parameter(without: str) -> None:
     assert min(learned(replace(QLearning(), **{without: 0}))) < 4
 
 
-def episodes(view: View, pods: list[PlanPod], **parameters: float) -> q_learning.Episodes:
+def episodes(view: View, pods: list[PlanPod], **parameters: float) -> _Episodes:
     """Walks without chance, on a table that takes each lesson whole."""
     chosen = replace(QLearning(alpha=1.0, epsilon=0.0), **parameters)  # type: ignore[arg-type]
-    return q_learning.Episodes(view, pods, problem_of(view, pods), 0, chosen)
+    return _Episodes(view, pods, problem_of(view, pods), 0, chosen)
 
 
 def test_an_action_that_places_the_last_pod_is_worth_30_more() -> None:

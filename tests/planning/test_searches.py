@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from extender.planning.planners import PLANNERS, genetic
-from extender.planning.planners.genetic import Genetic
+from extender.planning.planners import PLANNERS
+from extender.planning.planners.genetic import Genetic, _children_of, _Draw, _fitness_of, _placed_pods
 from extender.planning.planners.problem import problem_of
 from extender.planning.plans import PlanPod
 from tests.core.builders import node
@@ -61,9 +61,9 @@ def test_fitness_is_worth_by_priority_less_fragments() -> None:
     problem = problem_of(view, pods)
     assert problem.weight.tolist() == [1.0, 2.0]
     genes = np.array([[0, 1], [0, 0]])
-    placed = genetic.placed_pods(problem, genes)
+    placed = _placed_pods(problem, genes)
     assert placed.tolist() == [[True, True], [True, False]]
-    worth = genetic.fitness_of(problem, genes, placed, Genetic(placed=10, unplaced=-2, fragments=5))
+    worth = _fitness_of(problem, genes, placed, Genetic(placed=10, unplaced=-2, fragments=5))
     # Of 8 GPUs one lies free on a node that is cut: both times node 0. Node 1, whole and free, is no fragment.
     assert worth.tolist() == [10 * 1 + 10 * 2 - 5 * 1 / 8, 10 * 1 - 2 * 2 - 5 * 1 / 8]
 
@@ -88,12 +88,12 @@ def test_parents_are_drawn_by_their_fitness() -> None:
     problem = problem_of(gpu_view(2, gpus=2), [gpu_pod("one", 2), gpu_pod("two", 2)])
     apart, together = [0, 1], [0, 0]
     genes = np.array([apart, together])
-    placed = genetic.placed_pods(problem, genes)
+    placed = _placed_pods(problem, genes)
     copies = Genetic(crossover=0.0, mutation=0.0, elites=0)
-    fitness = genetic.fitness_of(problem, genes, placed, copies)
+    fitness = _fitness_of(problem, genes, placed, copies)
     for seed in SEEDS:
-        draw = genetic.Draw(problem, np.random.default_rng(seed))
-        children = genetic.children_of(genes, placed, fitness, draw, copies)
+        draw = _Draw(problem, np.random.default_rng(seed))
+        children = _children_of(genes, placed, fitness, draw, copies)
         assert children.tolist() == [apart, apart]
 
 
@@ -102,10 +102,10 @@ def test_children_are_cut_at_one_point() -> None:
     pods = [gpu_pod(f"p{number}") for number in range(P)]
     problem = problem_of(gpu_view(2), pods)
     genes = np.array([[0] * P, [1] * P] * 20)
-    placed = genetic.placed_pods(problem, genes)
+    placed = _placed_pods(problem, genes)
     crossed = Genetic(population=40, crossover=1.0, mutation=0.0, elites=0)
-    draw = genetic.Draw(problem, np.random.default_rng(0))
-    children = genetic.children_of(genes, placed, np.arange(40.0), draw, crossed)
+    draw = _Draw(problem, np.random.default_rng(0))
+    children = _children_of(genes, placed, np.arange(40.0), draw, crossed)
     changes = np.abs(np.diff(children, axis=1)).sum(axis=1)
     assert set(changes.tolist()) == {0, 1}
 
@@ -116,8 +116,8 @@ def test_only_pods_that_were_left_out_move_by_an_even_chance_beside_the_one_that
     genes = np.array([[0] * P, [1] * P] * 20)
     placed = np.array([[True] * P, [False] * P] * 20)
     copies = Genetic(population=40, crossover=0.0, mutation=1.0, elites=0)
-    draw = genetic.Draw(problem, np.random.default_rng(0))
-    children = genetic.children_of(genes, placed, np.ones(40), draw, copies)
+    draw = _Draw(problem, np.random.default_rng(0))
+    children = _children_of(genes, placed, np.ones(40), draw, copies)
     stayed = np.stack([(children == 0).sum(axis=1), (children == 1).sum(axis=1)], axis=1)  # of either parent's genes
     of_placed = stayed[:, 0] > stayed[:, 1]
     assert 5 < of_placed.sum() < 35
@@ -136,7 +136,7 @@ def test_gangs_of_a_topology_are_whole_only_where_all_have_room_in_one_domain() 
     problem = problem_of(view, pods)
     genes = np.random.default_rng(3).integers(0, 5, (400, len(pods)))
     seen = set()
-    for individual, found in zip(genes.tolist(), genetic.placed_pods(problem, genes).tolist(), strict=True):
+    for individual, found in zip(genes.tolist(), _placed_pods(problem, genes).tolist(), strict=True):
         left = [2] * 5
         expected = []
         for row in individual:

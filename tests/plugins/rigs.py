@@ -12,6 +12,7 @@ from extender.kube.memory import Manifest, MemoryCluster
 from extender.kube.paths import NODES_PATH, PODS_PATH
 from extender.ledger.ledger import Ledger
 from extender.plugins import gpushare
+from extender.plugins.gpushare import _COUNT_RESOURCE
 from extender.plugins.hami import nodes as hami_nodes
 from extender.plugins.pods import read_pod_request
 from extender.scheduling.binding.binder import Binder
@@ -43,7 +44,7 @@ def hami_node(
 def gpushare_node(name: str, count: int, gib: int) -> Manifest:
     """A node of gpushare's plugin."""
     manifest = node_manifest(name)
-    resources = {gpushare.MEMORY_RESOURCE: str(count * gib), gpushare.COUNT_RESOURCE: str(count)}
+    resources = {gpushare.MEMORY_RESOURCE: str(count * gib), _COUNT_RESOURCE: str(count)}
     manifest["status"] = {"allocatable": {"cpu": "64", **resources}, "capacity": resources}
     return manifest
 

@@ -12,7 +12,7 @@ from extender.dra.published import gpus as dra
 from extender.kube import objects
 from extender.kube.indexes import Index
 from extender.ledger.ledger import ClaimState, Ledger
-from extender.plugins.dra import DevicePools
+from extender.plugins.dra import _DevicePools
 from extender.plugins.holdings import whole_gpus
 from tests.ledger.builders import node_object
 from tests.plugins.claims import resource_claim
@@ -107,7 +107,7 @@ def test_an_inventory_is_in_the_order_of_minor_numbers() -> None:
 
 
 def test_only_complete_pools_of_the_newest_generation_count() -> None:
-    pools = DevicePools(READING)
+    pools = _DevicePools(READING)
 
     def uuids() -> list[str]:
         offer = pools.offer_of("n1")
@@ -122,7 +122,7 @@ def test_only_complete_pools_of_the_newest_generation_count() -> None:
 
 
 def test_slices_come_change_and_go() -> None:
-    pools = DevicePools(READING)
+    pools = _DevicePools(READING)
 
     assert pools.upsert(resource_slice(device("gpu-0"))) == {"n1"}
     assert pools.upsert(resource_slice(device("gpu-0"), name="x", driver="other")) == set()
@@ -139,7 +139,7 @@ def test_slices_come_change_and_go() -> None:
 
 
 def test_what_claims_hold() -> None:
-    pools = DevicePools(READING)
+    pools = _DevicePools(READING)
     partition = {"name": "mig-1", "attributes": {"type": {"string": "mig"}, "parentUUID": {"string": "GPU-gpu-2"}}}
     pools.upsert(resource_slice(device("gpu-0"), device("gpu-1"), device("gpu-2"), partition))
 
@@ -161,7 +161,7 @@ def test_what_claims_hold() -> None:
 
 
 def test_nothing_is_kept_of_claims_and_slices_that_are_gone() -> None:
-    pools = DevicePools(READING)
+    pools = _DevicePools(READING)
     before = {name: len(of) for name, of in vars(pools).items() if isinstance(of, dict | Index)}
     for number in range(3):
         pools.upsert(resource_slice(device("gpu-0"), name=f"s{number}", node=f"n{number}"))
@@ -172,7 +172,7 @@ def test_nothing_is_kept_of_claims_and_slices_that_are_gone() -> None:
 
 
 def test_what_a_pod_asks_by_its_claims() -> None:
-    pools = DevicePools(READING)
+    pools = _DevicePools(READING)
     pools.upsert(resource_claim("mine", exactly(count=2)))
     pools.upsert(resource_claim("made", exactly()))
     pools.upsert(resource_claim("shared", exactly(), devices=("gpu-0",)))
@@ -230,7 +230,7 @@ def test_where_the_kubelet_offers_gpus_slices_say_nothing_new() -> None:
 
 def test_gpus_that_kerf_allocates_are_none_that_are_asked_by_number() -> None:
     tainted: dict[str, Any] = {"taints": [{"key": "kerf.dev/owned", "value": "kerf", "effect": "NoSchedule"}]}
-    pools = DevicePools(NodeReading(allocates=True))
+    pools = _DevicePools(NodeReading(allocates=True))
     pools.upsert(resource_slice(device("gpu-0", **tainted)))
     pools.upsert(resource_slice(device("gpu-0"), name="s1", node="n2"))
     offers = [pools.offer_of(node) for node in ("n1", "n2")]

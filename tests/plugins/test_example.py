@@ -12,8 +12,9 @@ from extender.core.resources.requests import RequestError
 from extender.kube import objects
 from extender.kube.memory import Manifest
 from extender.plugins import managed_resources
+from extender.plugins.managed_resources import _managed_resources
 from extender.plugins.protocol import DevicePlugin, UnreadableError
-from extender.plugins.registry import GROUP, Guarded, load
+from extender.plugins.registry import _GROUP, _Guarded, _load_all
 from tests.api.services import running
 from tests.docs.example import example_on_path, install_example
 from tests.ledger.builders import node_manifest, node_object, pod_manifest, pod_object
@@ -62,12 +63,12 @@ def test_pods_are_placed_and_bound_by_an_installed_plugin() -> None:
 
 @pytest.mark.usefixtures("installed")
 def test_its_resource_is_one_that_kube_scheduler_has_to_ask_for() -> None:
-    assert "example.com/gpu-mib" in managed_resources.managed_resources()
+    assert "example.com/gpu-mib" in _managed_resources()
     assert managed_resources.is_managed(pod_object("p", 1, resource="example.com/gpu-mib").spec)
 
 
 def test_without_the_package_nobody_knows_of_it() -> None:
-    assert "example.com/gpu-mib" not in managed_resources.managed_resources()
+    assert "example.com/gpu-mib" not in _managed_resources()
 
 
 class Broken(DevicePlugin):
@@ -83,7 +84,7 @@ class Broken(DevicePlugin):
 
 
 def test_a_plugin_that_fails_costs_only_its_own(caplog: pytest.LogCaptureFixture) -> None:
-    plugin = Guarded(Broken())
+    plugin = _Guarded(Broken())
     own, other = pod_object("p", 1, resource="broken.com/gpu"), pod_object("p", 1)
 
     assert not plugin.owns(node_object("n", 1))
@@ -113,6 +114,6 @@ def test_a_plugin_that_fails_costs_only_its_own(caplog: pytest.LogCaptureFixture
 )
 def test_a_plugin_that_can_not_be_loaded_is_left_out(value: str, why: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR):
-        assert load([EntryPoint("bad", value, GROUP)], {"gpushare"}) == []
+        assert _load_all([EntryPoint("bad", value, _GROUP)], {"gpushare"}) == []
     assert f"device plugin bad ({value}) is left out" in caplog.text
     assert why in caplog.text

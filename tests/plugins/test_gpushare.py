@@ -9,6 +9,7 @@ from extender.core.resources.nodes import GpuUnit
 from extender.core.resources.requests import AskedUnit, GpuRequest, RequestError
 from extender.plugins import gpushare
 from extender.plugins.formats import ContainerResources
+from extender.plugins.gpushare import _asked_units, _binding_annotations, _read_holding, _read_register, _read_request
 from extender.plugins.holdings import Holding, Part
 from extender.plugins.protocol import UnreadableError
 from tests.plugins.goldens import case_name, cases, containers_of
@@ -18,9 +19,9 @@ from tests.plugins.goldens import case_name, cases, containers_of
 def test_register(case: Any) -> None:
     if case["memory_mib"] == []:
         with pytest.raises(UnreadableError):
-            gpushare.read_register(case["capacity"], case["allocatable"])
+            _read_register(case["capacity"], case["allocatable"])
         return
-    offer = gpushare.read_register(case["capacity"], case["allocatable"])
+    offer = _read_register(case["capacity"], case["allocatable"])
 
     if case["memory_mib"] is None:
         assert offer is None
@@ -34,25 +35,25 @@ def test_register(case: Any) -> None:
 
 @pytest.mark.parametrize("case", cases("gpushare", "asks"), ids=case_name)
 def test_ask(case: Any) -> None:
-    units = gpushare.asked_units(containers_of(case))
+    units = _asked_units(containers_of(case))
 
     asked = case["memory_each_mib"]
     assert bool(units) == (asked is not None)
-    assert not units or gpushare.read_request(units) == GpuRequest(1, AskedUnit.PART, asked)
+    assert not units or _read_request(units) == GpuRequest(1, AskedUnit.PART, asked)
 
 
 def test_an_ask_that_is_no_number_is_refused() -> None:
     with pytest.raises(RequestError, match=r"aliyun\.com/gpu-mem"):
-        gpushare.asked_units([ContainerResources({"aliyun.com/gpu-mem": "three"})])
+        _asked_units([ContainerResources({"aliyun.com/gpu-mem": "three"})])
 
 
 @pytest.mark.parametrize("case", cases("gpushare", "pods"), ids=case_name)
 def test_shares_of_a_bound_pod(case: Any) -> None:
     if case.get("unknown"):
         with pytest.raises(UnreadableError):
-            gpushare.read_holding(case["annotations"], case["asked"])
+            _read_holding(case["annotations"], case["asked"])
         return
-    held = gpushare.read_holding(case["annotations"], case["asked"])
+    held = _read_holding(case["annotations"], case["asked"])
 
     share = case.get("share")
     assert held == (Holding(1, (Part(share["index"], 0, share["memory_mib"]),)) if share else None)
@@ -60,9 +61,7 @@ def test_shares_of_a_bound_pod(case: Any) -> None:
 
 @pytest.mark.parametrize("case", cases("gpushare", "bindings"), ids=case_name)
 def test_annotations_written_with_the_binding(case: Any) -> None:
-    written = gpushare.binding_annotations(
-        containers_of(case), case["index"], case["gpu_memory_mib"], case["unix_time_ns"]
-    )
+    written = _binding_annotations(containers_of(case), case["index"], case["gpu_memory_mib"], case["unix_time_ns"])
 
     assert written == case["annotations"]
 
@@ -70,7 +69,7 @@ def test_annotations_written_with_the_binding(case: Any) -> None:
 def test_what_is_written_is_read_back_as_what_was_asked() -> None:
     containers = [ContainerResources({"aliyun.com/gpu-mem": "3"})]
 
-    held = gpushare.read_holding(gpushare.binding_annotations(containers, 1, 15360, 17), 3)
+    held = _read_holding(_binding_annotations(containers, 1, 15360, 17), 3)
 
     assert held == Holding(1, (Part(1, 0, 3072),))
 
@@ -78,6 +77,6 @@ def test_what_is_written_is_read_back_as_what_was_asked() -> None:
 @given(st.text(), st.text())
 def test_any_text_is_read_conservatively(index: str, memory: str) -> None:
     with contextlib.suppress(UnreadableError):
-        held = gpushare.read_holding({gpushare.INDEX: index, gpushare.POD_MEMORY: memory}, 3)
+        held = _read_holding({gpushare.INDEX: index, gpushare.POD_MEMORY: memory}, 3)
         assert held is not None
         assert all(part.gpu >= 0 and part.mib >= 3 * 1024 for part in held.parts)

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from extender.core.resources.gpu_models import UNKNOWN_MODEL, describe_model
 from extender.core.resources.nodes import Gpu, NodeReading
 from extender.core.resources.requests import AskedUnit, GpuRequest, RequestError
-from extender.plugins.formats import MAX_CHARS, ContainerResources
+from extender.plugins.formats import _MAX_CHARS, ContainerResources
 from extender.plugins.hami import locks, nodes
 from extender.plugins.hami import pods as hami
+from extender.plugins.hami.locks import _format_lock, _read_lock
 from extender.plugins.holdings import Holding
 from extender.plugins.protocol import AssignedGpu, UnreadableError
 from tests.plugins.goldens import case_name, cases, containers_of, golden
@@ -117,7 +118,7 @@ def test_what_is_written_is_read_back_as_what_was_asked(case: Any) -> None:
 
 @pytest.mark.parametrize("case", cases("hami-locks"), ids=case_name)
 def test_lock(case: Any) -> None:
-    lock = locks.read_lock({} if case["lock"] is None else {locks.NODE_LOCK: case["lock"]})
+    lock = _read_lock({} if case["lock"] is None else {locks.NODE_LOCK: case["lock"]})
 
     if case["lock"] is None:
         assert lock is None
@@ -126,10 +127,10 @@ def test_lock(case: Any) -> None:
 
 
 def test_a_lock_is_read_back_as_it_was_written() -> None:
-    text = locks.format_lock("ns", "pod-a", 1785564000.9)
+    text = _format_lock("ns", "pod-a", 1785564000.9)
 
     assert text == "2026-08-01T06:00:00Z,ns,pod-a"
-    lock = locks.read_lock({locks.NODE_LOCK: text})
+    lock = _read_lock({locks.NODE_LOCK: text})
     assert lock is not None
     assert lock.is_of("ns", "pod-a")
     assert not lock.is_of("ns", "pod-b")
@@ -156,7 +157,7 @@ def test_lists_of_uuids() -> None:
 
 
 def test_a_huge_annotation_is_not_looked_at() -> None:
-    huge = "GPU-a,NVIDIA,1,0:" * MAX_CHARS
+    huge = "GPU-a,NVIDIA,1,0:" * _MAX_CHARS
 
     with pytest.raises(UnreadableError, match="characters"):
         nodes.read_register({nodes.REGISTER: huge}, {"nvidia.com/gpu": "1"}, NodeReading())
@@ -175,6 +176,6 @@ def test_any_text_is_read_conservatively(text: str) -> None:
         offer = nodes.read_register({nodes.REGISTER: text}, {"nvidia.com/gpu": "2"}, NodeReading())
         assert offer is not None
         assert any(gpu.memory_mib > 0 and gpu.uuid for gpu in offer.gpus)
-    locks.read_lock({locks.NODE_LOCK: text})
+    _read_lock({locks.NODE_LOCK: text})
 
     assert held is None or all(part.milli >= 0 and part.mib >= 0 for part in held.parts)

@@ -6,7 +6,7 @@ import pytest
 
 from extender.kube.client import ApiError
 from extender.kube.memory import MemoryCluster
-from extender.plugins.hami.locks import NODE_LOCK, NodeLocks, format_lock
+from extender.plugins.hami.locks import NODE_LOCK, NodeLocks, _format_lock
 from extender.plugins.hami.pods import BIND_PHASE
 from extender.plugins.protocol import LockError
 from tests.ledger.builders import Clock, FaultyTransport, node_manifest, pod_manifest
@@ -42,7 +42,7 @@ def test_a_free_node_is_locked_for_the_pod_and_released() -> None:
         locks = locks_on(cluster)
 
         await locks.take("n1", "default", "a")
-        assert lock_of(cluster) == format_lock("default", "a", NOW)
+        assert lock_of(cluster) == _format_lock("default", "a", NOW)
         await locks.take("n1", "default", "a")  # again, as after a lost answer
 
         await locks.release("n1", "default", "a")
@@ -55,11 +55,11 @@ def test_a_lock_that_stands_is_respected() -> None:
     async def scenario() -> None:
         allocating = pod_manifest("b", 1, node="n1", phase="Pending", annotations={BIND_PHASE: "allocating"})
         cluster = MemoryCluster([allocating])
-        set_lock(cluster, format_lock("default", "b", NOW))
+        set_lock(cluster, _format_lock("default", "b", NOW))
 
         with pytest.raises(LockError, match="default/b"):
             await locks_on(cluster).take("n1", "default", "a")
-        assert lock_of(cluster) == format_lock("default", "b", NOW)
+        assert lock_of(cluster) == _format_lock("default", "b", NOW)
 
     asyncio.run(scenario())
 
@@ -68,7 +68,7 @@ def test_the_next_pod_has_the_lock_as_soon_as_the_plugin_lets_it_go() -> None:
     async def scenario() -> None:
         allocating = pod_manifest("b", 1, node="n1", phase="Pending", annotations={BIND_PHASE: "allocating"})
         cluster = MemoryCluster([allocating])
-        set_lock(cluster, format_lock("default", "b", NOW))
+        set_lock(cluster, _format_lock("default", "b", NOW))
         locks = locks_on(cluster, wait_s=5)
 
         waiting = asyncio.create_task(locks.take("n1", "default", "a"))
@@ -76,7 +76,7 @@ def test_the_next_pod_has_the_lock_as_soon_as_the_plugin_lets_it_go() -> None:
         await locks.release("n1", "default", "b")  # what the plugin does
         await waiting
 
-        assert lock_of(cluster) == format_lock("default", "a", NOW)
+        assert lock_of(cluster) == _format_lock("default", "a", NOW)
         assert cluster.node("n1")["metadata"]["annotations"]["other"] == "stays"
 
     asyncio.run(scenario())
@@ -93,11 +93,11 @@ def test_the_next_pod_has_the_lock_as_soon_as_the_plugin_lets_it_go() -> None:
 def test_an_old_lock_is_taken_over(holder: dict[str, object], age_s: float) -> None:
     async def scenario() -> None:
         cluster = MemoryCluster([holder])
-        set_lock(cluster, format_lock("default", "b", NOW - age_s))
+        set_lock(cluster, _format_lock("default", "b", NOW - age_s))
 
         await locks_on(cluster).take("n1", "default", "a")
 
-        assert lock_of(cluster) == format_lock("default", "a", NOW)
+        assert lock_of(cluster) == _format_lock("default", "a", NOW)
 
     asyncio.run(scenario())
 
@@ -122,19 +122,19 @@ def test_a_lock_that_its_pod_no_longer_needs_is_taken_over_when_nobody_lets_it_g
         passed = 0.0
         locks = locks_on(cluster, clock=lambda: asyncio.get_running_loop().time() + passed)
         for served in ("b", "c"):  # another pod's lock is another one
-            set_lock(cluster, format_lock("default", served, NOW - 1))
+            set_lock(cluster, _format_lock("default", served, NOW - 1))
             if holder:
                 cluster.apply({**holder, "metadata": {**holder["metadata"], "name": served, "uid": f"uid-{served}"}})
             with pytest.raises(LockError):
                 await locks.take("n1", "default", "a")
-            assert lock_of(cluster) == format_lock("default", served, NOW - 1)
+            assert lock_of(cluster) == _format_lock("default", served, NOW - 1)
             passed += 3.0
         with pytest.raises(LockError):
             await locks.take("n1", "default", "a")
         passed += 2.0
         await locks.take("n1", "default", "a")
 
-        assert lock_of(cluster) == format_lock("default", "a", NOW)
+        assert lock_of(cluster) == _format_lock("default", "a", NOW)
 
     asyncio.run(scenario())
 
@@ -142,7 +142,7 @@ def test_a_lock_that_its_pod_no_longer_needs_is_taken_over_when_nobody_lets_it_g
 def test_a_pod_that_is_about_to_be_bound_keeps_its_lock() -> None:
     async def scenario() -> None:
         cluster = MemoryCluster([pod_manifest("b", 1, phase="Pending")])
-        set_lock(cluster, format_lock("default", "b", NOW - 5))
+        set_lock(cluster, _format_lock("default", "b", NOW - 5))
 
         with pytest.raises(LockError):
             await locks_on(cluster).take("n1", "default", "a")
@@ -153,11 +153,11 @@ def test_a_pod_that_is_about_to_be_bound_keeps_its_lock() -> None:
 def test_somebody_elses_lock_is_not_released() -> None:
     async def scenario() -> None:
         cluster = MemoryCluster()
-        set_lock(cluster, format_lock("default", "b", NOW))
+        set_lock(cluster, _format_lock("default", "b", NOW))
 
         await locks_on(cluster).release("n1", "default", "a")
 
-        assert lock_of(cluster) == format_lock("default", "b", NOW)
+        assert lock_of(cluster) == _format_lock("default", "b", NOW)
 
     asyncio.run(scenario())
 
@@ -181,7 +181,7 @@ def test_a_node_that_changes_meanwhile_is_read_again() -> None:
         await locks_on(cluster).take("n1", "default", "a")
 
         assert cluster.reads == 2
-        assert lock_of(cluster) == format_lock("default", "a", NOW)
+        assert lock_of(cluster) == _format_lock("default", "a", NOW)
 
     asyncio.run(scenario())
 
@@ -204,7 +204,7 @@ def test_pods_of_one_node_have_the_lock_one_after_the_other() -> None:
         async def hold(name: str) -> None:
             cluster.apply(pod_manifest(name, 1, node="n1", phase="Pending", annotations={BIND_PHASE: "allocating"}))
             await locks.take("n1", "default", name)
-            assert lock_of(cluster) == format_lock("default", name, NOW)
+            assert lock_of(cluster) == _format_lock("default", name, NOW)
             held.append(name)
             for _ in range(10):  # in which the others have their turns
                 await asyncio.sleep(0)
@@ -224,18 +224,18 @@ def test_a_pod_that_pulls_its_image_holds_nobody_up() -> None:
         pulling = pod_manifest("b", 1, node="n1", phase="Pending", annotations={BIND_PHASE: "allocating"})
         pulling["status"]["startTime"] = "2026-11-21T17:00:00Z"
         cluster, clock = MemoryCluster([pulling]), Clock()
-        set_lock(cluster, format_lock("default", "b", NOW))
+        set_lock(cluster, _format_lock("default", "b", NOW))
         locks = locks_on(cluster, clock=clock, wait_s=0.0)
         with pytest.raises(LockError):
             await locks.take("n1", "default", "a")  # its plugin lets it go, if it is there
         clock.now += 5.0
         await locks.take("n1", "default", "a")
-        assert lock_of(cluster) == format_lock("default", "a", NOW)
+        assert lock_of(cluster) == _format_lock("default", "a", NOW)
 
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("lock", ["2031-01-01T00:00:00Z", format_lock("default", "b", NOW + 10**7)])
+@pytest.mark.parametrize("lock", ["2031-01-01T00:00:00Z", _format_lock("default", "b", NOW + 10**7)])
 def test_a_lock_of_the_future_expires_by_this_clock(lock: str) -> None:
     async def scenario() -> None:
         allocating = pod_manifest("b", 1, node="n1", phase="Pending", annotations={BIND_PHASE: "allocating"})
@@ -248,6 +248,6 @@ def test_a_lock_of_the_future_expires_by_this_clock(lock: str) -> None:
                 await locks.take("n1", "default", "a")
         clock.now += 2.0
         await locks.take("n1", "default", "a")
-        assert lock_of(cluster) == format_lock("default", "a", NOW)
+        assert lock_of(cluster) == _format_lock("default", "a", NOW)
 
     asyncio.run(scenario())

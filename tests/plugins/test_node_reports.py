@@ -6,13 +6,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from extender.agent import pods
 from extender.agent.inventory import Gpu as AgentGpu
-from extender.agent.report import NODE_REPORT, replicas_of, text_of
+from extender.agent.pods import _ASSIGNED_GPUS, _ASSIGNED_UUIDS
+from extender.agent.report import _NODE_REPORT, _replicas_of, _text_of
 from extender.core.resources.nodes import GpuUnit, NodeOffer, NodeReading, read_node
 from extender.kube import objects
-from extender.plugins.kerf import ASSIGNED_GPUS, ASSIGNED_UUIDS, GIVEN, GPUS
-from extender.plugins.node_reports import MAX_CHARS, REPORT, read_report, told_given, with_report
+from extender.plugins.kerf import _GIVEN, ASSIGNED_GPUS, ASSIGNED_UUIDS, GPUS
+from extender.plugins.node_reports import _MAX_CHARS, REPORT, _read_report, told_given, with_report
 from extender.plugins.nodes import read_offer
 from extender.plugins.protocol import UnreadableError
 from tests.ledger.builders import node_manifest
@@ -47,7 +47,7 @@ def test_what_each_pod_was_given_is_known_by_uid_whatever_its_containers_and_sli
 
 def test_what_was_written_by_hand_beats_the_report() -> None:
     annotations = report(given={"u1": {"c": {"nvidia.com/gpu": ["GPU-a"]}}, "u2": {"c": {"nvidia.com/gpu": ["GPU-b"]}}})
-    given, _ = told_given({**annotations, GIVEN: '{"u1": ["GPU-c"]}'})
+    given, _ = told_given({**annotations, _GIVEN: '{"u1": ["GPU-c"]}'})
     assert given == {"u1": ("GPU-c",), "u2": ("GPU-b",)}
 
 
@@ -61,14 +61,14 @@ def test_what_was_written_by_hand_beats_the_report() -> None:
         pytest.param('{"version": 1, "given": {"u": {"c": {"nvidia.com/gpu": [""]}}}}', id="empty name"),
         pytest.param('{"version": 1, "gpus": [{"index": 64}]}', id="an index beyond all nodes"),
         pytest.param('{"version": 1, "gpus": ' + "[" * 100_000, id="deep"),
-        pytest.param('{"version": 1, "x": "' + "x" * MAX_CHARS + '"}', id="huge"),
+        pytest.param('{"version": 1, "x": "' + "x" * _MAX_CHARS + '"}', id="huge"),
         pytest.param('{"version": 1, "x": "\ud800"}', id="half a character"),
     ],
 )
 def test_what_cannot_be_read_is_named_and_changes_nothing(text: str) -> None:
     with pytest.raises(UnreadableError, match=REPORT):
-        read_report({REPORT: text})
-    given, (warning,) = told_given({REPORT: text, GIVEN: '{"u1": ["GPU-c"]}'})
+        _read_report({REPORT: text})
+    given, (warning,) = told_given({REPORT: text, _GIVEN: '{"u1": ["GPU-c"]}'})
     assert given == {"u1": ("GPU-c",)}
     assert REPORT in warning
     assert len(warning) < 400
@@ -153,11 +153,11 @@ def test_who_describes_gpus_by_hand_does_not_undo_that_they_are_steered() -> Non
 def test_what_the_agent_writes_is_understood() -> None:
     inventory = [AgentGpu(0, "GPU-a", "NVIDIA A100-SXM4-40GB", 40960, True, 0, 1), AgentGpu(1, "GPU-b", healthy=False)]
     ids = ["GPU-a::0", "GPU-a::1", "GPU-b::0"]
-    replicas = replicas_of({"nvidia.com/gpu": ids, "nvidia.com/mig-1g.5gb": ["MIG-1"]})
-    text = text_of(inventory, {"u": {"main": {"nvidia.com/gpu": ("GPU-a::0", "GPU-b")}}}, ["nvidia.com/gpu"], replicas)
-    report = read_report({NODE_REPORT: text})
-    assert NODE_REPORT == REPORT
-    assert (pods.ASSIGNED_GPUS, pods.ASSIGNED_UUIDS) == (ASSIGNED_GPUS, ASSIGNED_UUIDS)
+    replicas = _replicas_of({"nvidia.com/gpu": ids, "nvidia.com/mig-1g.5gb": ["MIG-1"]})
+    text = _text_of(inventory, {"u": {"main": {"nvidia.com/gpu": ("GPU-a::0", "GPU-b")}}}, ["nvidia.com/gpu"], replicas)
+    report = _read_report({_NODE_REPORT: text})
+    assert _NODE_REPORT == REPORT
+    assert (_ASSIGNED_GPUS, _ASSIGNED_UUIDS) == (ASSIGNED_GPUS, ASSIGNED_UUIDS)
     assert [(gpu.uuid, gpu.model, gpu.memory_mib, gpu.healthy, gpu.numa, gpu.link) for gpu in report.gpus] == [
         ("GPU-a", "NVIDIA A100-SXM4-40GB", 40960, True, 0, 1),
         ("GPU-b", "", 0, False, -1, -1),

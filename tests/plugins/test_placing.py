@@ -13,7 +13,7 @@ from extender.core.resources.requests import RequestError
 from extender.plugins import gpushare, kerf
 from extender.plugins.hami import nodes as hami_nodes
 from extender.plugins.hami import pods as hami
-from extender.plugins.kerf import ASSIGNED_GPUS
+from extender.plugins.kerf import _GIVEN, ASSIGNED_GPUS
 from extender.plugins.node_reports import REPORT
 from extender.scheduling.binding.binder import BindError
 from tests.ledger.builders import Clock, node_manifest, pod_manifest
@@ -298,14 +298,14 @@ def test_what_the_kubelet_really_gave_beats_what_was_assigned() -> None:
     assert rig.run(pod_manifest("a", 1))["metadata"]["annotations"][ASSIGNED_GPUS] == "0"
     assert rig.free_milli("n1") == [0, 1000]
 
-    node["metadata"]["annotations"][kerf.GIVEN] = msgspec.json.encode({"default/a": [B]}).decode()
+    node["metadata"]["annotations"][_GIVEN] = msgspec.json.encode({"default/a": [B]}).decode()
     rig.cluster.apply(node)
     rig.sync()
     assert rig.free_milli("n1") == [1000, 0]
     rig.restart()
     assert rig.free_milli("n1") == [1000, 0]
 
-    node["metadata"]["annotations"][kerf.GIVEN] = '{"default/a": ["GPU-of-another-node"]}'
+    node["metadata"]["annotations"][_GIVEN] = '{"default/a": ["GPU-of-another-node"]}'
     rig.cluster.apply(node)
     rig.sync()
     assert rig.free_milli("n1") == [0, 1000]
@@ -316,7 +316,7 @@ def test_what_the_kubelet_gave_tells_the_gpu_of_a_pod_that_nobody_assigned() -> 
     node = node_manifest("n1", 2)
     node["metadata"]["annotations"] = {
         "kerf.dev/gpus": msgspec.json.encode(gpus).decode(),
-        kerf.GIVEN: msgspec.json.encode({"default/a": [B]}).decode(),
+        _GIVEN: msgspec.json.encode({"default/a": [B]}).decode(),
     }
     rig = Rig(node, pod_manifest("a", 1, node="n1"))
 

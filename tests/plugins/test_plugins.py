@@ -4,8 +4,10 @@ import pytest
 
 from extender.plugins import gpushare
 from extender.plugins.formats import ContainerResources
+from extender.plugins.gpushare import _binding_annotations
 from extender.plugins.hami import locks
 from extender.plugins.hami import pods as hami
+from extender.plugins.hami.locks import _format_lock
 from extender.plugins.protocol import AssignedGpu
 from tests.plugins.plugins import (
     AllocationError,
@@ -24,7 +26,7 @@ NOW = 1795241852.0
 def hami_node(*pods: tuple[str, dict[str, str]], locked_by: str = "") -> PluginNode:
     node = PluginNode("n1", pods=[plugin_pod(name, written, containers=[{"name": "main"}]) for name, written in pods])
     if locked_by:
-        node.annotations[locks.NODE_LOCK] = locks.format_lock("default", locked_by, NOW)
+        node.annotations[locks.NODE_LOCK] = _format_lock("default", locked_by, NOW)
     return node
 
 
@@ -68,7 +70,7 @@ def test_hami_is_called_once_for_each_container() -> None:
         init_containers=[{"name": "i0"}, {"name": "i1"}],
         containers=[{"name": "c0"}, {"name": "c1"}, {"name": "c2"}],
     )
-    node = PluginNode("n1", {locks.NODE_LOCK: locks.format_lock("default", "a", NOW)}, [pod])
+    node = PluginNode("n1", {locks.NODE_LOCK: _format_lock("default", "a", NOW)}, [pod])
 
     served = [hami_allocate(node, 1) for _ in range(3)]
 
@@ -98,7 +100,7 @@ def test_a_pod_that_asks_nothing_of_hami_is_never_taken_for_one_to_serve() -> No
 
 def gpushare_pod(name: str, units: int, index: int, now_ns: int) -> dict[str, object]:
     containers = [ContainerResources({"aliyun.com/gpu-mem": str(units)})]
-    written = gpushare.binding_annotations(containers, index, 15360, now_ns)
+    written = _binding_annotations(containers, index, 15360, now_ns)
     return plugin_pod(name, written, containers=[{"name": "main", "limits": {"aliyun.com/gpu-mem": str(units)}}])
 
 
@@ -120,7 +122,7 @@ def test_gpushare_serves_equal_pods_in_the_order_of_their_bindings() -> None:
 
 
 def test_a_pod_that_asks_nothing_of_gpushare_is_never_taken_for_one_to_serve() -> None:
-    pod = plugin_pod("a", gpushare.binding_annotations([ContainerResources({})], 0, 15360, 17))
+    pod = plugin_pod("a", _binding_annotations([ContainerResources({})], 0, 15360, 17))
 
     with pytest.raises(AllocationError):
         gpushare_allocate(PluginNode("n1", pods=[pod]), 3, 2)

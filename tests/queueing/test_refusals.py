@@ -12,7 +12,7 @@ from extender.planning.quotas import Quotas
 from extender.plugins.holdings import Holding
 from extender.queueing.pods.entries import Stage
 from extender.queueing.pods.objects import decode_node, decode_pod
-from extender.queueing.refusals import FIRST_S, MOST_S
+from extender.queueing.refusals import _FIRST_S, _MOST_S
 from extender.scheduling.placer import PodIdentity
 from tests.queueing.direct.rigs import DirectRig
 from tests.queueing.rigs import GATES, Manifest, Rig
@@ -155,11 +155,11 @@ def test_a_node_is_ruled_out_for_pods_of_the_same_owner_and_for_longer_each_time
         waited.append(rig.now - began)
         if number == 1:
             submit(rig, "bad-1", 8, owner="careless")
-            rig.round(FIRST_S / 4)
+            rig.round(_FIRST_S / 4)
             assert not rig.node_of("bad-1")
             rig.api.pods.pop("bad-1")
             rig.hub.cache(PODS).remove(rig.queue.backlog.entries["bad-1"].pod)
-    assert waited[1:] == pytest.approx([FIRST_S * 2**n for n in range(6)] + [MOST_S], abs=1.3)
+    assert waited[1:] == pytest.approx([_FIRST_S * 2**n for n in range(6)] + [_MOST_S], abs=1.3)
 
 
 def test_others_of_the_same_request_are_not_kept_off_and_a_change_of_the_request_begins_anew() -> None:
@@ -232,7 +232,7 @@ def test_a_second_refusal_is_noticed_at_once_and_its_nomination_ends() -> None:
     Picky(rig).go()
     rig.round()
     for number in (1, 2, 3):
-        rig.round(MOST_S)
+        rig.round(_MOST_S)
         assert "conditions" not in rig.api.pods["bad-0"]["status"]
         # It keeps the nomination of a pod that may evict nobody.
         rig.refuse("bad-0", WORDS)
@@ -250,7 +250,7 @@ def test_what_kube_scheduler_does_not_answer_is_taken_back() -> None:
     submit(rig, "bad-0", 8)
     Picky(rig).go()
     rig.round()
-    rig.round(MOST_S)
+    rig.round(_MOST_S)
     assert rig.node_of("bad-0") == "n0"
     rig.round(4.9)
     assert rig.ledger.claim("bad-0") is not None

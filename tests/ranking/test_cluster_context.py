@@ -15,7 +15,8 @@ from extender.core.valuenet.features import FEATURES
 from extender.core.valuenet.potentials import Potential
 from extender.core.valuenet.states import node_states
 from extender.ranking import files
-from model.simulations.looks import Board
+from extender.ranking.files import _read_actor
+from model.simulations.looks import _Board
 from tests.api.bodies import node, pod
 from tests.api.services import Kerf, running
 from tests.core.learning import only
@@ -107,7 +108,7 @@ def test_it_gives_the_potential_that_the_simulator_gives(tmp_path: Path) -> None
     """On the empty cluster, and once forty pods have been placed by the first one, shares among them."""
     trace = offered(12, 40, seed=3)
     path = write(tmp_path / "net", drawn())
-    actor = files.read_actor(path).attention
+    actor = _read_actor(path).attention
     typical = [
         {"cpu_milli": each.cpu_milli, "gpus": each.gpus, "gpu_milli": each.gpu_milli, "count": each.count}
         for each in expected()
@@ -118,7 +119,7 @@ def test_it_gives_the_potential_that_the_simulator_gives(tmp_path: Path) -> None
         prospect, cluster = kerf.service.rank.score.served, kerf.service.placer.snapshot()
         assert prospect is not None
         rows = np.array([cluster.row_of[name] for name in trace.workload.node_names])
-        simulated = Board(trace.workload, prospect.outlook)
+        simulated = _Board(trace.workload, prospect.outlook)
         first = attention.point(simulated.sight(), actor)
         assert_equal(served(kerf), attention.potential_at(first, actor))
 

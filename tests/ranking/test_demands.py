@@ -15,7 +15,7 @@ from extender.core.resources.gpu_models import GpuModel
 from extender.core.resources.requests import AskedUnit, GpuRequest, PodRequest
 from extender.core.valuenet.features import Worth
 from extender.ranking import prices
-from extender.ranking.demands import Demand, Kind, asks_of, demand_of, guessed, kind_expected, kind_of, outlook_on
+from extender.ranking.demands import Demand, Kind, _kind_expected, asks_of, demand_of, guessed, kind_of, outlook_on
 from tests.core.builders import cluster_of, node, pattern
 from tests.model.builders import random_asks, random_mix, random_nodes
 
@@ -40,8 +40,8 @@ def test_kinds_of_pods() -> None:
     assert kind_of(PodRequest(GpuRequest(0, memory_total_mib=9))) == Kind(0, 0, 1, 1000)
     assert kind_of(PodRequest(GpuRequest(1, AskedUnit.SHARED))) is None
     assert kind_of(PodRequest(GpuRequest(1, AskedUnit.MIG, mig=(("1g.5gb", 1),)))) is None
-    assert kind_expected(Expected(1, 0, 1000, 7)) == Kind(1, 0)
-    assert kind_expected(Expected(1, 2, 1000, 7, ("NVIDIA-A100-SXM4-80GB",), 5)).products == ("a100-sxm4-80gb",)
+    assert _kind_expected(Expected(1, 0, 1000, 7)) == Kind(1, 0)
+    assert _kind_expected(Expected(1, 2, 1000, 7, ("NVIDIA-A100-SXM4-80GB",), 5)).products == ("a100-sxm4-80gb",)
 
 
 def test_models_and_memory_are_bits_of_the_clusters_models(cluster: Cluster) -> None:

@@ -4,13 +4,13 @@ import pytest
 
 from extender.core.fragmentation.arrivals import fair_weights
 from extender.ranking.demands import Kind
-from extender.ranking.seen_pods import FreshPods
+from extender.ranking.seen_pods import _FreshPods
 
 ONE, ODD = Kind(0, 0, 1, 1000), Kind(0, 0, 1, 130)
 
 
 def test_who_floods_counts_as_much_as_it_holds() -> None:
-    fresh = FreshPods()
+    fresh = _FreshPods()
     for _ in range(100):
         fresh.add("research", ONE)
     for _ in range(9900):
@@ -39,7 +39,7 @@ def test_several_who_flood_are_all_cut() -> None:
 
 
 def test_a_stage_begins_with_nothing_and_kinds_are_bounded() -> None:
-    fresh = FreshPods()
+    fresh = _FreshPods()
     for number in range(510):
         fresh.add("a", Kind(number, 0, 1, 1000))
     assert fresh.num == 500

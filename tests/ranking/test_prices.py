@@ -11,6 +11,7 @@ from scipy.optimize import linprog
 from extender.core.fragmentation.arrays import Asks, Nodes
 from extender.core.fragmentation.arrivals import expected_count
 from extender.ranking import prices
+from extender.ranking.prices import _rests
 from model.workloads.traces import read_nodes, read_pods
 from model.workloads.workloads import workload
 from tests.model.builders import PUBLISHED, needs_traces, random_asks, random_mix, random_nodes
@@ -99,7 +100,7 @@ def test_rests_equal_trying_all_ways_to_cut(seed: int) -> None:
     rng = np.random.default_rng(seed)
     sizes, price = np.unique(rng.integers(150, 1000, 3)), rng.random((1, 3))
     price = price[:, : len(sizes)]
-    found = prices.rests(sizes, price)
+    found = _rests(sizes, price)
     for left in [0, 150, int(rng.integers(1000)), 999, 1000]:
         right = max(
             np.dot(cut, price[0])

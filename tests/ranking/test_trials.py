@@ -13,6 +13,7 @@ from extender.core.valuenet.potentials import linear
 from extender.ranking import trials
 from extender.ranking.aside import AsideError
 from extender.ranking.demands import Demand
+from extender.ranking.trials import _ORDERS, _filled
 
 POLICIES = {"binpack": binpack.policy(Options()), "spread": spread.policy(Options())}
 
@@ -28,7 +29,7 @@ def demand(num_nodes: int = 12) -> Demand:
 
 def test_who_packs_does_better_than_who_spreads_on_the_same_pods() -> None:
     found = trials.tried(demand(), POLICIES)
-    assert [len(values) for values in found.values()] == [trials.ORDERS] * 2
+    assert [len(values) for values in found.values()] == [_ORDERS] * 2
     assert np.mean(found["binpack"]) > np.mean(found["spread"]) + 2
     assert all(0 < value <= 100 for values in found.values() for value in values)
     assert trials.tried(demand(), POLICIES) == found
@@ -40,13 +41,13 @@ def test_the_rules_place_by_hand() -> None:
     arrivals = np.array([0, 0, 1, 0])
     for name, allocated in (("binpack", [1, 2, 6, 7]), ("spread", [1, 2, 2, 3])):
         asked = demand(2)
-        filled = trials.filled(asked.nodes.copy(), asked.asks, arrivals, POLICIES[name])
+        filled = _filled(asked.nodes.copy(), asked.asks, arrivals, POLICIES[name])
         assert (filled // 1000).tolist() == allocated
 
 
 def test_many_nodes_are_sampled_and_no_gpus_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("extender.ranking.trials.MAX_NODES", 4)
-    assert len(trials.tried(demand(40), POLICIES)["spread"]) == trials.ORDERS
+    monkeypatch.setattr("extender.ranking.trials._MAX_NODES", 4)
+    assert len(trials.tried(demand(40), POLICIES)["spread"]) == _ORDERS
     asked = demand()
     nothing = Demand(asked.nodes, asked.asks, np.array([0, 0, 9]), 1)
     assert trials.tried(nothing, POLICIES) == {}

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from extender.core.clusters import Cluster
-from extender.history import files, rolling
+from extender.history import files
 from extender.history.records import History
+from extender.history.rolling import _roll
 from extender.kube.memory import MemoryCluster
 from extender.kube.watches.feeds import PODS, WatchHub
 from extender.ledger.ledger import Ledger
@@ -56,7 +57,7 @@ class Rig:
 
     def roll(self, max_bytes: int = MIB) -> None:
         self.recorder.writer.begin()
-        rolling.roll(self.directory, self.recorder.writer._journal.name, max_bytes)  # noqa: SLF001
+        _roll(self.directory, self.recorder.writer._journal.name, max_bytes)  # noqa: SLF001
 
 
 def column(history: History, name: str) -> dict[str, Any]:

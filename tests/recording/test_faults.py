@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from extender.history import archives, files, journals, rolling
+from extender.history import archives, files, journals
 from extender.history.journals import Account
+from extender.history.rolling import _roll
 from extender.metrics.history import history_metrics
 from tests.ledger.builders import node_object, pod_object
 from tests.recording.rigs import MIB, Rig, column
@@ -150,7 +151,7 @@ def test_columns_are_made_of_no_journal_that_was_begun_later(tmp_path: Path) -> 
     writer.write([b'["until",2.0]'])
     writer.begin()
     writer.write([b'["until",3.0]'])
-    rolling.roll(tmp_path, active, MIB)
+    _roll(tmp_path, active, MIB)
     assert min(path.name for path in tmp_path.glob(journals.PATTERN)) == active
     assert sum(1 for _ in tmp_path.glob(journals.PATTERN)) == 2
 

@@ -7,7 +7,7 @@ import pytest
 
 from extender.kube import objects
 from extender.plugins.pods import read_pod_request
-from extender.scheduling.callers import AFTER_S, Callers, Unasked
+from extender.scheduling.callers import _AFTER_S, Callers, Unasked
 from extender.scheduling.fence import Fence
 from extender.scheduling.waking.unbound_pods import UnboundPods
 from tests.ledger.builders import Clock, open_fence, pod_manifest
@@ -51,8 +51,8 @@ class Rig:
 
 def test_pods_that_nobody_asks_about_are_counted_after_five_minutes() -> None:
     rig = Rig()
-    rig.pods.upsert(pod("p"))
-    rig.wait(AFTER_S - 1)
+    rig.pods.changed(None, pod("p"))
+    rig.wait(_AFTER_S - 1)
     assert (rig.unasked.num_pods(), rig.unasked.fault(), rig.why("p")) == (0, "", "")
     rig.wait(1)
     assert rig.unasked.num_pods() == 1
@@ -65,24 +65,24 @@ def test_pods_that_nobody_asks_about_are_counted_after_five_minutes() -> None:
 
 def test_an_idle_cluster_and_a_new_pod_in_it_are_no_fault() -> None:
     rig = Rig()
-    rig.wait(10 * AFTER_S)
+    rig.wait(10 * _AFTER_S)
     assert rig.unasked.num_pods() == 0
     made = pod_manifest("p", 1)
-    rig.pods.upsert(msgspec.convert(made, objects.Pod))
+    rig.pods.changed(None, msgspec.convert(made, objects.Pod))
     assert rig.unasked.num_pods() == 0
-    rig.wait(AFTER_S)
+    rig.wait(_AFTER_S)
     assert rig.unasked.num_pods() == 1
 
 
 def test_a_pod_counts_from_when_its_gate_was_opened() -> None:
     rig = Rig()
-    rig.pods.upsert(pod("p", gate="kerf.dev/queue"))
-    rig.wait(2 * AFTER_S)
+    rig.pods.changed(None, pod("p", gate="kerf.dev/queue"))
+    rig.wait(2 * _AFTER_S)
     assert rig.unasked.num_pods() == 0
-    rig.pods.upsert(pod("p"))
-    rig.wait(AFTER_S / 2)
+    rig.pods.changed(None, pod("p"))
+    rig.wait(_AFTER_S / 2)
     assert rig.unasked.num_pods() == 0
-    rig.wait(AFTER_S / 2)
+    rig.wait(_AFTER_S / 2)
     assert rig.unasked.num_pods() == 1
 
 
@@ -90,18 +90,18 @@ def test_a_pod_counts_from_when_its_gate_was_opened() -> None:
 def test_who_is_refused_for_another_reason_waits_for_nobody(said: str) -> None:
     """Where no node passes kube-scheduler's own plugins, it has nothing to ask about."""
     rig = Rig()
-    rig.pods.upsert(pod("p", said))
-    rig.wait(2 * AFTER_S)
+    rig.pods.changed(None, pod("p", said))
+    rig.wait(2 * _AFTER_S)
     assert (rig.unasked.num_pods(), rig.why("p")) == (0, "")
 
 
 def test_a_scheduler_that_counts_the_marker_does_not_call_kerf() -> None:
     """`kubeadm upgrade` has taken the entries out: known of the pod at once, and alerted on when nobody asks."""
     rig = Rig()
-    rig.pods.upsert(pod("p", UNCALLED))
+    rig.pods.changed(None, pod("p", UNCALLED))
     assert rig.why("p") == "its scheduler default-scheduler does not call Kerf: it counts kerf.dev/gpu itself"
     assert rig.unasked.num_pods() == 0
-    rig.wait(AFTER_S - 1)
+    rig.wait(_AFTER_S - 1)
     rig.callers.asked(others=True)  # by the second entry alone
     rig.wait(1)
     assert rig.unasked.num_pods() == 1
@@ -109,9 +109,9 @@ def test_a_scheduler_that_counts_the_marker_does_not_call_kerf() -> None:
 
 def test_while_others_are_asked_about_one_that_names_no_scheduler_is_no_alert() -> None:
     rig = Rig()
-    rig.pods.upsert(pod("p", scheduler="nobody"))
+    rig.pods.changed(None, pod("p", scheduler="nobody"))
     for _ in range(5):
-        rig.wait(AFTER_S / 2)
+        rig.wait(_AFTER_S / 2)
         rig.callers.asked(others=False)
     assert (rig.unasked.num_pods(), rig.why("p")) == (0, "")
 
@@ -119,8 +119,8 @@ def test_while_others_are_asked_about_one_that_names_no_scheduler_is_no_alert() 
 def test_without_an_extender_the_scheduler_of_the_pod_is_what_says_nothing() -> None:
     rig = Rig(extender=False)
     rig.pods.upsert(pod("marked", UNCALLED))  # asks by annotation: placed by nobody, and told why elsewhere
-    rig.pods.upsert(pod("p", scheduler="gone"))
-    rig.wait(AFTER_S + 60)
+    rig.pods.changed(None, pod("p", scheduler="gone"))
+    rig.wait(_AFTER_S + 60)
     assert (rig.unasked.num_pods(), rig.why("marked")) == (1, "")
     assert rig.why("p") == "its scheduler gone has said nothing of it for 6 min"
     assert "(kerf pending)" in rig.unasked.fault()
@@ -128,12 +128,12 @@ def test_without_an_extender_the_scheduler_of_the_pod_is_what_says_nothing() -> 
 
 def test_who_does_not_lead_says_nothing_and_begins_anew() -> None:
     rig = Rig()
-    rig.pods.upsert(pod("p"))
-    rig.wait(AFTER_S)
+    rig.pods.changed(None, pod("p"))
+    rig.wait(_AFTER_S)
     assert rig.unasked.num_pods() == 1
     rig.fence.shut(lambda: "another leads")
     assert (rig.unasked.num_pods(), rig.why("p")) == (0, "")
     rig.fence.take_over("", lambda: float("inf"), lambda: "")
     assert rig.unasked.num_pods() == 0
-    rig.wait(AFTER_S)
+    rig.wait(_AFTER_S)
     assert rig.unasked.num_pods() == 1

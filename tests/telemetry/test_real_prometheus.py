@@ -16,7 +16,7 @@ from extender.core.observations import Gauge
 from extender.telemetry.errors import SourceError, TelemetryError
 from extender.telemetry.reader.process import ReaderProcess
 from extender.telemetry.readings import Reading
-from extender.telemetry.sources.prometheus import PrometheusSource
+from extender.telemetry.sources.prometheus import _PrometheusSource
 from extender.telemetry.sources.source import PROMETHEUS, Access, Command, Samples
 from tests.controlplane.processes import Process, wait_until
 from tests.telemetry.exporters import V4_8, V4_9, Gpu, Node, dcgm_page, observerward_page
@@ -40,7 +40,7 @@ class World:
 
     def read(self) -> Samples:
         """A refresh, in this process."""
-        source = PrometheusSource(self.prometheus.url, Access())
+        source = _PrometheusSource(self.prometheus.url, Access())
         try:
             return source.read()
         finally:

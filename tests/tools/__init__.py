@@ -1,1 +1,1 @@
-"""What measures Kerf (`bench`), breaks it (`chaos`) and compares it (`dra`), each with a command; none of it ships."""
+"""What measures Kerf (`bench`), breaks it (`chaos`), compares it (`dra`) and counts it (`house`); none of it ships."""

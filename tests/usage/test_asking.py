@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from extender.telemetry.sources.source import Access
-from extender.usage.asking import ask
+from extender.usage.asking import _ask
 from extender.usage.lines import OTHER
 from extender.usage.past import Past
 from extender.usage.questions import Answer, Question
@@ -20,7 +20,7 @@ def answered(told: Mapping[str, Sequence[Told]], by: str = "namespace", **more: 
         question = Question(server.url, Access(), 3600, by)
         for name, value in more.items():
             setattr(question, name, value)
-        return ask(question)
+        return _ask(question)
 
 
 def test_what_is_no_number_costs_its_own_row_alone() -> None:

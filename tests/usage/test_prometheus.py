@@ -13,7 +13,7 @@ import pytest
 from extender.kube.leadership.elections import Led
 from extender.metrics.gpu_hours import gpu_hour_metrics
 from extender.telemetry.sources.source import Access
-from extender.usage.asking import ask
+from extender.usage.asking import _ask
 from extender.usage.budgets import DAY_S, Budgets
 from extender.usage.past import Past
 from extender.usage.questions import Answer, PastError, Question
@@ -129,7 +129,7 @@ def question(url: str, by: str = "namespace", window_s: int = SPAN_S + 3600) -> 
 
 
 def answered(asked: Question) -> Answer:
-    found = ask(asked)
+    found = _ask(asked)
     assert found.fault == ""
     return found
 
@@ -175,9 +175,9 @@ def test_what_there_was_is_the_sum_of_its_parts(asked: tuple[World, str]) -> Non
 @pytest.mark.slow
 def test_a_prometheus_that_has_nothing_of_kerf_says_so(asked: tuple[World, str]) -> None:
     _, url = asked
-    found = ask(Question(url, Access(), 3600, "namespace", 'cluster="other"'))
+    found = _ask(Question(url, Access(), 3600, "namespace", 'cluster="other"'))
     assert "has no kerf_capacity_gpu_seconds_total of that time" in found.fault
-    assert ask(question("http://127.0.0.1:1")).fault.startswith("http://127.0.0.1:1: no connection")
+    assert _ask(question("http://127.0.0.1:1")).fault.startswith("http://127.0.0.1:1: no connection")
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from extender.core.resources.gpu_models import UNKNOWN_MODEL
 from extender.core.resources.mig import read_cutting
 from extender.core.resources.nodes import Gpu, GpuUnit, NodeOffer, read_node
 from extender.plugins.holdings import Holding, Part, whole_gpus
-from extender.usage.shares import Entry, mig_milli, shares_of
+from extender.usage.shares import Entry, _mig_milli, shares_of
 
 GIB_16 = 16384
 
@@ -82,7 +82,7 @@ def test_what_there_is(node: NodeOffer, held: list[Holding], capacity: int, sick
     ("profile", "milli"), [("1g.5gb", 142), ("7g.80gb", 1000), ("1g.6gb", 250), ("1g.6gb.me", 250), ("nonsense", 142)]
 )
 def test_a_mig_device_has_its_compute_slices(profile: str, milli: int) -> None:
-    assert mig_milli(profile) == milli
+    assert _mig_milli(profile) == milli
 
 
 def test_how_a_gpu_is_cut_is_told_by_its_model() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from extender.usage.lines import OTHER
 from extender.usage.questions import Step
-from extender.usage.steps import AMOUNTS, MOST_STEPS, Span, by_names, grouped, names_told, span_of
+from extender.usage.steps import _MOST_STEPS, AMOUNTS, Span, by_names, grouped, names_told, span_of
 
 NOTHING = [0.0] * len(AMOUNTS)
 
@@ -46,7 +46,7 @@ def test_what_is_none_is_refused_with_what_would_be_right(since: str, step: str,
 @pytest.mark.parametrize("since", ["1m", "59m", "1h", "13h", "24h", "7d", "30d", "366d"])
 def test_a_step_that_nobody_asked_for_is_never_too_short(since: str) -> None:
     span = span_of(since, "")
-    assert span.window_s / span.step_s <= 100 < MOST_STEPS
+    assert span.window_s / span.step_s <= 100 < _MOST_STEPS
     assert span_of(since, f"{span.step_s}s") == span
 
 

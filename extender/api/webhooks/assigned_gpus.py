@@ -29,14 +29,14 @@ from extender.plugins.managed_resources import is_managed
 from extender.plugins.pods import read_pod_request
 from extender.settings.webhook import Devices, WebhookSettings
 
-VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
-INJECT_LABEL: Final = "kerf.dev/inject"
+_VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
+_INJECT_LABEL: Final = "kerf.dev/inject"
 """On a namespace or a pod: "enabled" opts in (the API server looks at it), "disabled" on a pod opts out."""
-CONTAINERS: Final = "kerf.dev/gpu-containers"
+_CONTAINERS: Final = "kerf.dev/gpu-containers"
 """Names of the containers that get the GPUs, separated by commas; all but init containers unless said."""
 
 _VOID: Final = "void"
-_NO_GPU: Final[dict[str, Any]] = {"name": VISIBLE_DEVICES, "value": _VOID}
+_NO_GPU: Final[dict[str, Any]] = {"name": _VISIBLE_DEVICES, "value": _VOID}
 _NOTHING: Final = frozenset((_VOID, "none", ""))
 _FIELDS: Final = {name: f"metadata.annotations['{name}']" for name in (ASSIGNED_GPUS, ASSIGNED_UUIDS)}
 _PLUGINS: Final = ("nvidia.com/", "aliyun.com/gpu-")
@@ -109,7 +109,7 @@ def mutate(body: bytes, injection: Callable[[], Injection], affinity: AffinityWr
         asks = read_pod_request(pod).gpus
     except RequestError as error:
         return allow(request.uid, str(error), patch=marks)
-    if (pod.metadata.labels or {}).get(INJECT_LABEL) == "disabled":
+    if (pod.metadata.labels or {}).get(_INJECT_LABEL) == "disabled":
         return allow(request.uid, patch=marks)
     kept, warnings = affinity.patch(pod, request.object)
     marks = [*marks, *kept]
@@ -151,12 +151,12 @@ _Place = tuple[str, _Container, bool]
 
 def _places(spec: _Spec, annotations: Mapping[str, str], warnings: list[str]) -> Iterator[_Place]:
     """Each container's."""
-    text = annotations.get(CONTAINERS, "").strip()
+    text = annotations.get(_CONTAINERS, "").strip()
     chosen = {name.strip() for name in text.split(",")} if text else {item.name for item in spec.containers or ()}
     lists = (("containers", spec.containers or []), ("initContainers", spec.init_containers or []))
     missing = chosen - {container.name for _, containers in lists for container in containers}
     if missing:
-        warnings.append(f'{CONTAINERS}: the pod has no container "{min(missing)}"')
+        warnings.append(f'{_CONTAINERS}: the pod has no container "{min(missing)}"')
     for key, containers in lists:
         for index, container in enumerate(containers):
             yield f"/spec/{key}/{index}", container, container.name in chosen
@@ -167,14 +167,14 @@ def _request(places: Sequence[_Place], asks: GpuRequest, warnings: list[str]) ->
     it which they are; the others see none."""
     first, *others = (container for _, container, chosen in places if chosen)
     if others:
-        warnings.append(f"the GPUs are container {first.name}'s alone; {CONTAINERS} names another")
+        warnings.append(f"the GPUs are container {first.name}'s alone; {_CONTAINERS} names another")
     for path, container, _ in places:
         if container is not first:
             yield from _show(path, container, _NO_GPU, warnings)
             continue
-        own = [at for at, variable in enumerate(container.env or ()) if variable.name == VISIBLE_DEVICES]
+        own = [at for at, variable in enumerate(container.env or ()) if variable.name == _VISIBLE_DEVICES]
         if own:
-            warnings.append(f"{VISIBLE_DEVICES} of container {container.name} is left to the device plugin")
+            warnings.append(f"{_VISIBLE_DEVICES} of container {container.name} is left to the device plugin")
         for at in reversed(own):
             yield {"op": "remove", "path": f"{path}/env/{at}"}
         yield _limit(path, container.resources, GPU_RESOURCE, asks.count)
@@ -192,7 +192,7 @@ def _limit(container: str, resources: objects.Resources | None, resource: str, c
 
 def _patch(places: Iterable[_Place], field: str, warnings: list[str]) -> Iterator[Operation]:
     """The operations; none where the pod is as it should be already."""
-    assigned = {"name": VISIBLE_DEVICES, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": field}}}
+    assigned = {"name": _VISIBLE_DEVICES, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": field}}}
     for path, container, chosen in places:
         yield from _show(path, container, assigned if chosen else _NO_GPU, warnings)
 
@@ -200,7 +200,7 @@ def _patch(places: Iterable[_Place], field: str, warnings: list[str]) -> Iterato
 def _show(path: str, container: _Container, wanted: Operation, warnings: list[str]) -> Iterator[Operation]:
     """The operation that sets the variable of a container, where it is not as it should be."""
     path = f"{path}/env"
-    own = [at for at, variable in enumerate(container.env or ()) if variable.name == VISIBLE_DEVICES]
+    own = [at for at, variable in enumerate(container.env or ()) if variable.name == _VISIBLE_DEVICES]
     if container.env is None:
         yield {"op": "add", "path": path, "value": [wanted]}
     elif not own:
@@ -208,7 +208,7 @@ def _show(path: str, container: _Container, wanted: Operation, warnings: list[st
         yield {"op": "add", "path": f"{path}/0", "value": wanted}
     elif not _is_as_wanted(container.env[own[-1]], chosen=wanted is not _NO_GPU):
         # Of several the last one counts.
-        warnings.append(f"{VISIBLE_DEVICES} of container {container.name} is replaced by the GPUs that Kerf assigns")
+        warnings.append(f"{_VISIBLE_DEVICES} of container {container.name} is replaced by the GPUs that Kerf assigns")
         yield {"op": "replace", "path": f"{path}/{own[-1]}", "value": wanted}
 
 

@@ -27,7 +27,7 @@ from extender.kube import objects
 from extender.kube.decoding import Decoder
 from extender.scheduling.placer import Placer
 
-REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _SHARED: Final = "-SHARED"
 _MAX_LABEL: Final = 63
 _MAX_TERMS: Final = 16
@@ -162,7 +162,7 @@ class AffinityWriter:
                     "(setting webhook.products)"
                 )
         if request.memory_each_mib:
-            least = least_reported_mib(request.memory_each_mib, self.memory_tolerance_frac)
+            least = _least_reported_mib(request.memory_each_mib, self.memory_tolerance_frac)
             wanted.append(_requirement(MEMORY_LABEL, "Gt", [str(least - 1)]))
         if request.unit is AskedUnit.WHOLE and request.count:
             wanted.append(_requirement(COUNT_LABEL, "Gt", [str(request.count - 1)]))
@@ -191,7 +191,7 @@ def _allowing(said: _Said, known: _Known, will_do: Mask) -> _Said:
     return _Said(kept, len(labelled) < len(labels), said.warnings)
 
 
-def least_reported_mib(asked_mib: int, tolerance_frac: float) -> int:
+def _least_reported_mib(asked_mib: int, tolerance_frac: float) -> int:
     """The least memory that a GPU may report to count as one of `asked_mib`: cards report a little less."""
     size = -(-asked_mib // _GIB_MIB) * _GIB_MIB
     least = min(asked_mib, int(size - tolerance_frac * size))
@@ -226,7 +226,7 @@ def _named(spec: _Spec) -> set[str]:
 def _terms(spec: _Spec) -> list[Any] | None:
     """The terms of a pod's own required node affinity, None where it has none."""
     node = spec.affinity.node_affinity if spec.affinity is not None else None
-    required = (node or {}).get(REQUIRED)
+    required = (node or {}).get(_REQUIRED)
     if not isinstance(required, dict):
         return None
     found = required.get("nodeSelectorTerms")
@@ -256,7 +256,7 @@ def _operations(spec: _Spec, wanted: list[Requirement], *, unlabelled: bool) -> 
     required = {"nodeSelectorTerms": terms}
     affinity = spec.affinity
     if affinity is None:
-        return [{"op": "add", "path": "/spec/affinity", "value": {"nodeAffinity": {REQUIRED: required}}}]
+        return [{"op": "add", "path": "/spec/affinity", "value": {"nodeAffinity": {_REQUIRED: required}}}]
     if affinity.node_affinity is None:
-        return [{"op": "add", "path": "/spec/affinity/nodeAffinity", "value": {REQUIRED: required}}]
-    return [{"op": "add", "path": f"/spec/affinity/nodeAffinity/{REQUIRED}", "value": required}]
+        return [{"op": "add", "path": "/spec/affinity/nodeAffinity", "value": {_REQUIRED: required}}]
+    return [{"op": "add", "path": f"/spec/affinity/nodeAffinity/{_REQUIRED}", "value": required}]

@@ -37,12 +37,12 @@ class Output(StrEnum):
 
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="table, json or yaml.")]
 _OK, _UNAUTHORIZED, _NOT_FOUND, _UNAVAILABLE = 200, 401, 404, 503
-DEFAULT_SERVER = "http://127.0.0.1:8888"
+_DEFAULT_SERVER = "http://127.0.0.1:8888"
 CaFileOption = Annotated[
     Path | None,
     typer.Option("--ca-file", envvar="KERF_SERVER_CA_FILE", help="File with the CA of its certificate."),
 ]
-TOKEN_FILE, CERT_FILE, KEY_FILE = "KERF_SERVER_TOKEN_FILE", "KERF_SERVER_CERT_FILE", "KERF_SERVER_KEY_FILE"
+_TOKEN_FILE, _CERT_FILE, _KEY_FILE = "KERF_SERVER_TOKEN_FILE", "KERF_SERVER_CERT_FILE", "KERF_SERVER_KEY_FILE"
 """Variables that name files with what a Kerf beyond loopback asks for: a token, or a certificate with its key."""
 
 FAILED, USAGE, PENDING, UNKNOWN, UNCHECKED = 1, 2, 3, 4, 5
@@ -92,7 +92,7 @@ class Kerf:
         """What a person types to give another command."""
         self._as_kubectl = bool(context.obj or kubeconfig or kube_context or kerf_namespace)
         self._forwards = self._as_kubectl and not server
-        self._address = server or ("" if self._as_kubectl else DEFAULT_SERVER)
+        self._address = server or ("" if self._as_kubectl else _DEFAULT_SERVER)
         """"" until it has been found in the cluster."""
         self._trusted = bool(server or kerf_namespace)
         """Whether a token may go there: not to whatever calls itself Kerf in some namespace."""
@@ -178,7 +178,7 @@ class Kerf:
                 fail(f"{error}\nOr give an address with --server or KERF_SERVER_URL.", FAILED)
         parts = urlsplit(self._address)
         if parts.scheme not in ("http", "https") or not parts.netloc:
-            fail(f"--server {self._address}: write an address such as {DEFAULT_SERVER}", USAGE)
+            fail(f"--server {self._address}: write an address such as {_DEFAULT_SERVER}", USAGE)
         return self._address.rstrip("/")
 
     def _leader(self, pods: Sequence[KerfPod]) -> str:
@@ -210,34 +210,34 @@ class Kerf:
         if self._forwards:  # its certificate names no loopback; and the tunnel ends in the very pod
             context.check_hostname = False
             context.verify_mode = ssl.CERT_REQUIRED if self._ca_file else ssl.CERT_NONE
-        if certificate := os.environ.get(CERT_FILE):
-            context.load_cert_chain(certificate, os.environ.get(KEY_FILE) or None)
+        if certificate := os.environ.get(_CERT_FILE):
+            context.load_cert_chain(certificate, os.environ.get(_KEY_FILE) or None)
         return context
 
     def _token_hint(self, status: int) -> str:
         """What to do where Kerf asks who calls, "" for another answer."""
         if status != _UNAUTHORIZED:
             return ""
-        if not os.environ.get(TOKEN_FILE):
-            return f"; name a file with it in {TOKEN_FILE}"
+        if not os.environ.get(_TOKEN_FILE):
+            return f"; name a file with it in {_TOKEN_FILE}"
         return (
-            f" ({TOKEN_FILE})"
+            f" ({_TOKEN_FILE})"
             if self._trusted
-            else f"; that of {TOKEN_FILE} goes to --server or --kerf-namespace alone"
+            else f"; that of {_TOKEN_FILE} goes to --server or --kerf-namespace alone"
         )
 
     def _credentials(self) -> dict[str, str]:
         """The header with the first token of the file that the environment names; ends the command if it has none."""
-        path = os.environ.get(TOKEN_FILE)
+        path = os.environ.get(_TOKEN_FILE)
         if not path or not self._trusted:
             return {}
         try:
             lines = Path(path).read_text().splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            fail(f"{TOKEN_FILE}={path}: {error}", USAGE)
+            fail(f"{_TOKEN_FILE}={path}: {error}", USAGE)
         tokens = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
         if not tokens or not tokens[0].isascii():
-            fail(f"{TOKEN_FILE}={path}: there is no token in that file", USAGE)
+            fail(f"{_TOKEN_FILE}={path}: there is no token in that file", USAGE)
         return {"authorization": f"Bearer {tokens[0]}"}
 
 

@@ -14,8 +14,8 @@ from extender.cli.install.findings import ANY, Finding, Verdict
 from extender.cli.install.kerf import find_kerf, scheduling
 from extender.kube.client import ClusterError, Transport
 
-OLDEST_MINOR: Final = 29
-TESTED_MINORS: Final = (33, 37)
+_OLDEST_MINOR: Final = 29
+_TESTED_MINORS: Final = (33, 37)
 
 
 async def check_cluster(transport: Transport, account: str = "") -> list[Finding]:
@@ -52,9 +52,9 @@ async def _minor(transport: Transport) -> int:
 
 
 def _supported(minor: int) -> Finding:
-    oldest, newest = TESTED_MINORS
-    if minor < OLDEST_MINOR:
-        told = f"1.{minor}: Kerf needs 1.{OLDEST_MINOR} or newer"
+    oldest, newest = _TESTED_MINORS
+    if minor < _OLDEST_MINOR:
+        told = f"1.{minor}: Kerf needs 1.{_OLDEST_MINOR} or newer"
         return Finding("Kubernetes", Verdict.BROKEN, told, "upgrade the cluster")
     if not oldest <= minor <= newest:
         return Finding("Kubernetes", Verdict.NOTE, f"1.{minor}: tested with 1.{oldest} to 1.{newest}")

@@ -24,7 +24,7 @@ _UNCALLED: Final = f"Insufficient {MARKER}"
 
 
 @dataclass(frozen=True, slots=True)
-class Vendor:
+class _Vendor:
     """Somebody whose clusters have a kube-scheduler that is no pod of kube-system."""
 
     name: str
@@ -37,13 +37,13 @@ class Vendor:
     """How its kube-scheduler is told to call Kerf, "" where nobody can tell it."""
 
 
-VENDORS: Final = (
-    Vendor("EKS", version="-eks-"),
-    Vendor("GKE", version="-gke."),
-    Vendor("AKS", node_label="kubernetes.azure.com/cluster"),
-    Vendor("k3s", version="+k3s", how="`kube-scheduler-arg: [config=FILE]` in /etc/rancher/k3s/config.yaml"),
-    Vendor("RKE2", version="+rke2", how="`kube-scheduler-arg: [config=FILE]` in /etc/rancher/rke2/config.yaml"),
-    Vendor("OpenShift", group="config.openshift.io"),
+_VENDORS: Final = (
+    _Vendor("EKS", version="-eks-"),
+    _Vendor("GKE", version="-gke."),
+    _Vendor("AKS", node_label="kubernetes.azure.com/cluster"),
+    _Vendor("k3s", version="+k3s", how="`kube-scheduler-arg: [config=FILE]` in /etc/rancher/k3s/config.yaml"),
+    _Vendor("RKE2", version="+rke2", how="`kube-scheduler-arg: [config=FILE]` in /etc/rancher/rke2/config.yaml"),
+    _Vendor("OpenShift", group="config.openshift.io"),
 )
 
 
@@ -51,7 +51,7 @@ async def control_plane(transport: Transport, installed: Installed | None) -> As
     """Whether the cluster's own kube-scheduler calls Kerf, or can be told to; mode `planner` does without."""
     try:
         pods = await listed(transport, _PODS, _SELECTOR)
-        vendor = await vendor_of(transport)
+        vendor = await _vendor_of(transport)
         refused = await _uncalled(transport)
     except (ClusterError, msgspec.DecodeError) as error:
         yield Finding(_WHAT, Verdict.NOTE, f"can't be read: {error}", "run this as an administrator")
@@ -66,14 +66,14 @@ async def control_plane(transport: Transport, installed: Installed | None) -> As
         yield _unseen(vendor, installed)
 
 
-async def vendor_of(transport: Transport) -> Vendor | None:
+async def _vendor_of(transport: Transport) -> _Vendor | None:
     """Whose cluster it is, None for a plain one, or one that is not known. Raises ClusterError, msgspec.DecodeError."""
     version = str(ANY.decode(await transport.get("/version")).get("gitVersion", ""))
-    for vendor in VENDORS:
+    for vendor in _VENDORS:
         if vendor.version and vendor.version in version:
             return vendor
     groups = {group.get("name") for group in ANY.decode(await transport.get("/apis")).get("groups") or ()}
-    for vendor in VENDORS:
+    for vendor in _VENDORS:
         if vendor.group in groups or (vendor.node_label and await listed(transport, NODES_PATH, vendor.node_label)):
             return vendor
     return None
@@ -98,7 +98,7 @@ def _visible(pods: Sequence[Mapping[str, Any]], installed: Installed | None) -> 
     return Finding(_WHAT, Verdict.OK, told)
 
 
-def _unseen(vendor: Vendor | None, installed: Installed | None) -> Finding:
+def _unseen(vendor: _Vendor | None, installed: Installed | None) -> Finding:
     """Of a kube-scheduler that is no pod of kube-system."""
     without = "mode planner for its pods, mode scheduler for those of a second one"
     if vendor is None:

@@ -30,7 +30,7 @@ async def extender_order(transport: Transport, installed: Installed | None) -> A
         return
     for item in found:
         for key, text in (item.get("data") or {}).items():
-            if later := list(after_kerf(text)):
+            if later := list(_after_kerf(text)):
                 where = f"ConfigMap {item['metadata']['namespace']}/{item['metadata']['name']}, {key}"
                 told = (
                     f"{where}: {', '.join(later)} filters after Kerf, and may reject the one node that Kerf has chosen"
@@ -38,7 +38,7 @@ async def extender_order(transport: Transport, installed: Installed | None) -> A
                 yield Finding(_WHAT, Verdict.NOTE, told, "put the two entries of Kerf last under `extenders`")
 
 
-def after_kerf(text: Any) -> Iterator[str]:
+def _after_kerf(text: Any) -> Iterator[str]:
     """The addresses of extenders that filter after Kerf in kube-scheduler's configuration; none of any other text."""
     if not isinstance(text, str) or _KIND not in text or len(text) > _MAX_CHARS:
         return

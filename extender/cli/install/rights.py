@@ -18,7 +18,7 @@ class Right(NamedTuple):
     without, until somebody needs them."""
 
 
-SERVING: Final = (
+_SERVING: Final = (
     Right("", "nodes", ("list", "watch"), "no pod is placed"),
     Right("", "nodes", ("get",), "pods of HAMi are not bound", of_some=True),
     Right("", "nodes/status", ("patch",), "pods of HAMi are not bound", of_some=True),
@@ -42,7 +42,7 @@ _OF_EXTENDERS: Final = ("pods/binding", "nodes/status")
 
 def serving(*, extender: bool) -> tuple[Right, ...]:
     """What Kerf takes; without an extender it binds no pod, and locks no node of HAMi for one."""
-    return tuple(right for right in SERVING if extender or right.resource not in _OF_EXTENDERS)
+    return tuple(right for right in _SERVING if extender or right.resource not in _OF_EXTENDERS)
 
 
 QUEUEING: Final = (

@@ -13,7 +13,7 @@ from extender.kube.paths import NODES_PATH, PODS_PATH
 from extender.ledger.static_pods import MIRROR
 from extender.settings.tree import ENV_PREFIX, NESTED
 
-SCHEDULER_CONFIG: Final = "kerf-scheduler-config.yaml"
+_SCHEDULER_CONFIG: Final = "kerf-scheduler-config.yaml"
 """How docs/guides/kubeadm.md calls the file with both entries on the hosts; nobody can read it from here."""
 _GUIDE: Final = "docs/guides/kubeadm.md"
 _CONTROL_PLANE: Final = "node-role.kubernetes.io/control-plane"
@@ -64,22 +64,22 @@ class StaticPods:
 
 async def find_static_pods(transport: Transport) -> StaticPods:
     """All there are. Raises ClusterError, msgspec.DecodeError."""
-    kerf = [item for item in await listed(transport, PODS_PATH, KERF) if is_static(item)]
+    kerf = [item for item in await listed(transport, PODS_PATH, KERF) if _is_static(item)]
     schedulers = await listed(transport, _SCHEDULER_PODS, _SCHEDULERS)
     named = {item["metadata"]["name"] for item in await listed(transport, NODES_PATH, _CONTROL_PLANE)} if kerf else ()
     kubeadm = await _kubeadm(transport) if kerf else None
-    return StaticPods(kerf, schedulers, frozenset({*named, *map(node_of, schedulers)} - {""}), kubeadm)
+    return StaticPods(kerf, schedulers, frozenset({*named, *map(_node_of, schedulers)} - {""}), kubeadm)
 
 
-def is_static(pod: Pod) -> bool:
+def _is_static(pod: Pod) -> bool:
     """Whether a pod is what a kubelet shows of a static one."""
-    metadata, node = pod["metadata"], node_of(pod)
+    metadata, node = pod["metadata"], _node_of(pod)
     owners = [owner.get("kind") for owner in metadata.get("ownerReferences") or ()]
     named = bool(node) and metadata["name"].endswith(f"-{node}")
     return MIRROR in (metadata.get("annotations") or {}) or (owners == ["Node"] if owners else named)
 
 
-def node_of(pod: Pod) -> str:
+def _node_of(pod: Pod) -> str:
     """The node that a pod is on, "" for none."""
     return str(pod["spec"].get("nodeName") or "")
 
@@ -91,9 +91,9 @@ def option(pod: Pod, name: str) -> str:
 
 def told_of(found: StaticPods) -> Iterator[Finding]:
     """How Kerf as a static pod stands, and whether the kube-scheduler beside each calls it, as far as that shows."""
-    nodes = {node_of(pod) for pod in found.kerf}
+    nodes = {_node_of(pod) for pod in found.kerf}
     where = f"static pod on {len(nodes)} of {len(found.control_planes | nodes)} control plane nodes"
-    configs = {node_of(pod): option(pod, "config") for pod in found.schedulers}
+    configs = {_node_of(pod): option(pod, "config") for pod in found.schedulers}
     ill = sorted(pod["metadata"]["name"] for pod in found.kerf if _is_unready(pod))
     if ill:
         fix = f"kubectl -n kube-system describe pod {ill[0]}"
@@ -112,7 +112,7 @@ def told_of(found: StaticPods) -> Iterator[Finding]:
     files = sorted({config for config in configs.values() if config})
     if not files:
         told = f"{where}; whether kube-scheduler calls it can't be seen: none of its pods is in kube-system"
-    elif all(file.endswith(f"/{SCHEDULER_CONFIG}") for file in files):
+    elif all(file.endswith(f"/{_SCHEDULER_CONFIG}") for file in files):
         told = f"{where}, both entries in kube-scheduler's configuration"
     else:
         told = f"{where}; {names(files)} of kube-scheduler can't be read from here: it needs both entries of Kerf"

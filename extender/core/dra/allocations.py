@@ -79,7 +79,7 @@ class Allocations:
     def best(self, devices: NodeDevices, asked: DevicesAsked) -> Outcome:
         """The best allocation that is possible, None when none is, a Fault where that can't be told.
 
-        As `allocate` has it, by the worth of rooms that this was made with.
+        As `allocator.search` has it, by the worth of rooms that this was made with.
         """
         known, seen, alike, key = self._keys(devices, asked)
         try:

@@ -19,10 +19,10 @@ from extender.core.dra.search import Chosen, Offer, cheapest, closest
 from extender.core.dra.slots import MAX_DEVICES, Demand, Matches, Request, Slot, asked_of, faults_of, requests_of
 from extender.core.dra.worth import GPU, Room, Weights
 
-MAX_AT_ONCE: Final = 256
+_MAX_AT_ONCE: Final = 256
 """Requests of a pod, and devices that it is given: the search is as deep."""
 
-__all__ = ["Allocation", "Given", "Memory", "allocate"]
+__all__ = ["Allocation", "Given", "Memory"]
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class Memory:
     worths: dict[object, int] = field(default_factory=dict)
 
 
-def allocate(devices: NodeDevices, asked: DevicesAsked) -> Allocation | None:
+def _allocate(devices: NodeDevices, asked: DevicesAsked) -> Allocation | None:
     """The best allocation that is possible, None when none is.
 
     Raises SelectorFault, CapacityFault and AllFault where kube-scheduler may give the pod up though something is
@@ -86,7 +86,7 @@ class _Choice:
     requests: Sequence[Request]
 
     def best(self) -> Allocation | None:
-        if len(self.requests) > MAX_AT_ONCE:
+        if len(self.requests) > _MAX_AT_ONCE:
             raise SearchLimit(f"{len(self.requests)} requests at once")
         chosen = {position: 0 for position, request in enumerate(self.requests) if len(request.slots) == 1}
         if not self._possible(chosen):
@@ -123,8 +123,8 @@ class _Choice:
     def _solve(self, chosen: dict[int, int]) -> tuple[Sequence[Demand], int, Chosen | None] | None:
         """The demands of what is decided, what it costs to meet them, and how."""
         asked = asked_of(self.devices, self.asked, self._slots(chosen))
-        if sum(demand.count for demand in asked.demands) > MAX_AT_ONCE:
-            raise SearchLimit(f"more than {MAX_AT_ONCE} devices at once")
+        if sum(demand.count for demand in asked.demands) > _MAX_AT_ONCE:
+            raise SearchLimit(f"more than {_MAX_AT_ONCE} devices at once")
         if not enough(self.devices, self.shape.groups, asked.demands, self.steps):
             return None
         packer = Packer(self.devices, asked, self.blocked, self.steps, self.memory.ways, self.memory.worths)

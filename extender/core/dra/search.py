@@ -17,7 +17,7 @@ from extender.core.dra.slots import Asked, Typed, typed_value
 
 LINK: Final = "resource.kubernetes.io/pcieRoot"
 NUMA: Final = ("numaNode", "numa")
-State = tuple[tuple[int, ...], Values]
+_State = tuple[tuple[int, ...], Values]
 """(D,) devices that are still needed, and the values in use under each constraint."""
 
 
@@ -48,8 +48,8 @@ def cheapest(asked: Asked, offers: Sequence[Offer], steps: Steps) -> tuple[int, 
     offers = _useful(offers, sum(needed))
     supply = _supply(offers, len(needed))
     effort = 1 + len(needed) // 4  # of trying one way
-    start: State = needed, tuple(frozenset[Typed]() for _ in asked.values)
-    table: dict[State, tuple[int, Chosen | None]] = {start: (0, None)} if _met(needed, supply[0]) else {}
+    start: _State = needed, tuple(frozenset[Typed]() for _ in asked.values)
+    table: dict[_State, tuple[int, Chosen | None]] = {start: (0, None)} if _met(needed, supply[0]) else {}
     for number, (group, ways) in enumerate(offers):
         after = {state: entry for state, entry in table.items() if _met(state[0], supply[number + 1])}
         for state, (cost, chosen) in table.items():
@@ -120,7 +120,7 @@ def _met(needed: Sequence[int], supply: Sequence[int]) -> bool:
     return all(need <= most for need, most in zip(needed, supply, strict=True))
 
 
-def _reached(asked: Asked, state: State, way: Way) -> State | None:
+def _reached(asked: Asked, state: _State, way: Way) -> _State | None:
     """What is needed after taking a way, None where it gives too much or the constraints are against it."""
     needed, values = state
     left = tuple(need - given for need, given in zip(needed, way.given, strict=True))

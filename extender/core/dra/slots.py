@@ -38,7 +38,7 @@ Matches = Mapping[DeviceAsk, Sequence[Match]]
 """Of each request: what it makes of each device, those behind that are not Kerf's to give."""
 
 
-class AllFault(Fault):
+class _AllFault(Fault):
     """A constraint may keep a request for all devices from one of them: kube-scheduler gives the pod up there."""
 
 
@@ -134,7 +134,7 @@ def _all_fault(
     found = devices.inventory.devices
     wanted = [index for index in range(len(found)) if isinstance(matches[ask][index], tuple)]
     for constraint in asked.claims[claim].constraints:
-        if not applies(constraint, ask):
+        if not _applies(constraint, ask):
             continue
         values = [typed_value(found[index], constraint.attribute) for index in wanted]
         num_values = len(set(values))
@@ -144,12 +144,12 @@ def _all_fault(
             for request in until[:-1]
             if request.claim == claim
             for other in request.asks
-            if applies(constraint, other)
+            if _applies(constraint, other)
             for index in range(len(found))
             if isinstance(matches[other][index], tuple)
         } - {None}
         if clash or (others & set(values) if constraint.distinct else others - set(values)):
-            return AllFault(f"{constraint.attribute} may keep {ask.name} from one of its devices")
+            return _AllFault(f"{constraint.attribute} may keep {ask.name} from one of its devices")
     return None
 
 
@@ -193,7 +193,7 @@ class Asked:
     distinct: tuple[bool, ...]
 
 
-def applies(constraint: Constraint, ask: DeviceAsk) -> bool:
+def _applies(constraint: Constraint, ask: DeviceAsk) -> bool:
     """Whether a constraint is about the devices of a request."""
     names = constraint.requests
     return not names or ask.name in names or ask.name.partition("/")[0] in names
@@ -211,7 +211,7 @@ def asked_of(devices: NodeDevices, asked: DevicesAsked, slots: Sequence[Slot]) -
     constraints = [
         (claim, constraint)
         for claim, constraint in names
-        if any(slot.claim == claim and applies(constraint, slot.ask) for slot in slots)
+        if any(slot.claim == claim and _applies(constraint, slot.ask) for slot in slots)
     ]
     merged: dict[object, list[tuple[int, Slot]]] = {}
     under: dict[object, tuple[int, ...]] = {}
@@ -220,7 +220,7 @@ def asked_of(devices: NodeDevices, asked: DevicesAsked, slots: Sequence[Slot]) -
         indices = tuple(
             index
             for index, (claim, constraint) in enumerate(constraints)
-            if claim == slot.claim and applies(constraint, slot.ask)
+            if claim == slot.claim and _applies(constraint, slot.ask)
         )
         # Where somebody only looks, the order of requests decides what may meet on a device.
         shared = any(devices.inventory.devices[index].shareable for index in slot.open)

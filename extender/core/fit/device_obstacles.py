@@ -20,7 +20,7 @@ _BOUND: Final = 10_000
 
 _KNOWN: Final[dict[Hashable, Obstacle]] = {}
 """By what a node has and what is taken of it, as `Allocations.key`."""
-NO_DEVICES: Final = "no devices here that Kerf allocates"
+_NO_DEVICES: Final = "no devices here that Kerf allocates"
 
 
 def obstacle_on(devices: NodeDevices, asked: DevicesAsked) -> Obstacle:
@@ -69,4 +69,4 @@ def why_not(cluster: Cluster, asked: DevicesAsked, rows: Rows, reason: npt.NDArr
 
 def why_not_on(devices: NodeDevices | None, asked: DevicesAsked) -> str:
     """The same of one node, whose name is known."""
-    return NO_DEVICES if devices is None else in_words([("", obstacle_on(devices, asked), devices)])
+    return _NO_DEVICES if devices is None else in_words([("", obstacle_on(devices, asked), devices)])

@@ -69,7 +69,7 @@ def fit(cluster: Cluster, request: GpuRequest, rows: Rows) -> Fit:
     free_units = np.maximum(num_true(idle) * per_gpu - untracked, 0)
     failures: list[_Failure] = [
         (unit == GpuUnit.NONE, Reason.NO_GPUS, num_installed),
-        (~accepted(request)[unit], Reason.NOT_THIS_KIND, num_installed),
+        (~_accepted(request)[unit], Reason.NOT_THIS_KIND, num_installed),
         (num_installed < needed, Reason.TOO_FEW_INSTALLED, num_installed),
         (num_healthy < needed, Reason.UNHEALTHY, num_healthy),
     ]
@@ -183,7 +183,7 @@ def enough_compute(cluster: Cluster, cpu_milli: int, memory_mib: int, rows: Rows
     return enough & (cluster.taken(cluster.memory_free_mib, rows) >= memory_mib)
 
 
-def accepted(request: GpuRequest) -> Mask:
+def _accepted(request: GpuRequest) -> Mask:
     """For each GpuUnit, whether nodes that offer it can serve the request at all."""
     units = _ACCEPTED_UNITS[request.unit]
     if request.uuids or request.uuids_exclude:

@@ -101,7 +101,7 @@ def sentence(reason: Reason, request: GpuRequest, available: int) -> str:
     it is memory in MiB, for COMPUTE_BUSY milli of one GPU, for NO_GPUS the LeftOut.
     """
     if reason in _WHOEVER_ASKS:
-        return set_aside_words(available) if reason is Reason.SET_ASIDE else _WHOEVER_ASKS[reason]
+        return _set_aside_words(available) if reason is Reason.SET_ASIDE else _WHOEVER_ASKS[reason]
     if request.devices is not None and reason in _OF_DEVICES:
         return f"needs {request}, {_OF_DEVICES[reason]}"
     if reason in _NOT_KNOWN:
@@ -125,7 +125,7 @@ def _of_number(reason: Reason, request: GpuRequest, available: int) -> str:
     """What is here of what is needed."""
     match reason:
         case Reason.NO_GPUS:
-            return left_out_words(LeftOut(available))
+            return _left_out_words(LeftOut(available))
         case Reason.NOT_THIS_KIND | Reason.KEPT_APART:
             return (_apart if reason is Reason.KEPT_APART else _other_kind)(request)
         case Reason.COMPUTE_BUSY:
@@ -142,12 +142,12 @@ def _of_number(reason: Reason, request: GpuRequest, available: int) -> str:
             return f"{_BEST}{available} {_HERE[reason]}"
 
 
-def set_aside_words(num_pods: int) -> str:
+def _set_aside_words(num_pods: int) -> str:
     """Of a node that takes no pods because so many have failed on it."""
     return f"set aside: {num_pods} {'pod' if num_pods == 1 else 'pods'} failed here soon after their start"
 
 
-def left_out_words(left_out: LeftOut) -> str:
+def _left_out_words(left_out: LeftOut) -> str:
     """Of a node that gives no GPUs, or not as many as it has."""
     return f"none given here: {LEFT_OUT_WORDS[left_out]} (kerf install check)" if left_out else "no GPUs here"
 

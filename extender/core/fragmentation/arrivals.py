@@ -14,9 +14,9 @@ from extender.core.clusters import WHOLE_MILLI, Floats, Longs
 from extender.core.fragmentation.arrays import Asks
 from extender.core.fragmentation.fragments import Mix, TypicalPod, mix_of
 
-TYPICAL_FRAC: Final = 0.95
+_TYPICAL_FRAC: Final = 0.95
 """Part of the pods that the typical ones stand for, as FGD's `PodPopularityThreshold` has it."""
-LEAST_PART: Final = 0.02
+_LEAST_PART: Final = 0.02
 """Of the pods, that any tenant may be, whatever its GPU work."""
 _LARGEST_UNIT: Final = 1e100
 _RESOLUTION: Final = 1000
@@ -80,7 +80,7 @@ def typical_mix(asks: Asks, count: Floats) -> Mix:
     ):
         key = (cpu, num, milli, models)
         totals[key] = totals.get(key, 0.0) + pods
-    wanted, covered = TYPICAL_FRAC * float(count.sum()), 0.0
+    wanted, covered = _TYPICAL_FRAC * float(count.sum()), 0.0
     typical: list[TypicalPod] = []
     for key in sorted(totals, key=lambda key: (totals[key], *key), reverse=True):
         if covered >= wanted:
@@ -102,7 +102,7 @@ def fair_weights(pods: Mapping[ClassT, int], work: Mapping[ClassT, float]) -> di
     Who submits thousands of pods that nobody else would has no more say than that; a small part everybody has.
     """
     total = sum(work.values())
-    allowed = {name: max(work.get(name, 0.0) / total if total else 1.0, LEAST_PART) for name in pods}
+    allowed = {name: max(work.get(name, 0.0) / total if total else 1.0, _LEAST_PART) for name in pods}
     weight = dict.fromkeys(pods, 1.0)
     for _ in pods:  # who is cut makes the parts of others larger: until nobody's is too large
         whole = sum(weight[name] * count for name, count in pods.items())

@@ -52,7 +52,7 @@ def mix_of(pods: Sequence[TypicalPod], num_pods: int) -> Mix:
 
 
 # Kinds of fragments, in the order in which the published program adds them up.
-LACKS_BOTH, LACKS_GPU, LACKS_CPU, NO_GPU_ASKED, NO_GPU_NO_CPU, WRONG_MODEL, NUM_KINDS = range(7)
+_LACKS_BOTH, _LACKS_GPU, _LACKS_CPU, _NO_GPU_ASKED, _NO_GPU_NO_CPU, _WRONG_MODEL, _NUM_KINDS = range(7)
 
 
 def fragment_milli(cpu_free_milli: Longs, gpu_free_milli: Longs, model: Longs, mix: Mix) -> Floats:
@@ -62,24 +62,24 @@ def fragment_milli(cpu_free_milli: Longs, gpu_free_milli: Longs, model: Longs, m
     no GPU, all that is idle. `gpu_free_milli` is (R, G), `model` (R,) with -1 for none.
     """
     idle = gpu_free_milli.sum(axis=1)
-    parts = np.zeros((len(idle), NUM_KINDS))
+    parts = np.zeros((len(idle), _NUM_KINDS))
     every = np.arange(len(idle))
     for k in range(len(mix.frequency)):
         large_enough = gpu_free_milli >= mix.sizes[mix.size[k]]  # (R, G)
         lacks_cpu = cpu_free_milli < mix.cpu_milli[k]
         useless = idle
         if mix.num_gpus[k] == 0:
-            kind = np.where(lacks_cpu, NO_GPU_NO_CPU, NO_GPU_ASKED)
+            kind = np.where(lacks_cpu, _NO_GPU_NO_CPU, _NO_GPU_ASKED)
         else:
             allowed = (model >= 0) & ((int(mix.models[k]) >> np.maximum(model, 0)) & 1 == 1)
             lacks_gpu = large_enough.sum(axis=1) < mix.num_gpus[k]
-            kind = np.where(lacks_cpu, np.where(lacks_gpu, LACKS_BOTH, LACKS_CPU), LACKS_GPU)
-            kind = np.where(allowed, kind, WRONG_MODEL)
+            kind = np.where(lacks_cpu, np.where(lacks_gpu, _LACKS_BOTH, _LACKS_CPU), _LACKS_GPU)
+            kind = np.where(allowed, kind, _WRONG_MODEL)
             hosted = allowed & ~lacks_cpu & ~lacks_gpu
             useless = np.where(hosted, np.where(large_enough, 0, gpu_free_milli).sum(axis=1), idle)
         parts[every, kind] += mix.frequency[k] * useless
     total = np.zeros(len(idle))
-    for kind_idx in range(NUM_KINDS):
+    for kind_idx in range(_NUM_KINDS):
         total += parts[:, kind_idx]
     return total
 

@@ -20,17 +20,17 @@ from extender.core.policies.terms.term import Samples
 from extender.core.refreshes import RefreshedScore
 from extender.core.resources.requests import GpuRequest
 
-NODE_WEIGHT: Final = 5.0
-ACTUAL_WEIGHT: Final = 10.0
-MODEL_WEIGHTS: Final[Mapping[str, float]] = {"k80": 6.0, "titan-x": 7.0, "titan-x-(pascal)": 7.0}
+_NODE_WEIGHT: Final = 5.0
+_ACTUAL_WEIGHT: Final = 10.0
+_MODEL_WEIGHTS: Final[Mapping[str, float]] = {"k80": 6.0, "titan-x": 7.0, "titan-x-(pascal)": 7.0}
 """Alnair's; every newer model has the weight of its newest, V100."""
-NEWEST_WEIGHT: Final = 10.0
+_NEWEST_WEIGHT: Final = 10.0
 
 
-class AlnairScore(RefreshedScore):
+class _AlnairScore(RefreshedScore):
     """Scores from 0 to 100."""
 
-    def __init__(self, model_weights: Mapping[str, float] = MODEL_WEIGHTS) -> None:
+    def __init__(self, model_weights: Mapping[str, float] = _MODEL_WEIGHTS) -> None:
         super().__init__()
         self._model_weights = dict(model_weights)
 
@@ -38,12 +38,12 @@ class AlnairScore(RefreshedScore):
         """(N,)."""
         node_value, actual = self._terms(cluster)
         installed = cluster.gpu_model >= 0
-        return 100 * min_max(NODE_WEIGHT * node_value + ACTUAL_WEIGHT * actual, np.asarray(installed.any(axis=1)))
+        return 100 * min_max(_NODE_WEIGHT * node_value + _ACTUAL_WEIGHT * actual, np.asarray(installed.any(axis=1)))
 
     def parts(self, cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Breakdown:
         """What the score is made of."""
         node_value, actual = self._terms(cluster)
-        size, use = NODE_WEIGHT * node_value, ACTUAL_WEIGHT * actual
+        size, use = _NODE_WEIGHT * node_value, _ACTUAL_WEIGHT * actual
         found = (
             ("size", "GiB of its GPUs times the weight of their model, by 12", size, node_value, _size),
             ("memoryUsed", "parts of its GPUs' memory that are in use, added up", use, actual, _used),
@@ -54,7 +54,7 @@ class AlnairScore(RefreshedScore):
         """(N,) what its GPUs are worth by memory and model, and (N,) how many GPUs' memory is in use."""
         samples = Samples(cluster)
         installed = cluster.gpu_model >= 0
-        weights = np.array([self._model_weights.get(model.name, NEWEST_WEIGHT) for model in cluster.models] + [0.0])
+        weights = np.array([self._model_weights.get(model.name, _NEWEST_WEIGHT) for model in cluster.models] + [0.0])
         memory_gib = cluster.gpu_memory_mib / 1024
         # Memory x weight x count, summed over the GPUs: the same where all GPUs of a node are of one model.
         node_value = np.where(installed, memory_gib * weights[cluster.gpu_model], 0).sum(axis=1) / 12
@@ -75,10 +75,12 @@ def _used(amount: float) -> str:
 
 def policy(options: Options) -> Policy:
     """The policy."""
-    score = AlnairScore()
+    score = _AlnairScore()
     description = "Alnair's utilisation score: large and full nodes first"
     return Policy(
-        *("alnair", score, description),
+        name="alnair",
+        score=score,
+        description=description,
         rules=options.rules,
         context=score.context,
         apart=lambda: policy(options),

@@ -37,7 +37,7 @@ DEFAULT_MIX: Final = tuple(
 )  # fmt: skip
 
 
-class FragmentScore:
+class _FragmentScore:
     """FGD's score and its choice of the GPU that a share is taken from."""
 
     def __init__(self, expected: Sequence[Expected] | Mix) -> None:
@@ -153,10 +153,12 @@ def policy(options: Options) -> Policy:
 
 def expecting(expected: Sequence[Expected] | Mix) -> Policy:
     """The policy for classes of pods, or for a mix in terms of the cluster's models."""
-    score = FragmentScore(expected)
+    score = _FragmentScore(expected)
     description = "least new fragmentation for the expected pods (decisions.typical_pods)"
     return Policy(
-        *("fgd", score, description),
+        name="fgd",
+        score=score,
+        description=description,
         share=score.share,
         breakdown=score.parts,
         weighs_cpu=True,

@@ -46,7 +46,7 @@ _STATIC: Final = ("memory", "multiprocessors", "decoders", "encoders", "bandwidt
 _DYNAMIC: Final = ("free_memory", "power", "encoder_idle", "decoder_idle")
 
 
-def weighted_shares(values: Planes, weights: Floats, installed: Mask) -> Floats:
+def _weighted_shares(values: Planes, weights: Floats, installed: Mask) -> Floats:
     """(N,) sum_k w_k (sum_N x_k / sum_C x_k) |C| of (K, N, G) values; a term whose sum is 0 counts nothing."""
     result: Floats = weights @ _shares(values, installed) * installed.sum()
     return result
@@ -60,7 +60,7 @@ def _shares(values: Planes, installed: Mask) -> Floats:
     return shares
 
 
-def genius_totals(
+def _genius_totals(
     static: Planes, dynamic: Planes, installed: Mask, weights: Mapping[str, float]
 ) -> tuple[Floats, Floats, Floats]:
     """(N,) static, dynamic and weighted total of each node.
@@ -69,9 +69,9 @@ def genius_totals(
     neutral: it counts as the mean of all GPUs that tell.
     """
     static_weights, dynamic_weights = (np.array([weights[name] for name in names]) for names in (_STATIC, _DYNAMIC))
-    static_score = weighted_shares(neutral(static, installed), static_weights, installed)
+    static_score = _weighted_shares(neutral(static, installed), static_weights, installed)
     num_gpus = np.maximum(installed.sum(axis=1), 1)
-    dynamic_score = weighted_shares(neutral(dynamic, installed), dynamic_weights, installed) / num_gpus
+    dynamic_score = _weighted_shares(neutral(dynamic, installed), dynamic_weights, installed) / num_gpus
     return static_score, dynamic_score, weights["static"] * static_score + weights["dynamic"] * dynamic_score
 
 
@@ -94,7 +94,7 @@ def min_max(scores: Floats, among: Mask) -> Floats:
     return np.where(among, np.clip((scores - low) / spread, 0.0, 1.0).round(9), 0.0)
 
 
-class GeniusScore(RefreshedScore):
+class _GeniusScore(RefreshedScore):
     """Scores from 0 to 1."""
 
     def __init__(self, weights: Mapping[str, float] | None = None) -> None:
@@ -105,7 +105,7 @@ class GeniusScore(RefreshedScore):
     def all_scores(self, cluster: Cluster) -> Floats:
         """(N,)."""
         installed = cluster.gpu_model >= 0
-        *_, scores = genius_totals(static_of(cluster), _dynamic(cluster), installed, self._weights)
+        *_, scores = _genius_totals(_static_of(cluster), _dynamic(cluster), installed, self._weights)
         return min_max(scores, np.asarray(installed.any(axis=1)))
 
     def parts(self, cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Breakdown:
@@ -114,13 +114,13 @@ class GeniusScore(RefreshedScore):
         among = np.asarray(installed.any(axis=1))
         num_gpus = np.maximum(installed.sum(axis=1), 1)
         found: list[tuple[str, str, Floats, Floats, Callable[[float], str]]] = []
-        groups = (("static", _STATIC, static_of(cluster), 1), ("dynamic", _DYNAMIC, _dynamic(cluster), num_gpus))
+        groups = (("static", _STATIC, _static_of(cluster), 1), ("dynamic", _DYNAMIC, _dynamic(cluster), num_gpus))
         for group, names, planes, per in groups:
             shares = _shares(neutral(planes, installed), installed) * installed.sum() / per  # (K, N)
             for name, share in zip(names, shares, strict=True):
                 words = _of_mean(_LABELS.get(name, name), together=group == "static")
                 found.append((name, WEIGHTS[name][1], weights[group] * weights[name] * share, share, words))
-        *_, totals = genius_totals(static_of(cluster), _dynamic(cluster), installed, weights)
+        *_, totals = _genius_totals(_static_of(cluster), _dynamic(cluster), installed, weights)
         return normalised(found, totals, among, rows, 1.0)
 
 
@@ -159,7 +159,7 @@ def normalised(
     return Breakdown(most * min_max(totals, among)[rows], tuple(parts))
 
 
-def static_of(cluster: Cluster) -> Planes:
+def _static_of(cluster: Cluster) -> Planes:
     """(5, N, G) memory in MiB, multiprocessors, decoders, encoders and bandwidth in GB/s; NaN where nothing tells.
 
     What the exporter says counts more than the table of products, which has not all of them; memory is what the node
@@ -185,10 +185,12 @@ def _dynamic(cluster: Cluster) -> Planes:
 
 def policy(options: Options) -> Policy:
     """The policy."""
-    score = GeniusScore(options.genius)
+    score = _GeniusScore(options.genius)
     description = "Genius' static and dynamic score"
     return Policy(
-        *("genius", score, description),
+        name="genius",
+        score=score,
+        description=description,
         rules=options.rules,
         context=score.context,
         apart=lambda: policy(options),

@@ -9,7 +9,7 @@ from typing import Final
 
 from extender.core.policies.policy import Make, Options, Policy
 
-GROUP: Final = "kerf.policies"
+_GROUP: Final = "kerf.policies"
 
 _found: Final[dict[str, Make]] = {}
 faults: Final[dict[str, str]] = {}
@@ -18,7 +18,7 @@ faults: Final[dict[str, str]] = {}
 
 def load(taken: tuple[str, ...]) -> None:
     """Load what is installed by now; `taken` are the names of Kerf's own."""
-    for entry in entry_points(group=GROUP):
+    for entry in entry_points(group=_GROUP):
         if entry.name in _found:
             continue
         try:

@@ -154,7 +154,9 @@ def policy(options: Options) -> Policy:
     score = LiveScore(options.live, options.rules.xids)
     description = "most headroom, by observed load"
     return Policy(
-        *("live", score, description),
+        name="live",
+        score=score,
+        description=description,
         rules=options.rules,
         context=score.context,
         apart=lambda: policy(options),

@@ -18,7 +18,7 @@ BUILT_IN: Final[tuple[Make, ...]] = (
     kerf.policy,
 )
 """A line for each file."""
-RENAMED: Final = {"bestfit": "tightest"}
+_RENAMED: Final = {"bestfit": "tightest"}
 """Old names that go on working until the next version: in the simulator they mean a published formula."""
 AUTO: Final = "auto"
 """Name of whatever is the deployment's when it chooses none: `kerf` where a model is served to all, or
@@ -31,7 +31,7 @@ def policies_of(options: Options) -> dict[str, Policy]:
     """All policies by name, those of other packages too, as a deployment wants them."""
     found = {policy.name: policy for policy in (make(options) for make in BUILT_IN)}
     found |= {name: policy for name, policy in installed.made(options).items() if name not in found}
-    old = {name: replace(found[new], name=name, renamed=new) for name, new in RENAMED.items()}
+    old = {name: replace(found[new], name=name, renamed=new) for name, new in _RENAMED.items()}
     return found | {AUTO: found[kerf.HEURISTIC]} | old
 
 

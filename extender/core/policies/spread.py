@@ -9,17 +9,17 @@ from extender.core.policies.policy import Options, Policy
 from extender.core.resources.requests import GpuRequest
 
 
-def spread(cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Floats:
+def _spread(cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Floats:
     """(R,) `binpack` turned round."""
     return -binpack(cluster, request, rows, fit)
 
 
-def parts(cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Breakdown:
-    """What `spread` is made of."""
+def _parts(cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Breakdown:
+    """What `_spread` is made of."""
     return scaled(of_binpack.parts(cluster, request, rows, fit), -1)
 
 
 def policy(options: Options) -> Policy:
     """The policy."""
     description = "emptiest node first, by fraction of its GPUs"
-    return Policy("spread", spread, description, spreads=True, by_state=True, breakdown=parts)
+    return Policy("spread", _spread, description, spreads=True, by_state=True, breakdown=_parts)

@@ -12,22 +12,22 @@ from typing import Final, NamedTuple
 from extender.core.resources.gpu_models import canonical_name
 from extender.core.resources.gpu_products import PRODUCT_MEMORY_MIB
 
-GKE_PRODUCT: Final = "cloud.google.com/gke-accelerator"
-GKE_COUNT: Final = "cloud.google.com/gke-accelerator-count"
-GKE_STRATEGY: Final = "cloud.google.com/gke-gpu-sharing-strategy"
-GKE_CLIENTS: Final = "cloud.google.com/gke-max-shared-clients-per-gpu"
-GKE_PARTITION: Final = "cloud.google.com/gke-gpu-partition-size"
+_GKE_PRODUCT: Final = "cloud.google.com/gke-accelerator"
+_GKE_COUNT: Final = "cloud.google.com/gke-accelerator-count"
+_GKE_STRATEGY: Final = "cloud.google.com/gke-gpu-sharing-strategy"
+_GKE_CLIENTS: Final = "cloud.google.com/gke-max-shared-clients-per-gpu"
+_GKE_PARTITION: Final = "cloud.google.com/gke-gpu-partition-size"
 """Profile of the MIG devices that each GPU is cut into; they are handed out under the name of GPUs."""
 _AWS: Final = ("karpenter.k8s.aws/instance-gpu-", "eks.amazonaws.com/instance-gpu-")
 """Before `name`, `manufacturer`, `count` and `memory`: by Karpenter, and by EKS Auto Mode."""
 _AZURE: Final = "karpenter.azure.com/sku-gpu-"
 """Before `name`, `manufacturer` and `count`."""
 
-INSTANCE_TYPE: Final = "node.kubernetes.io/instance-type"
+_INSTANCE_TYPE: Final = "node.kubernetes.io/instance-type"
 _EKS: Final = "eks.amazonaws.com/"
 """Labels of EKS' nodes begin so: elsewhere an instance type of the same name may be another one."""
 
-_ANY_GPU_LABEL: Final = (GKE_PRODUCT, f"{_AWS[0]}name", f"{_AWS[1]}name", f"{_AZURE}name")
+_ANY_GPU_LABEL: Final = (_GKE_PRODUCT, f"{_AWS[0]}name", f"{_AWS[1]}name", f"{_AZURE}name")
 
 _GKE_PRODUCTS: Final = {
     "nvidia-tesla-p100": "Tesla-P100-PCIE-16GB",
@@ -86,14 +86,14 @@ class CloudGpus(NamedTuple):
     """Profile of the MIG devices that are handed out as GPUs."""
 
 
-NOTHING: Final = CloudGpus()
+_NOTHING: Final = CloudGpus()
 
 
 def read_cloud(labels: Mapping[str, str]) -> CloudGpus:
     """What such labels tell of a node's GPUs; nothing of those that are not NVIDIA's, or that can't be read."""
     if labels.keys().isdisjoint(_ANY_GPU_LABEL):
         return _of_instance_type(labels)
-    if GKE_PRODUCT in labels:
+    if _GKE_PRODUCT in labels:
         return _of_gke(labels)
     for prefix in (*_AWS, _AZURE):
         name = labels.get(f"{prefix}name", "").strip().lower()
@@ -101,20 +101,20 @@ def read_cloud(labels: Mapping[str, str]) -> CloudGpus:
             memory_mib = _number(labels, f"{prefix}memory")
             product = _product(name, memory_mib, whole=prefix != _AZURE)
             return CloudGpus(product, _memory_of(product, memory_mib), _number(labels, f"{prefix}count"))
-    return NOTHING
+    return _NOTHING
 
 
 def _of_gke(labels: Mapping[str, str]) -> CloudGpus:
-    name = labels[GKE_PRODUCT].strip().lower()
+    name = labels[_GKE_PRODUCT].strip().lower()
     if not name.startswith("nvidia-"):
-        return NOTHING
+        return _NOTHING
     product = _GKE_PRODUCTS.get(name, name)
-    shared = labels.get(GKE_STRATEGY, "").strip().lower() in ("time-sharing", "mps")
-    clients = _number(labels, GKE_CLIENTS) if shared else 0
-    partition = labels.get(GKE_PARTITION, "").strip().lower()
+    shared = labels.get(_GKE_STRATEGY, "").strip().lower() in ("time-sharing", "mps")
+    clients = _number(labels, _GKE_CLIENTS) if shared else 0
+    partition = labels.get(_GKE_PARTITION, "").strip().lower()
     if not partition:
         return CloudGpus(
-            product, PRODUCT_MEMORY_MIB.get(canonical_name(product), 0), _number(labels, GKE_COUNT), clients
+            product, PRODUCT_MEMORY_MIB.get(canonical_name(product), 0), _number(labels, _GKE_COUNT), clients
         )
     found = _PARTITION.fullmatch(partition)  # how many of them a GPU has, no label tells
     return CloudGpus(product, int(found[1]) * 1024 if found else 0, 0, clients, partition)
@@ -122,10 +122,10 @@ def _of_gke(labels: Mapping[str, str]) -> CloudGpus:
 
 def _of_instance_type(labels: Mapping[str, str]) -> CloudGpus:
     """By EC2's instance type, on nodes of EKS: a family has GPUs of one product alone."""
-    family, _, size = labels.get(INSTANCE_TYPE, "").partition(".")
+    family, _, size = labels.get(_INSTANCE_TYPE, "").partition(".")
     product = _EC2_FAMILIES.get(family, "")
     if not product or not size or not any(key.startswith(_EKS) for key in labels):
-        return NOTHING
+        return _NOTHING
     return CloudGpus(product, PRODUCT_MEMORY_MIB.get(canonical_name(product), 0))
 
 

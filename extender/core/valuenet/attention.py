@@ -100,7 +100,7 @@ class Sight(NamedTuple):
     """(len(CLUSTER_FEATURES),)."""
 
 
-def sight(nodes: Nodes, outlook: Outlook) -> Sight:
+def _sight(nodes: Nodes, outlook: Outlook) -> Sight:
     """What is seen of nodes in their present state, and of the pods expected."""
     return sight_of(features(nodes, outlook), nodes, outlook)
 
@@ -148,7 +148,7 @@ def pod_features(mix: Mix, cpu_need_milli: float) -> Floats:
     return np.column_stack([column.astype(np.float64) for column in columns])
 
 
-def pooled(rows: Floats, count: Floats, embed: Floats, bias: Floats, queries: Floats) -> Floats:
+def _pooled(rows: Floats, count: Floats, embed: Floats, bias: Floats, queries: Floats) -> Floats:
     """(Q H,) of (R, ...) rows, each as often as its `count` says: a mean of embeddings for each query."""
     if len(rows) == 0:  # no pods are expected
         return np.zeros(queries.size)
@@ -159,17 +159,17 @@ def pooled(rows: Floats, count: Floats, embed: Floats, bias: Floats, queries: Fl
     return pooled_rows.reshape(-1)
 
 
-def context(seen: Sight, attention: Attention) -> Floats:
+def _context(seen: Sight, attention: Attention) -> Floats:
     """(2 Q H + len(CLUSTER_FEATURES),) what actor and critic know."""
     nodes = (seen.nodes - attention.node_shift) * attention.node_scale
-    of_nodes = pooled(nodes, seen.node_count, attention.node_embed, attention.node_bias, attention.node_queries)
-    of_pods = pooled(seen.pods, seen.pod_count, attention.pod_embed, attention.pod_bias, attention.pod_queries)
+    of_nodes = _pooled(nodes, seen.node_count, attention.node_embed, attention.node_bias, attention.node_queries)
+    of_pods = _pooled(seen.pods, seen.pod_count, attention.pod_embed, attention.pod_bias, attention.pod_queries)
     return np.concatenate([of_nodes, of_pods, seen.cluster])
 
 
 def point(seen: Sight, attention: Attention) -> Floats:
     """(D,) the actor's point."""
-    hidden = np.tanh(context(seen, attention) @ attention.hidden + attention.hidden_bias)
+    hidden = np.tanh(_context(seen, attention) @ attention.hidden + attention.hidden_bias)
     return hidden @ attention.out + attention.out_bias
 
 
@@ -193,7 +193,7 @@ def potential(nodes: Nodes, outlook: Outlook, attention: Attention) -> Potential
     Raises PotentialError when it is not finite.
     """
     with np.errstate(over="ignore", invalid="ignore"):
-        found = point(sight(nodes, outlook), attention)
+        found = point(_sight(nodes, outlook), attention)
     return potential_at(found, attention)
 
 

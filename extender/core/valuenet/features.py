@@ -108,19 +108,19 @@ def outlook_of(nodes: Nodes, asks: Asks, expected: Floats, mix: Mix, worth: Wort
     scarcity = np.where(suitable > 0, gpus / np.maximum(suitable, 1), 0.0)
     whole = asks.gpu_milli == WHOLE_MILLI
     one, many = (
-        hosting(asks.at(chosen), scarcity[chosen], num_models)
+        _hosting(asks.at(chosen), scarcity[chosen], num_models)
         for chosen in (whole & (asks.num_gpus == 1), whole & (asks.num_gpus > 1))
     )
     typical = Asks(mix.cpu_milli, np.zeros_like(mix.cpu_milli), mix.num_gpus, mix.sizes[mix.size], mix.models)
     with_gpus = typical.num_gpus > 0
     held, allowed, choosy = _choosy(nodes, asks, num_models)
     return Outlook(
-        mix, hosting(typical.at(with_gpus), mix.frequency[with_gpus], num_models), worth, *needs(asks, expected),
+        mix, _hosting(typical.at(with_gpus), mix.frequency[with_gpus], num_models), worth, *_needs(asks, expected),
         _wanted(held, allowed & choosy[:, None], gpus), one, many, _context(nodes, asks, expected, gpus, choosy),
     )  # fmt: skip
 
 
-def hosting(asks: Asks, weight: Floats, num_models: int) -> Hosting:
+def _hosting(asks: Asks, weight: Floats, num_models: int) -> Hosting:
     """The table of (C,) classes that ask for GPUs, each of a weight."""
     kinds, kind = np.unique(np.stack([asks.num_gpus, asks.gpu_milli], axis=1), axis=0, return_inverse=True)
     cpu, amount = np.unique(asks.cpu_milli, return_inverse=True)
@@ -168,7 +168,7 @@ def plain_worth(num_models: int) -> Worth:
     return Worth(left, np.zeros((num_models + 1, 2)))
 
 
-def needs(asks: Asks, count: Floats) -> tuple[float, float]:
+def _needs(asks: Asks, count: Floats) -> tuple[float, float]:
     """CPU milli and memory MiB by whole GPU over classes of pods, `count` (C,) times each; 1 and 1 without GPUs.
 
     Pods without GPUs are left out: they don't compete for the CPU beside a GPU in particular.

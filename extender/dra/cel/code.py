@@ -12,7 +12,7 @@ from extender.dra.cel.values import Value
 Scope = list[Any]
 """The device, and the values of the variables by their slots."""
 Run = Callable[[Scope], Value]
-MAX_COST: Final = 5_000
+_MAX_COST: Final = 5_000
 """Of one evaluation, in steps of about a microsecond: Kubernetes allows 1,000,000 of its own, of which ours take at
 most 30 each."""
 
@@ -58,8 +58,8 @@ class Compiling(Protocol):
 
 def bounded(cost: int) -> int:
     """A cost. Raises RefusedError where it is too much."""
-    if cost > MAX_COST:
-        raise RefusedError(f"may take more than {MAX_COST} steps", "cost")
+    if cost > _MAX_COST:
+        raise RefusedError(f"may take more than {_MAX_COST} steps", "cost")
     return cost
 
 

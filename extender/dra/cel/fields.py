@@ -10,9 +10,9 @@ from extender.dra.cel.errors import AbortError, EvaluationError, RefusedError
 from extender.dra.cel.kinds import BOOL, DEVICE, DYN, QUANTITY, STRING, map_of
 from extender.dra.cel.values import NONE, Domains, Optional, Quantity, Value, semver_of
 
-MAX_NAMES: Final = 32
+_MAX_NAMES: Final = 32
 """Attributes and capacities of a device (`ResourceSliceMaxAttributesAndCapacitiesPerDevice`)."""
-MAX_CHARS: Final = 64
+_MAX_CHARS: Final = 64
 """Of an attribute, and of a driver's and a domain's name."""
 _MISSING: Final = object()
 
@@ -24,13 +24,13 @@ THE_DEVICE: Final = Code(lambda scope: scope[0], DEVICE, path=())
 def field_of_device(field: str) -> Code:
     """A field of the device. Raises RefusedError."""
     if field == "driver":
-        return Code(lambda scope: scope[0].id.driver, STRING, chars=MAX_CHARS)
+        return Code(lambda scope: scope[0].id.driver, STRING, chars=_MAX_CHARS)
     if field == "allowMultipleAllocations":
         return Code(lambda scope: scope[0].shareable, BOOL)
     if field == "attributes":
-        return Code(_attributes, map_of(STRING, _ATTRIBUTES), 100, MAX_CHARS, MAX_NAMES, path=(field,))
+        return Code(_attributes, map_of(STRING, _ATTRIBUTES), 100, _MAX_CHARS, _MAX_NAMES, path=(field,))
     if field == "capacity":
-        return Code(_capacities, map_of(STRING, _CAPACITY), 100, MAX_CHARS, MAX_NAMES, path=(field,))
+        return Code(_capacities, map_of(STRING, _CAPACITY), 100, _MAX_CHARS, _MAX_NAMES, path=(field,))
     raise RefusedError(f"device.{field} is not known", "types")
 
 
@@ -38,12 +38,12 @@ def domain_of(field: str, domain: str) -> Code:
     """The attributes or capacities of one domain."""
     whole = _attributes if field == "attributes" else _capacities
     kind = _ATTRIBUTES if field == "attributes" else _CAPACITY
-    return Code(lambda scope: whole(scope).get(domain, {}), kind, 100, MAX_CHARS, MAX_NAMES, path=(field, domain))
+    return Code(lambda scope: whole(scope).get(domain, {}), kind, 100, _MAX_CHARS, _MAX_NAMES, path=(field, domain))
 
 
 def value_of(field: str, domain: str, name: str) -> Code:
     """One attribute or capacity."""
-    found = found_in(field, domain, name)
+    found = _found_in(field, domain, name)
 
     def run(scope: Scope) -> Value:
         value = found(scope)
@@ -51,18 +51,18 @@ def value_of(field: str, domain: str, name: str) -> Code:
             raise EvaluationError(f"no such key: {name}")
         return value
 
-    return Code(run, DYN if field == "attributes" else QUANTITY, 3, MAX_CHARS)
+    return Code(run, DYN if field == "attributes" else QUANTITY, 3, _MAX_CHARS)
 
 
 def presence_of(field: str, domain: str, name: str) -> Code:
     """Whether there is an attribute or capacity."""
-    found = found_in(field, domain, name)
+    found = _found_in(field, domain, name)
     return Code(lambda scope: found(scope) is not _MISSING, BOOL, 3)
 
 
 def option_of(field: str, domain: str, name: str) -> Run:
     """An attribute or capacity that may not be there."""
-    found = found_in(field, domain, name)
+    found = _found_in(field, domain, name)
 
     def run(scope: Scope) -> Value:
         value = found(scope)
@@ -71,7 +71,7 @@ def option_of(field: str, domain: str, name: str) -> Run:
     return run
 
 
-def found_in(field: str, domain: str, name: str) -> Run:
+def _found_in(field: str, domain: str, name: str) -> Run:
     """One attribute or capacity, _MISSING where there is none."""
     full = f"{domain}/{name}"
 

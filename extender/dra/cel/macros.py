@@ -80,10 +80,10 @@ def _bind(call: Call, names: Names, compiling: Compiling) -> Code:
 
 # Loops
 
-Predicate = Callable[[Scope], Value]
+_Predicate = Callable[[Scope], Value]
 
 
-def _exists(items: Any, slot: int, scope: Scope, run: Predicate, sought: bool = True) -> bool:
+def _exists(items: Any, slot: int, scope: Scope, run: _Predicate, sought: bool = True) -> bool:
     """Whether one is `sought`; errors count where none is."""
     fault: EvaluationError | None = None
     for scope[slot] in items:
@@ -101,15 +101,15 @@ def _exists(items: Any, slot: int, scope: Scope, run: Predicate, sought: bool = 
     return not sought
 
 
-def _all(items: Any, slot: int, scope: Scope, run: Predicate) -> bool:
+def _all(items: Any, slot: int, scope: Scope, run: _Predicate) -> bool:
     return _exists(items, slot, scope, run, sought=False)
 
 
-def _exists_one(items: Any, slot: int, scope: Scope, run: Predicate) -> bool:
+def _exists_one(items: Any, slot: int, scope: Scope, run: _Predicate) -> bool:
     return len(_filter(items, slot, scope, run)) == 1
 
 
-def _filter(items: Any, slot: int, scope: Scope, run: Predicate) -> tuple[Value, ...]:
+def _filter(items: Any, slot: int, scope: Scope, run: _Predicate) -> tuple[Value, ...]:
     found = []
     for item in items:
         scope[slot] = item
@@ -118,7 +118,7 @@ def _filter(items: Any, slot: int, scope: Scope, run: Predicate) -> tuple[Value,
     return tuple(found)
 
 
-def _map(items: Any, slot: int, scope: Scope, run: Predicate) -> tuple[Value, ...]:
+def _map(items: Any, slot: int, scope: Scope, run: _Predicate) -> tuple[Value, ...]:
     found = []
     for scope[slot] in items:
         found.append(run(scope))
@@ -131,7 +131,7 @@ def _truth(value: Value) -> bool:
     return bool(value)
 
 
-_LOOPS: Final[dict[str, Callable[[Any, int, Scope, Predicate], Value]]] = {
+_LOOPS: Final[dict[str, Callable[[Any, int, Scope, _Predicate], Value]]] = {
     "all": _all,
     "exists": _exists,
     "exists_one": _exists_one,
@@ -165,7 +165,7 @@ def _loop(call: Call, over: Code, names: Names, compiling: Compiling) -> Code:
     return Code(run, list_of(last.kind), cost, last.chars, max(items, last.items))
 
 
-def _run_loop(over: Run, slot: int, loop: Callable[[Any, int, Scope, Predicate], Value], body: Run) -> Run:
+def _run_loop(over: Run, slot: int, loop: Callable[[Any, int, Scope, _Predicate], Value], body: Run) -> Run:
     def run(scope: Scope) -> Value:
         items = over(scope)
         if not isinstance(items, tuple | dict):

@@ -9,7 +9,7 @@ from extender.dra.cel.errors import EvaluationError
 from extender.dra.cel.kinds import BOOL, DOUBLE, DYN, INT, NULL, STRING, SUM, Type, holds, joined, list_of
 from extender.dra.cel.values import Value, no_overload
 
-Compute = Callable[[Value, Value], Value]
+_Compute = Callable[[Value, Value], Value]
 _SCALARS: Final = (BOOL, INT, DOUBLE, STRING)
 _ORDERS: Final[dict[str, Callable[[int], bool]]] = {
     "_<_": lambda order: order < 0,
@@ -17,7 +17,7 @@ _ORDERS: Final[dict[str, Callable[[int], bool]]] = {
     "_>_": lambda order: order > 0,
     "_>=_": lambda order: order >= 0,
 }
-_ARITHMETIC: Final[dict[str, tuple[Compute, tuple[str, ...]]]] = {
+_ARITHMETIC: Final[dict[str, tuple[_Compute, tuple[str, ...]]]] = {
     "_+_": (values.added, ("int", "double", "string", "list")),
     "_-_": (values.subtracted, ("int", "double")),
     "_*_": (values.multiplied, ("int", "double")),
@@ -101,7 +101,7 @@ def binary(name: str, left: Code, right: Code) -> Code:
     return Code(_both(compute, left, right), kind, cost, chars, items)
 
 
-def _both(compute: Compute, left: Code, right: Code) -> Run:
+def _both(compute: _Compute, left: Code, right: Code) -> Run:
     one, other = left.run, right.run
     return lambda scope: compute(one(scope), other(scope))
 

@@ -7,7 +7,7 @@ from typing import Final
 from extender.dra.cel.errors import RefusedError
 from extender.dra.cel.lexing import Token, tokens_of
 
-MAX_DEPTH: Final = 32
+_MAX_DEPTH: Final = 32
 """Kubernetes' own is 250: nobody nests that deep by hand, and each level costs Python some frames."""
 _RANKS: Final = {
     **dict.fromkeys(("==", "!=", "<", "<=", ">", ">=", "in"), 3),
@@ -108,8 +108,8 @@ class _Parser:
     def expression(self) -> Node:
         """An expression with its ternary."""
         self._depth += 1
-        if self._depth > MAX_DEPTH:
-            raise RefusedError(f"nested more than {MAX_DEPTH} deep", "nesting")
+        if self._depth > _MAX_DEPTH:
+            raise RefusedError(f"nested more than {_MAX_DEPTH} deep", "nesting")
         found = self._any_of("||", lambda: self._any_of("&&", lambda: self._binary(3)))
         if self._found("?"):
             then = self._any_of("||", lambda: self._any_of("&&", lambda: self._binary(3)))

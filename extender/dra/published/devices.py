@@ -22,7 +22,7 @@ class UnreadableDeviceError(ValueError):
     """What of a device or its slice can't be read exactly: the sentence says it."""
 
 
-def full_name(name: str, driver: str) -> str:
+def _full_name(name: str, driver: str) -> str:
     """The name of an attribute or capacity with its domain, the driver's where none is published."""
     return name if "/" in name else f"{driver}/{name}"
 
@@ -75,9 +75,9 @@ def read_device(
 
 def _attributes(driver: str, device: objects.Device) -> dict[str, Value]:
     for names in (device.attributes or (), device.capacity or ()):
-        if twice := repeated(full_name(name, driver) for name in names):
+        if twice := repeated(_full_name(name, driver) for name in names):
             raise ValueError(f"{twice} is there with its domain and without")
-    return {full_name(name, driver): _value(name, value) for name, value in (device.attributes or {}).items()}
+    return {_full_name(name, driver): _value(name, value) for name, value in (device.attributes or {}).items()}
 
 
 def _value(name: str, attribute: objects.Attribute) -> Value:

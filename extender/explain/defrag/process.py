@@ -38,10 +38,10 @@ _SEARCHES_FRAC: Final = 0.5
 """Part of the time for an answer that the search may take."""
 _SEARCHED_FRAC: Final = 0.8
 """Part of that time after which it ends, however late it has begun: the answer has to be made yet."""
-MakePlan = Callable[[Problem, int, Callable[[], bool]], MovePlan]
+_MakePlan = Callable[[Problem, int, Callable[[], bool]], MovePlan]
 
 
-class Listed:
+class _Listed:
     """What the API server lists and the ledger holds, as it comes in."""
 
     def __init__(self) -> None:
@@ -72,15 +72,22 @@ class Listed:
             self.held += pickle.loads(content)  # noqa: S301 - from the service alone
 
 
-def answer(
-    asked: RoomQuestion, listed: Listed, facts: Facts, make: MakePlan = plan_moves, began: float | None = None
+def _answer(
+    asked: RoomQuestion, listed: _Listed, facts: Facts, make: _MakePlan = plan_moves, began: float | None = None
 ) -> RoomAnswer:
     """The moves that make room. `began` is when whoever asks began to wait, by `time.monotonic`; None: now. Raises
     QuestionError."""
     began = time.monotonic() if began is None else began
     kinds, cluster = Kinds(), facts.cluster
     about = Surroundings(
-        *(cluster, listed.nodes, listed.waiting, listed.bound, kinds, facts.policy, facts.quotas, facts.used),
+        cluster=cluster,
+        nodes=listed.nodes,
+        waiting=listed.waiting,
+        residents=listed.bound,
+        kinds=kinds,
+        policy=facts.policy,
+        quotas=facts.quotas,
+        used=facts.used,
         queued=facts.queued,
     )
     wanted = wanted_of(asked, about)
@@ -116,7 +123,7 @@ def answer(
     return told
 
 
-def _plan(problem: Problem, refusal: str, heal: bool, make: MakePlan, expired: Callable[[], bool]) -> MovePlan:
+def _plan(problem: Problem, refusal: str, heal: bool, make: _MakePlan, expired: Callable[[], bool]) -> MovePlan:
     if refusal:
         return MovePlan(problem.view.cluster.version, fits=False, impossible=(refusal,))
     if heal:
@@ -129,7 +136,12 @@ def _told(problem: Problem, plan: MovePlan, wanted: Wanted, id_: str, controller
     names, target = problem.view.cluster.node_names, problem.target
     moves = [
         PlannedMove(
-            *(move.pod.key, move.pod.uid, names[move.pod.row], names[move.row], move.step, list(move.gpus)),
+            pod=move.pod.key,
+            uid=move.pod.uid,
+            from_node=names[move.pod.row],
+            to_node=names[move.row],
+            step=move.step,
+            gpus=list(move.gpus),
             cost_gpu_s=round(move.pod.cost_gpu_s, 1),
             controller=controllers.get(move.pod.uid, ""),
             gang=move.pod.gang,
@@ -162,12 +174,12 @@ def _answered(pipe: Pipe) -> bytes:
     began = time.monotonic()
     asked = read_question(pipe.read())
     pipe.tell(msgspec.json.encode(needs_of(asked)))
-    listed = Listed()
+    listed = _Listed()
     while (message := pipe.read())[:1] != FACTS:
         listed.take(message[:1], message[1:])
     # From the service alone, and never from who asks: what it pickles may be trusted.
     facts: Any = pickle.loads(message[1:])  # noqa: S301
-    return msgspec.json.encode(answer(asked, listed, facts, began=began))
+    return msgspec.json.encode(_answer(asked, listed, facts, began=began))
 
 
 if __name__ == "__main__":

@@ -9,10 +9,10 @@ from extender.explain.processes import QuestionError
 from extender.kube.paths import is_name
 
 MAX_PODS: Final = 1_000
-MAX_NODES: Final = 1_000
+_MAX_NODES: Final = 1_000
 _MAX_GPUS: Final = 1_024
 _MAX_MOVES: Final = 100_000
-_Nodes = Annotated[int, msgspec.Meta(ge=1, le=MAX_NODES)]
+_Nodes = Annotated[int, msgspec.Meta(ge=1, le=_MAX_NODES)]
 
 
 class RoomQuestion(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
@@ -88,8 +88,8 @@ def read_question(body: bytes) -> RoomQuestion:
             raise QuestionError("priority: what waits says its own; leave it out")
     if len(asked.pods) > MAX_PODS:
         raise QuestionError(f"pods: more than {MAX_PODS}")
-    if len(asked.empty) > MAX_NODES:
-        raise QuestionError(f"empty: more than {MAX_NODES} nodes")
+    if len(asked.empty) > _MAX_NODES:
+        raise QuestionError(f"empty: more than {_MAX_NODES} nodes")
     return asked
 
 

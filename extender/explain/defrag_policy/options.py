@@ -39,8 +39,14 @@ class Option:
         """The same in words."""
         answer = self.answer
         return Advice(
-            *(self.purpose, target_of(answer), answer.id, len(answer.moves)),
-            *(round(self.gain_gpu_s, 1), answer.cost_gpu_s, round(at), why_not),
+            purpose=self.purpose,
+            target=target_of(answer),
+            plan=answer.id,
+            moves=len(answer.moves),
+            gain_gpu_s=round(self.gain_gpu_s, 1),
+            cost_gpu_s=answer.cost_gpu_s,
+            at=round(at),
+            why_not=why_not,
         )
 
 

@@ -15,7 +15,7 @@ from extender.queueing.defrag.plan import PlannedMove
 from extender.queueing.defrag.record import Culprit, Phase, Stage
 from extender.queueing.defrag.state import RoomState
 
-PROVEN_S = 600.0
+_PROVEN_S = 600.0
 """Whoever has kept its place for so long has needed it."""
 _MOST_WATCHED = 64
 _STILL_THERE: Final = (Stage.PLANNED, Stage.LEFT)
@@ -78,7 +78,7 @@ class Outcomes:
         moved = all(move.stage == Stage.DONE for move in state.moves)
         if not state.why:
             self._targets.forgive(wait.name)
-            self._watched = [*self._watched, _Watched(wait, now + PROVEN_S)][-_MOST_WATCHED:]
+            self._watched = [*self._watched, _Watched(wait, now + _PROVEN_S)][-_MOST_WATCHED:]
             return
         if not at_fault:
             self._targets.fail(wait.namespace, wait.name, now)

@@ -15,7 +15,7 @@ from extender.explain.manifests.yaml_loader import Loader
 from extender.kube.yaml_faults import yaml_fault
 
 MAX_CHARS: Final = 2**20
-MAX_DOCUMENTS: Final = 1_000
+_MAX_DOCUMENTS: Final = 1_000
 _MAX_SIZE: Final = 2**24
 _VALUE_SIZE: Final = 16
 """What a text may stand for, in characters, and what each value counts beside those that it has: more than a megabyte
@@ -69,7 +69,7 @@ def read_documents(text: str, place: str = "") -> list[Document]:
     if len(text) > MAX_CHARS:
         raise DocumentError(f"{place}more than {MAX_CHARS:,} characters")
     try:
-        return listed(
+        return _listed(
             Document(f"{place}document {number + 1}", manifest, text, number)
             for number, manifest in enumerate(_loaded(text))
             if manifest is not None
@@ -102,10 +102,10 @@ def _loaded(text: str) -> list[Any]:
 
 def given_documents(manifests: Sequence[Any], key: str) -> list[Document]:
     """The same of objects that came as data, under a key of the request. Raises DocumentError."""
-    return listed(Document(f"{key}[{number}]", manifest) for number, manifest in enumerate(manifests))
+    return _listed(Document(f"{key}[{number}]", manifest) for number, manifest in enumerate(manifests))
 
 
-def listed(documents: "Sequence[Document] | Iterator[Document]") -> list[Document]:
+def _listed(documents: "Sequence[Document] | Iterator[Document]") -> list[Document]:
     """The documents, with what lists hold in place of these. Raises DocumentError."""
     found: list[Document] = []
     waiting = list(documents)[::-1]
@@ -129,8 +129,8 @@ def listed(documents: "Sequence[Document] | Iterator[Document]") -> list[Documen
             waiting += inner[::-1]
         else:
             found.append(document)
-        if len(found) + len(waiting) > MAX_DOCUMENTS:
-            raise DocumentError(f"more than {MAX_DOCUMENTS:,} objects")
+        if len(found) + len(waiting) > _MAX_DOCUMENTS:
+            raise DocumentError(f"more than {_MAX_DOCUMENTS:,} objects")
     return found
 
 
@@ -196,8 +196,8 @@ def _check_size(text: str) -> None:
             raise _TextError(f"document {documents}, line {line}: deeper than {_MAX_DEPTH} levels")
         if total > _MAX_SIZE:
             raise _TextError(f"document {documents}, line {line}: with its anchors it stands for too much")
-        if documents > MAX_DOCUMENTS:
-            raise _TextError(f"more than {MAX_DOCUMENTS:,} documents")
+        if documents > _MAX_DOCUMENTS:
+            raise _TextError(f"more than {_MAX_DOCUMENTS:,} documents")
 
 
 def _document_at(text: str, error: yaml.YAMLError) -> str:

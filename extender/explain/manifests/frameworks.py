@@ -103,12 +103,16 @@ def leader_worker_set(manifest: Any, name: str) -> Made:
     workers = max((1 if group.size is None else group.size) - 1, 0)
     led = group.leader_template
     leader = Batch(
-        *(groups, lambda number: f"{name}-{number}"),
-        *((group.worker_template, f"{path}.workerTemplate") if led is None else (led, f"{path}.leaderTemplate")),
+        num_pods=groups,
+        name=lambda number: f"{name}-{number}",
+        template=group.worker_template if led is None else led,
+        path=f"{path}.{'workerTemplate' if led is None else 'leaderTemplate'}",
     )
     others = Batch(
-        *(groups * workers, lambda number: f"{name}-{number // workers}-{number % workers + 1}"),
-        *(group.worker_template, f"{path}.workerTemplate"),
+        num_pods=groups * workers,
+        name=lambda number: f"{name}-{number // workers}-{number % workers + 1}",
+        template=group.worker_template,
+        path=f"{path}.workerTemplate",
     )
     return Made([leader, others])
 
@@ -138,7 +142,8 @@ def volcano(manifest: Any, name: str) -> Made:
         Batch(
             1 if task.replicas is None else task.replicas,
             numbered(f"{name}-{task.name or f'default{position}'}"),
-            *(task.template, f"spec.tasks[{position}].template"),
+            template=task.template,
+            path=f"spec.tasks[{position}].template",
         )
         for position, task in enumerate(spec.tasks)
     ]

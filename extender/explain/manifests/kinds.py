@@ -12,7 +12,7 @@ from extender.explain.manifests.batches import Made
 from extender.pipelines.mlflow import FLOW_KIND
 from extender.pipelines.specs import KIND as PIPELINE
 
-VOLCANO: Final = "batch.volcano.sh/"
+_VOLCANO: Final = "batch.volcano.sh/"
 
 MAKES: Final[Mapping[str, Callable[[Any, str], Made]]] = {
     "Pod": built_in.one_pod,
@@ -53,6 +53,6 @@ PASSIVE: Final = frozenset(
 def read_made(manifest: dict[str, Any], name: str) -> Made:
     """What an object of a known kind makes, under a name. Raises KindError."""
     kind = manifest["kind"]
-    if kind == "Job" and str(manifest.get("apiVersion", "")).startswith(VOLCANO):
+    if kind == "Job" and str(manifest.get("apiVersion", "")).startswith(_VOLCANO):
         return frameworks.volcano(manifest, name)
     return MAKES[kind](manifest, name)

@@ -14,7 +14,7 @@ from yaml.constructor import ConstructorError
 _MAX_CHARS: Final = 100
 _LEAST, _MOST = -(2**63), 2**64 - 1
 _TAG: Final = "tag:yaml.org,2002:"
-Construct = Callable[[Any, Any], Any]
+_Construct = Callable[[Any, Any], Any]
 
 
 class Loader(yaml.CSafeLoader):
@@ -34,7 +34,7 @@ def _text(loader: Loader, node: yaml.ScalarNode) -> Any:
     return loader.construct_scalar(node)
 
 
-def _checked(construct: Construct, what: str) -> Construct:
+def _checked(construct: _Construct, what: str) -> _Construct:
     """A way to construct a value, which may be tagged as what it is not."""
 
     def checked(loader: Loader, node: yaml.ScalarNode) -> Any:

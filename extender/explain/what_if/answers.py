@@ -79,8 +79,19 @@ class WhatIfAnswers:
         told = await self._devices(devices, claims) if devices else None
         stranding = self.stranding()
         return Facts(
-            *(nodes, pods_on, replace(cluster, devices=None), ledger, num_pods, self.policy, policies, told),
-            *(pending, waiting, self.turns.max_s, tuple(crowd), self.mirror.tenants.crowd.ignored),
+            nodes=nodes,
+            pods_on=pods_on,
+            cluster=replace(cluster, devices=None),
+            ledger=ledger,
+            num_pods=num_pods,
+            default_policy=self.policy,
+            policies=policies,
+            devices=told,
+            pending=pending,
+            waiting=waiting,
+            max_s=self.turns.max_s,
+            crowd=tuple(crowd),
+            ignored=self.mirror.tenants.crowd.ignored,
             stranding=None if stranding is None else stranding.packed(),
         )
 

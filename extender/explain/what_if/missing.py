@@ -192,13 +192,15 @@ def _told(offers: Sequence[_Offer], found: Missing, plan: Plan) -> dict[str, Any
             {"like": offer.shape.like, "count": count, "gpus": offer.gpus, "model": offer.model}
             for offer, count in used
         ],
-        "sentence": sentence([(count, offer.gpus, offer.model, offer.shape.like) for offer, count in used], len(still)),
+        "sentence": _sentence(
+            [(count, offer.gpus, offer.model, offer.shape.like) for offer, count in used], len(still)
+        ),
         "stillUnplaced": still,
         "fewest": found.proven,
     }
 
 
-def sentence(nodes: Sequence[tuple[int, int, str, str]], num_unplaced: int) -> str:
+def _sentence(nodes: Sequence[tuple[int, int, str, str]], num_unplaced: int) -> str:
     """What is missing, in words; of each shape how many, their GPUs, of which model, and which node they are like."""
     words = [
         f"{count} node{'' if count == 1 else 's'} " + (f"of {gpus} x {model or 'GPU'}" if gpus else f"like {like}")

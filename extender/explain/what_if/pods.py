@@ -43,7 +43,7 @@ class PodReader:
                 continue
             planned = replace(planned, policy=planned.policy or self.policy)
             if pod.key in self.claims.unchecked:
-                planned = with_unchecked(planned, [_CLAIMS])
+                planned = _with_unchecked(planned, [_CLAIMS])
             batch.append((pod, planned))
         return batch, faults
 
@@ -66,7 +66,7 @@ class Newcomers:
 
     def noted(self, planned: PlanPod) -> PlanPod:
         """A pod with what nobody looks at of it."""
-        return with_unchecked(planned, self._unchecked.get(planned.key, ()))
+        return _with_unchecked(planned, self._unchecked.get(planned.key, ()))
 
     def _as_admitted(self, pod: Pod) -> Pod:
         words = [_RUNTIME_CLASS] if pod.spec.runtime_class_name else []
@@ -89,7 +89,7 @@ class Newcomers:
         return sorted((asked & self._keys) - known)
 
 
-def with_unchecked(planned: PlanPod, words: Sequence[str]) -> PlanPod:
+def _with_unchecked(planned: PlanPod, words: Sequence[str]) -> PlanPod:
     """A pod of which more is not looked at."""
     if not words:
         return planned

@@ -48,7 +48,7 @@ _nodes_decoder: Final = ListDecoder(Node)
 _pods_decoder: Final = ListDecoder(Pod)
 
 
-def answer(question: Question, facts: Facts) -> dict[str, Any]:
+def _answer(question: Question, facts: Facts) -> dict[str, Any]:
     """Where the pods would go. Raises WhatIfError."""
     until = time.monotonic() + _SEARCHES_FRAC * facts.max_s
     found, tolerant = _answered_once(question, facts, until, assume=False)
@@ -175,7 +175,7 @@ def _answered(pipe: Pipe) -> bytes:
     pipe.tell(msgspec.json.encode(needs_of(question)))
     # From the service alone, and never from who asks: what it pickles may be trusted.
     facts: Facts = pickle.loads(pipe.read())  # noqa: S301
-    return msgspec.json.encode(answer(question, facts))
+    return msgspec.json.encode(_answer(question, facts))
 
 
 if __name__ == "__main__":

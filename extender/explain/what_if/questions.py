@@ -18,7 +18,7 @@ from extender.queueing.pods.batches import asked_of
 from extender.queueing.pods.objects import decode_node, decode_pod
 
 _MAX_ADDED: Final = 1_000
-MAX_CANDIDATES: Final = 100
+_MAX_CANDIDATES: Final = 100
 HOSTNAME: Final = "kubernetes.io/hostname"
 
 
@@ -144,8 +144,8 @@ def read_question(body: bytes) -> Question:
     except DocumentError as error:
         raise WhatIfError(str(error)) from None
     question = Question(asked, given)
-    if len(question.candidates) > MAX_CANDIDATES:
-        raise WhatIfError(f"candidates: more than {MAX_CANDIDATES} nodes")
+    if len(question.candidates) > _MAX_CANDIDATES:
+        raise WhatIfError(f"candidates: more than {_MAX_CANDIDATES} nodes")
     return question
 
 

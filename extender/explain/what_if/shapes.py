@@ -13,7 +13,7 @@ import msgspec
 from extender.core.clusters import Cluster
 from extender.core.resources.quantities import MIB, parse_quantity
 from extender.explain.what_if.questions import HOSTNAME
-from extender.kube.objects import Node, Pod, PodSpec, Taint
+from extender.kube.objects import Node, PodSpec, Taint
 from extender.planning.plans import PlanPod
 
 _MOST: Final = 64
@@ -30,7 +30,7 @@ _PASSING: Final = (
 )
 """Beginnings of taints that go again."""
 
-Key = tuple[Any, ...]
+_Key = tuple[Any, ...]
 
 
 class Shape(NamedTuple):
@@ -57,7 +57,7 @@ def shapes_of(
     """
     known = [node for node in nodes if node.metadata.name in cluster.row_of]
     own = _own_labels(known, cluster)
-    alike: dict[Key, list[Node]] = defaultdict(list)
+    alike: dict[_Key, list[Node]] = defaultdict(list)
     for node in known:
         stripped = _stripped(node, own)
         labels = stripped.metadata.labels or {}
@@ -91,11 +91,6 @@ def resources_of(batch: Iterable[PlanPod]) -> set[str]:
     return {name for pod in batch if pod.demands is not None for name, _ in pod.demands.resources}
 
 
-def specs_of(pods: Iterable[Pod]) -> list[PodSpec]:
-    """What pods say."""
-    return [pod.spec for pod in pods]
-
-
 def _named(spec: PodSpec) -> Iterator[str]:
     yield from spec.node_selector or ()
     affinity = spec.affinity.node_affinity if spec.affinity else None
@@ -106,7 +101,7 @@ def _named(spec: PodSpec) -> Iterator[str]:
 
 def _own_labels(nodes: Sequence[Node], cluster: Cluster) -> frozenset[str]:
     """Labels that each of several nodes that are otherwise alike has another value of."""
-    groups: dict[Key, list[Node]] = defaultdict(list)
+    groups: dict[_Key, list[Node]] = defaultdict(list)
     for node in nodes:
         groups[_gpus(cluster, node), _allocatable(node)].append(node)
     own, shared = {HOSTNAME}, set[str]()
@@ -133,7 +128,7 @@ def _passes(taint: Taint) -> bool:
     return taint.key.startswith(_PASSING)
 
 
-def _gpus(cluster: Cluster, node: Node) -> Key:
+def _gpus(cluster: Cluster, node: Node) -> _Key:
     """What GPUs a node has, whoever told that."""
     row = cluster.row_of[node.metadata.name]
     models = [cluster.models[index].name if index >= 0 else None for index in cluster.gpu_model[row].tolist()]
@@ -148,7 +143,7 @@ def _is_sound(cluster: Cluster, node: Node) -> bool:
     return bool((cluster.gpu_healthy[row] == (cluster.gpu_model[row] >= 0)).all())
 
 
-def _allocatable(node: Node, asked: Collection[str] = ()) -> Key:
+def _allocatable(node: Node, asked: Collection[str] = ()) -> _Key:
     """What a node offers; memory in GiB, since equal machines differ by less, and what varies where it is asked for."""
     offered = (node.status.allocatable or {}).items()
     found = {key: str(text) for key, text in offered if key in asked or not key.startswith(_VARYING)}

@@ -40,7 +40,7 @@ class _Answer(msgspec.Struct):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class _Standing:
     """What was missing when it was worked out last."""
 
     at: float
@@ -75,7 +75,7 @@ class MissingNodes(Background):
         self._after_s, self._every_s = after_s, every_s
         self._clock, self._wall_clock = clock, wall_clock
         self._asked_at = float("-inf")
-        self.standing: Standing | None = None
+        self.standing: _Standing | None = None
         """None while nothing is known to be missing."""
 
     async def run(self) -> None:
@@ -101,7 +101,7 @@ class MissingNodes(Background):
             key = item.model, item.gpus
             nodes[key] = nodes.get(key, 0) + item.count
         sentence = answer.missing.sentence[:_MAX_TEXT]
-        self.standing = Standing(self._wall_clock(), answer.pods, len(answer.missing.still_unplaced), sentence, nodes)
+        self.standing = _Standing(self._wall_clock(), answer.pods, len(answer.missing.still_unplaced), sentence, nodes)
 
     def told(self) -> dict[str, Any]:
         """For the page."""

@@ -18,7 +18,7 @@ from extender.queueing.pods.backlog import Backlog
 from extender.queueing.pods.objects import is_gated, other_gates
 
 _pods_decoder: Final = ListDecoder(Pod)
-ON_ITS_WAY: Final = "on its way to a node"
+_ON_ITS_WAY: Final = "on its way to a node"
 
 
 class Waiting(msgspec.Struct):
@@ -36,7 +36,7 @@ def waiting_in(backlog: Backlog | None) -> Waiting:
     for uid, entry in (backlog.entries if backlog is not None else {}).items():
         why = entry.fault or entry.skips.reason
         if not entry.stage.waits and (entry.node or entry.stage.is_written):
-            told.held[uid] = ON_ITS_WAY
+            told.held[uid] = _ON_ITS_WAY
         elif why is not None and why.code not in FOR_WANT_OF_ROOM:
             told.held[uid] = str(why)
         else:
@@ -54,7 +54,7 @@ def waiting_pods(content: bytes, held: Mapping[str, str]) -> tuple[list[Pod], di
     except msgspec.DecodeError as error:
         raise WhatIfError(f"pending pods can't be read: {error}") from None
     pods = [pod for pod in found if _waits(pod)]
-    others = {pod.key: held[pod.metadata.uid] for pod in pods if held.get(pod.metadata.uid, ON_ITS_WAY) != ON_ITS_WAY}
+    others = {pod.key: held[pod.metadata.uid] for pod in pods if held.get(pod.metadata.uid, _ON_ITS_WAY) != _ON_ITS_WAY}
     pods = [pod for pod in pods if pod.metadata.uid not in held]
     pods.sort(key=lambda pod: (-_priority(pod), pod.metadata.creation_timestamp, pod.key))
     return pods[:MAX_PODS], others

@@ -90,7 +90,10 @@ class Workloads:
             of_holders.booked,
             of_holders.load,
             np.full(width, np.nan) if self.idle is None else self.idle.seconds(now, width),
-            *(self.waitlist.everyone(), self.bound, self.ledger.claim, self.occupants.model_of),
+            waiting=self.waitlist.everyone(),
+            bound=self.bound,
+            claim=self.ledger.claim,
+            model=self.occupants.model_of,
         )
 
     def _told(self, table: WorkloadTable, asked: Question) -> dict[str, Any]:
@@ -118,7 +121,7 @@ class Workloads:
             "totals": told_sums(summed(table, rows, idle, "all"), 0),
             "states": states | {"idle": int(idle[matching].sum())},
             "idleAfterSeconds": None if self.idle is None else self.idle_after_s,
-            "found": found(table, asked.q, matching) if asked.q.strip() else None,
+            "found": _found(table, asked.q, matching) if asked.q.strip() else None,
         }
 
     def _pod(self, table: WorkloadTable, row: int) -> dict[str, Any]:
@@ -174,7 +177,7 @@ def _group(sums: Sums, group: int) -> dict[str, Any]:
     }
 
 
-def found(table: WorkloadTable, q: str, rows: Rows) -> dict[str, Any]:
+def _found(table: WorkloadTable, q: str, rows: Rows) -> dict[str, Any]:
     """What has a text in its own name, by kind, a few of each: what begins with it first."""
     text, works = q.strip().lower(), [table.rows[row] for row in rows.tolist()]
 

@@ -31,7 +31,7 @@ def told_of_bound(pod: objects.Pod) -> BoundPod:
     return BoundPod(
         unix_time(pod.metadata.creation_timestamp),
         _priority(pod),
-        gang_name(pod),
+        _gang_name(pod),
         pod.status.phase == "Pending",
         pod.metadata.deletion_timestamp is not None,
     )
@@ -39,10 +39,10 @@ def told_of_bound(pod: objects.Pod) -> BoundPod:
 
 def belonging(pod: objects.Pod) -> tuple[str, str]:
     """The owner of a pod, as of `who_of`, and its gang."""
-    return who_of(pod.metadata).owner, gang_name(pod)
+    return who_of(pod.metadata).owner, _gang_name(pod)
 
 
-def gang_name(pod: objects.Pod) -> str:
+def _gang_name(pod: objects.Pod) -> str:
     """The gang of a pod, "" for none, or where that can't be understood."""
     try:
         return gang_of(pod)[0][:_MAX_CHARS]

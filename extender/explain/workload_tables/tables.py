@@ -17,7 +17,7 @@ from extender.ledger.ledger import Claim
 from extender.usage.holders import Holder
 from extender.usage.shares import asked_milli
 
-RUNNING, STARTING, ENDING, HELD, PLACING, PENDING, GATED = range(7)
+_RUNNING, _STARTING, _ENDING, HELD, PLACING, _PENDING, _GATED = range(7)
 STATES: Final = ("running", "starting", "ending", "held", "placing", "pending", "gated")
 """Has its GPUs: its containers run, have not begun, or it is being deleted; or nobody is known to use what is held (a
 ResourceClaim without a pod, a static pod whose kubelet has not told of it again). Has none: its node is decided, it
@@ -141,7 +141,7 @@ def _holding(sources: Sources) -> tuple[Longs, list[Workload]]:
             model = model_of[node] = sources.model(node)
         state, since, priority, gang = HELD, np.nan, 0, ""
         if told is not None:
-            state = ENDING if told.leaving else STARTING if told.starting else RUNNING
+            state = _ENDING if told.leaving else _STARTING if told.starting else _RUNNING
             since, priority, gang = told.created or np.nan, told.priority, told.gang
         numbers.append(number)
         rows.append(
@@ -152,7 +152,7 @@ def _holding(sources: Sources) -> tuple[Longs, list[Workload]]:
 
 def _waiting(pod: Awaited, claim: Claim | None, model_of: Callable[[str], str]) -> Workload:
     """A pod without GPUs; `claim` is what is reserved for it."""
-    node, state = ("", GATED if pod.gated else PENDING) if claim is None else (claim.node, PLACING)
+    node, state = ("", _GATED if pod.gated else _PENDING) if claim is None else (claim.node, PLACING)
     milli = asked_milli(pod.request) if pod.request is not None else None
     return Workload(
         uid=pod.uid,

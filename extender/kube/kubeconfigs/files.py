@@ -16,7 +16,7 @@ import yaml
 from extender.kube.transport import CredentialsError
 from extender.kube.yaml_faults import yaml_fault
 
-KUBECONFIG: Final = "KUBECONFIG"
+_KUBECONFIG: Final = "KUBECONFIG"
 _DEFAULT: Final = "~/.kube/config"
 
 
@@ -26,7 +26,7 @@ class _Entry(msgspec.Struct, kw_only=True):
     name: str = ""
 
 
-EntryT = TypeVar("EntryT", bound=_Entry)
+_EntryT = TypeVar("_EntryT", bound=_Entry)
 
 
 class ExecEnv(msgspec.Struct, kw_only=True):
@@ -159,7 +159,7 @@ def load(path: str, environ: Mapping[str, str]) -> Kubeconfig:
 
 def _of_environment(environ: Mapping[str, str]) -> list[str]:
     """As kubectl: what a list of paths names, or the one of the home folder where there is no list."""
-    listed = environ.get(KUBECONFIG, "")
+    listed = environ.get(_KUBECONFIG, "")
     if not listed:
         return [str(Path(_DEFAULT).expanduser())]
     return [name for name in dict.fromkeys(listed.split(os.pathsep)) if name]
@@ -213,7 +213,7 @@ def _add(found: Kubeconfig, file: _File, folder: Path) -> None:
         found.contexts.setdefault(context.name, context.context)
 
 
-def _once(entries: Sequence[EntryT], source: Path) -> Sequence[EntryT]:
+def _once(entries: Sequence[_EntryT], source: Path) -> Sequence[_EntryT]:
     """The entries of a list. Raises CredentialsError where one name stands twice: Go refuses that too."""
     names = [entry.name for entry in entries]
     if twice := next((name for name in names if names.count(name) > 1), None):

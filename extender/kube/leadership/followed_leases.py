@@ -33,7 +33,8 @@ class FollowedLease(Watched):
         elif version != self._seen_version and self._looked_at is not None:
             # It was renewed after the look before this one: that is all that is known of when.
             duration_s = spec.lease_duration_seconds or 0
-            self._prolong(*(held, self._looked_at + duration_s), since=self._since(duration_s), proven=self._looked_at)
+            until = self._looked_at + duration_s
+            self._prolong(held, until, since=self._since(duration_s), proven=self._looked_at)
         if self.term and held == self._held:
             self._confirm(number)
         self._seen_version, self._looked_at = version, asked

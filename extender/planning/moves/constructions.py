@@ -22,7 +22,7 @@ _LEARNING: Final = 8
 _WEIGHTS: Final = ((1.0, 0.0), (0.3, 0.0), (5.0, 0.0), (0.0, 5.0), (100.0, 0.0), (0.0, 1000.0))
 """Where these find nothing, what a GPU and a pod that move count besides, by the mean cost of a GPU."""
 _BY_CHANCE: Final = 24
-NO_TIME: Final = "there was no time to look for all ways to make room: there may be one"
+_NO_TIME: Final = "there was no time to look for all ways to make room: there may be one"
 
 
 class Construction:
@@ -76,7 +76,7 @@ class Construction:
         if said:
             return said
         if self._cut_short:
-            return [NO_TIME]
+            return [_NO_TIME]
         said = no_place(self.trial, self._stuck)
         if problem.max_moves is not None:
             said.insert(0, f"no way was found that takes at most {problem.max_moves} moves")

@@ -6,12 +6,12 @@ pay: above 1 the work of the cluster, each job weighing as many as it has GPUs, 
 
 from typing import Final
 
-MOST_AHEAD_S: Final = 86400.0
+_MOST_AHEAD_S: Final = 86400.0
 """Nobody is taken to have longer to wait than that: a pod that has waited for weeks must not be worth any number of
 restarts."""
 
 
-def gain_gpu_s(gpus_made_usable: float, waited_s: float, most_ahead_s: float = MOST_AHEAD_S) -> float:
+def gain_gpu_s(gpus_made_usable: float, waited_s: float, most_ahead_s: float = _MOST_AHEAD_S) -> float:
     """GPU-seconds of waiting that a target is spared if it starts now.
 
     `gpus_made_usable` are the GPUs that it asks for, all pods of a gang together, shares in part. How long it would

@@ -82,7 +82,7 @@ class Placing:
         trial = self.trial
         here = [position for position in unit if trial.state.found(position) is None]
         rows = [row for position in unit if (row := trial.row(position)) is not None]
-        domains = [domain for domain in domains_of(trial, unit) if domain[rows].all()]
+        domains = [domain for domain in _domains_of(trial, unit) if domain[rows].all()]
         if len(domains) == 1:
             return self._put_all(here, domains[0])
         if not domains:
@@ -140,7 +140,7 @@ class Placing:
         for position in positions:
             if trial.state.found(position) is not None:
                 trial.take(position)
-        domains = sorted(domains_of(trial, positions), key=lambda domain: not domain[first])
+        domains = sorted(_domains_of(trial, positions), key=lambda domain: not domain[first])
         for may_evict in (False, True):
             for domain in domains:
                 begun, stuck = trial.mark(), len(self.stuck)
@@ -224,7 +224,7 @@ def anywhere(trial: Trial, position: int) -> Mask:
     return np.ones(len(trial.closed), np.bool_) if numbers is None else numbers >= 0
 
 
-def domains_of(trial: Trial, positions: Sequence[int]) -> Iterator[Mask]:
+def _domains_of(trial: Trial, positions: Sequence[int]) -> Iterator[Mask]:
     """Masks (N,) of the nodes that pods may go to together: one for each domain of their topology."""
     numbers: Ints | None = trial.state.view.domains_of([trial.pods[position] for position in positions])
     if numbers is None:

@@ -33,12 +33,12 @@ class Found:
 
 def proved(trial: Trial, proof: Trial) -> Found | None:
     """What a trial has come to, once its moves were made one by one on another trial; None where they can't be."""
-    assignment = assignment_of(trial)
+    assignment = _assignment_of(trial)
     plan = in_steps(proof, assignment)
     return None if plan is None else Found(trial.cost, assignment, plan)
 
 
-def assignment_of(trial: Trial) -> Assignment:
+def _assignment_of(trial: Trial) -> Assignment:
     """What a trial has come to."""
     rows: dict[int, dict[int, int]] = {}
     for unit in reversed(trial.away):  # who had to leave last makes room for those before

@@ -28,7 +28,7 @@ class Trial:
         self.num_target = len(target.pods)
         self.pods: tuple[PlanPod, ...] = (*target.pods, *(pod.pod for pod in running))
         self.home = [(pod.row, pod.booked) for pod in running]
-        view = ground_of(problem)
+        view = _ground_of(problem)
         on = {self.num_target + number: home for number, home in enumerate(self.home)}
         self.state = PlanState(replace(view, policies=policies or view.policies), self.pods, problem.policy, on)
         self.leaving = {self.num_target + number: running[number].row for number in target.leave}
@@ -168,7 +168,7 @@ class Trial:
         self._undo.append(lambda: change(not closed))
 
 
-def ground_of(problem: Problem) -> View:
+def _ground_of(problem: Problem) -> View:
     """The view, in which what goes comes back in full and no more than that.
 
     What is free is never negative there, even where pods hold more than there is: GPUs that are sick, nodes that are

@@ -15,7 +15,7 @@ from extender.core.clusters import Ints, Longs, Rows
 from extender.planning.planners.problem import Problem, plan_of, problem_of
 from extender.planning.plans import Plan, PlanError, PlanPod, View
 
-MAX_VARIABLES: Final = 100_000
+_MAX_VARIABLES: Final = 100_000
 _TIME_LIMIT_S: Final = 60.0
 _NODE_COST: Final = 1e-4
 """Of a pod's worth, for each node used: breaks ties only."""
@@ -47,9 +47,9 @@ def _assign(problem: Problem, rows: list[int], optimize: Any, sparse: Any) -> No
     groups = _groups(problem)
     first = [members[0] for members in groups]
     group, row = np.nonzero(problem.eligible[problem.class_of[first]])
-    if len(group) > MAX_VARIABLES:
+    if len(group) > _MAX_VARIABLES:
         raise PlanError(
-            f"exact takes up to {MAX_VARIABLES} pairs of pod class and node, these are {len(group)}; use genetic"
+            f"exact takes up to {_MAX_VARIABLES} pairs of pod class and node, these are {len(group)}; use genetic"
         )
     if not len(group):
         return

@@ -17,7 +17,7 @@ from extender.planning.planners.greedy import Greedy
 from extender.planning.planners.problem import GPUS, Problem, plan_of, problem_of
 from extender.planning.plans import Plan, PlanPod, View
 
-Genes = npt.NDArray[np.intp]
+_Genes = npt.NDArray[np.intp]
 """(B, P) a row of the cluster for each pod of each individual."""
 
 
@@ -53,25 +53,25 @@ class Genetic:
         movable = hopeful[problem.class_of]  # (P,) fits anywhere at all
         if not movable.any():
             return [-1] * len(pods)
-        draw = Draw(problem, np.random.default_rng(seed))
+        draw = _Draw(problem, np.random.default_rng(seed))
         genes = draw.nodes(np.broadcast_to(np.arange(len(pods)), (self.population, len(pods))))
         if self.warm_start:
             rows = np.array(Greedy().make(view, pods).rows)
             genes[0] = np.where(rows >= 0, rows, genes[0])
-        placed = placed_pods(problem, genes)
-        fitness = fitness_of(problem, genes, placed, self)
+        placed = _placed_pods(problem, genes)
+        fitness = _fitness_of(problem, genes, placed, self)
         for _ in range(self.generations):
             if placed[np.argmax(fitness)][movable].all():
                 break
-            genes = children_of(genes, placed, fitness, draw, self)
-            placed = placed_pods(problem, genes)
-            fitness = fitness_of(problem, genes, placed, self)
+            genes = _children_of(genes, placed, fitness, draw, self)
+            placed = _placed_pods(problem, genes)
+            fitness = _fitness_of(problem, genes, placed, self)
         best = int(np.argmax(fitness))
         chosen: list[int] = np.where(placed[best], genes[best], -1).tolist()
         return chosen
 
 
-class Draw:
+class _Draw:
     """Draws nodes for pods, each from those it may go to."""
 
     def __init__(self, problem: Problem, rng: np.random.Generator) -> None:
@@ -82,15 +82,15 @@ class Draw:
         for number, mask in enumerate(problem.eligible):
             self._choices[number, : self._counts[number]] = np.flatnonzero(mask)
 
-    def nodes(self, positions: Rows) -> Genes:
+    def nodes(self, positions: Rows) -> _Genes:
         """A node for each pod, in the shape of `positions`."""
         classes = self._class_of[positions]
         drawn = (self.rng.random(classes.shape) * self._counts[classes]).astype(np.intp)
-        nodes: Genes = self._choices[classes, drawn]
+        nodes: _Genes = self._choices[classes, drawn]
         return nodes
 
 
-def placed_pods(problem: Problem, genes: Genes) -> Mask:
+def _placed_pods(problem: Problem, genes: _Genes) -> Mask:
     """(B, P) which pods have room on their nodes, earlier pods of the batch first, gangs all or none.
 
     Individuals and nodes don't touch each other, so all first pods of all nodes are decided at once, then all second
@@ -127,7 +127,7 @@ def placed_pods(problem: Problem, genes: Genes) -> Mask:
     return result
 
 
-def fitness_of(problem: Problem, genes: Genes, placed: Mask, parameters: Genetic) -> Floats:
+def _fitness_of(problem: Problem, genes: _Genes, placed: Mask, parameters: Genetic) -> Floats:
     """(B,) higher is better."""
     worth: Floats = np.where(placed, parameters.placed, parameters.unplaced) @ problem.weight
     gpus = problem.demand[:, GPUS]
@@ -141,7 +141,7 @@ def fitness_of(problem: Problem, genes: Genes, placed: Mask, parameters: Genetic
     return worth
 
 
-def children_of(genes: Genes, placed: Mask, fitness: Floats, draw: Draw, parameters: Genetic) -> Genes:
+def _children_of(genes: _Genes, placed: Mask, fitness: Floats, draw: _Draw, parameters: Genetic) -> _Genes:
     """The next generation: the elites as they are, then children of parents drawn by their fitness."""
     rng = draw.rng
     B, P = genes.shape
@@ -149,7 +149,7 @@ def children_of(genes: Genes, placed: Mask, fitness: Floats, draw: Draw, paramet
     parents = rng.choice(B, size=(2, B), p=chance / chance.sum())
     cut = np.where(rng.random(B) < parameters.crossover, rng.integers(0, P + 1, B), P)  # P: the first parent as it is
     from_first = np.arange(P) < cut[:, None]
-    children: Genes = np.where(from_first, genes[parents[0]], genes[parents[1]])
+    children: _Genes = np.where(from_first, genes[parents[0]], genes[parents[1]])
     was_placed = np.where(from_first, placed[parents[0]], placed[parents[1]])
     moves = ~was_placed & (rng.random((B, P)) < 0.5)
     moves[np.arange(B), rng.integers(0, P, B)] = True

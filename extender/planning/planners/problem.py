@@ -14,7 +14,7 @@ from extender.core.clusters import Floats, Ints, Longs, Mask, Rows
 from extender.planning.plan_state import PlanState, free_units, units
 from extender.planning.plans import Plan, PlanPod, View, priority_weights, units_of
 
-CPU, MEMORY, SLOTS, GPUS = range(4)
+CPU, MEMORY, _SLOTS, GPUS = range(4)
 _NEVER: Final = 2**40
 """Demand of a pod that fits no node."""
 

@@ -15,7 +15,7 @@ from extender.core.clusters import Floats, Longs, Mask, Rows
 from extender.planning.planners.problem import CPU, MEMORY, Problem, plan_of, problem_of
 from extender.planning.plans import Plan, PlanError, PlanPod, View
 
-MAX_ACTIONS = 512
+_MAX_ACTIONS = 512
 """Pods times nodes; a table over more is never filled."""
 
 
@@ -39,16 +39,16 @@ class QLearning:
         Raises PlanError for gangs, and when the batch is too large for a table.
         """
         num_actions = len(pods) * view.num_nodes
-        if num_actions > MAX_ACTIONS:
+        if num_actions > _MAX_ACTIONS:
             raise PlanError(
-                f"q-learning takes up to {MAX_ACTIONS} pods x nodes, these are {len(pods)} x {view.num_nodes}; "
+                f"q-learning takes up to {_MAX_ACTIONS} pods x nodes, these are {len(pods)} x {view.num_nodes}; "
                 "use greedy or genetic"
             )
         if any(pod.gang for pod in pods):
             raise PlanError("q-learning does not support gangs; use greedy or genetic")
         if not num_actions:
             return plan_of(view, pods, [-1] * len(pods), self.name)
-        episode = Episodes(view, pods, problem_of(view, pods), seed, self)
+        episode = _Episodes(view, pods, problem_of(view, pods), seed, self)
         best = episode.run(learning=False)
         for number in range(self.episodes + 1):
             best = max(best, episode.run(learning=number < self.episodes), key=_merit)
@@ -63,7 +63,7 @@ def _merit(outcome: _Outcome) -> tuple[int, float]:
     return int((outcome[1] >= 0).sum()), outcome[0]
 
 
-class Episodes:
+class _Episodes:
     """A table of values by state, and walks through it."""
 
     def __init__(self, view: View, pods: Sequence[PlanPod], problem: Problem, seed: int, parameters: QLearning) -> None:

@@ -61,7 +61,7 @@ class NodeLock:
         return wall_now - self.locked_at > _EXPIRES_S
 
 
-def read_lock(annotations: Mapping[str, str]) -> NodeLock | None:
+def _read_lock(annotations: Mapping[str, str]) -> NodeLock | None:
     """A node's lock, None when it is free."""
     text = annotations.get(NODE_LOCK)
     if text is None:
@@ -75,7 +75,7 @@ def read_lock(annotations: Mapping[str, str]) -> NodeLock | None:
     return NodeLock(at, *pod) if len(pod) == 2 else NodeLock(at)
 
 
-def format_lock(namespace: str, name: str, wall_now: float) -> str:
+def _format_lock(namespace: str, name: str, wall_now: float) -> str:
     """A node's lock for one pod: RFC 3339 time, namespace, name."""
     at = datetime.fromtimestamp(int(wall_now), UTC)
     return f"{at:%Y-%m-%dT%H:%M:%SZ},{namespace},{name}"
@@ -119,7 +119,7 @@ class NodeLocks:
         try:
             while True:
                 found = await self._get_node(node)
-                lock = read_lock(found.metadata.annotations or {})
+                lock = _read_lock(found.metadata.annotations or {})
                 if lock is None or not lock.is_of(namespace, name):
                     return
                 if await self._write(found, None):
@@ -134,9 +134,9 @@ class NodeLocks:
                 found = await self._get_node(node)
             except msgspec.DecodeError as error:
                 raise LockError(f"node {node} can't be read: {error}") from error
-            lock = read_lock(found.metadata.annotations or {})
+            lock = _read_lock(found.metadata.annotations or {})
             if lock is None or lock.is_of(namespace, name) or await self._is_stale(lock, node):
-                if await self._write(found, format_lock(namespace, name, self._wall_clock())):
+                if await self._write(found, _format_lock(namespace, name, self._wall_clock())):
                     self._left.pop(node, None)
                     self._met.pop(node, None)
                     return

@@ -35,7 +35,7 @@ from extender.plugins.protocol import PluginGoneError, UnreadableError
 
 REGISTER: Final = "hami.io/node-nvidia-register"
 HANDSHAKE: Final = "hami.io/node-handshake"
-CORDON: Final = "hami.io/device-cordon"
+_CORDON: Final = "hami.io/device-cordon"
 """UUIDs that get no new pods."""
 VGPU_RESOURCE: Final = "nvidia.com/vgpu"
 """Number of GPUs in clusters that renamed `resourceName`, so that it does not collide with NVIDIA's own plugin."""
@@ -174,7 +174,7 @@ def read_register(annotations: Mapping[str, str], allocatable: Quantities, readi
         raise PluginGoneError(f"{HANDSHAKE}: the plugin is gone, its GPUs are not offered")
     if not any(_amount(allocatable, name) for name in (GPU_RESOURCE, VGPU_RESOURCE)):
         raise PluginGoneError(f"{REGISTER}: the kubelet offers none of these GPUs")
-    cordoned = {uuid.strip() for uuid in annotations.get(CORDON, "").split(",")}
+    cordoned = {uuid.strip() for uuid in annotations.get(_CORDON, "").split(",")}
     try:
         devices = _read_devices(bounded(text).strip())
         gpus = [(device.index, _gpu(device, cordoned, reading)) for device in devices]

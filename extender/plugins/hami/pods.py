@@ -36,7 +36,7 @@ USE_UUID: Final = "nvidia.com/use-gpuuuid"
 NO_USE_UUID: Final = "nvidia.com/nouse-gpuuuid"
 
 GPU_POLICY: Final = "hami.io/gpu-scheduler-policy"
-SPREAD: Final = "spread"
+_SPREAD: Final = "spread"
 MODE: Final = "nvidia.com/vgpu-mode"
 MODE_SHARED: Final = "hami-core"
 
@@ -99,7 +99,7 @@ def read_request(containers: Sequence[ContainerResources], policy: str = "") -> 
     percent = _most_at_once(asks, lambda ask: ask.memory_percent)
     num_running = sum(not ask.init for ask in asks)
     together = cores <= _ALL_CORES and percent <= 100 and not (memory_mib and percent)
-    if not together or (policy == SPREAD and num_running > 1):
+    if not together or (policy == _SPREAD and num_running > 1):
         cores, memory_mib, percent = (
             max(amounts)
             for amounts in zip(*((ask.cores, ask.memory_mib, ask.memory_percent) for ask in asks), strict=True)

@@ -8,9 +8,9 @@ from typing import Final
 from extender.core.dra.asks import DevicesAsked
 from extender.core.fit.device_fits import steps_taken
 
-STEPS: Final = 3_000_000
+_STEPS: Final = 3_000_000
 """Of searches for the claims of a namespace, of about a microsecond, before it has to wait."""
-_A_SECOND: Final = STEPS / 60
+_A_SECOND: Final = _STEPS / 60
 """That are given back."""
 _MAX_WAIT_S: Final = 300.0
 """However much has been spent."""
@@ -38,13 +38,13 @@ class Budgets:
             if taken == before:
                 continue
             self._charged[ask] = taken
-            most = STEPS + _MAX_WAIT_S * _A_SECOND
+            most = _STEPS + _MAX_WAIT_S * _A_SECOND
             left = self._left(namespace) + (taken - before if taken > before else taken)
             self._spent[namespace] = min(left, most), self.clock()
 
     def is_spent(self, namespace: str) -> bool:
         """Whether a namespace has to wait."""
-        return self._left(namespace) > STEPS
+        return self._left(namespace) > _STEPS
 
     def _left(self, namespace: str) -> float:
         """Steps that are not given back yet."""

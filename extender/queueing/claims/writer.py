@@ -11,9 +11,9 @@ from extender.kube.decoding import Decoder
 from extender.kube.objects import Pod
 from extender.scheduling.binding.marks import refused
 
-FINALIZER: Final = "resource.kubernetes.io/delete-protection"
+_FINALIZER: Final = "resource.kubernetes.io/delete-protection"
 """Keeps a claim that has devices from being deleted; kube-controller-manager takes it off again."""
-TOUCHED: Final = "kerf.dev/touched"
+_TOUCHED: Final = "kerf.dev/touched"
 """Written only to change a claim, so that a write to the version before it fails."""
 
 _decoder: Final = Decoder(ResourceClaim)
@@ -42,7 +42,7 @@ class ClaimWriter:
         """Keep a claim from being deleted with the devices that it is about to get."""
         if is_protected(claim):
             return claim
-        return await self._patch(claim, "", {"finalizers": [*(claim.metadata.finalizers or []), FINALIZER]})
+        return await self._patch(claim, "", {"finalizers": [*(claim.metadata.finalizers or []), _FINALIZER]})
 
     async def allocate(self, claim: ResourceClaim, pod: Pod, allocation: Mapping[str, Any]) -> ResourceClaim | None:
         """Give a claim that is protected its devices for a pod.
@@ -58,7 +58,7 @@ class ClaimWriter:
 
     async def secure(self, claim: ResourceClaim, word: str) -> ResourceClaim | None:
         """Change a claim that has its devices, so that nobody can take these away who knows this version of it."""
-        return await self._patch(claim, "", {"annotations": {TOUCHED: word}})
+        return await self._patch(claim, "", {"annotations": {_TOUCHED: word}})
 
     async def touch(self, claim: ResourceClaim, word: str) -> ResourceClaim | None:
         """Change a claim that has no devices, so that no write to this version of it succeeds any more.
@@ -71,9 +71,9 @@ class ClaimWriter:
             if not refused(error):
                 raise
         known = claim.metadata.finalizers or []
-        others = [name for name in known if name != FINALIZER]
+        others = [name for name in known if name != _FINALIZER]
         try:
-            return await self._patch(claim, "", {"finalizers": others if is_protected(claim) else [*known, FINALIZER]})
+            return await self._patch(claim, "", {"finalizers": others if is_protected(claim) else [*known, _FINALIZER]})
         except ApiError as error:
             if not refused(error):
                 raise
@@ -94,7 +94,7 @@ class ClaimWriter:
 
 def is_protected(claim: ResourceClaim) -> bool:
     """Whether a claim has the finalizer without which Kerf gives it no devices."""
-    return FINALIZER in (claim.metadata.finalizers or ())
+    return _FINALIZER in (claim.metadata.finalizers or ())
 
 
 def _consumer(pod: Pod) -> dict[str, str]:

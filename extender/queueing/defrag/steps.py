@@ -260,7 +260,7 @@ class Follower:
             run.begin_anew(uid)
             if pod.spec.node_name != move.to_node:
                 run.lose(move, progress, f"has its replacement on node {pod.spec.node_name} instead of {move.to_node}")
-            elif runs(pod):
+            elif _runs(pod):
                 run.enter(progress, Stage.DONE)
             elif late:
                 run.lose(move, progress, f"has a replacement that is not ready after {self.limits.start_s:g} s")
@@ -322,7 +322,7 @@ def _was_let_go(run: Run, move: PlannedMove, pod: Pod) -> bool:
     return by_it and planned_node(pod) == move.to_node and not is_gated(pod)
 
 
-def runs(pod: Pod) -> bool:
+def _runs(pod: Pod) -> bool:
     """Whether a pod is ready, or runs and nobody tells whether it is."""
     told = any(condition.type == "Ready" for condition in pod.status.conditions or ())
     return pod.ready or (pod.status.phase == "Running" and not told)

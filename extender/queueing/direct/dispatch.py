@@ -51,7 +51,13 @@ class DirectDispatcher(Dispatcher):
         self._products = Products(self.placer, self.nodes)
         self.settler = Settler(self._direct, self.backlog, self.ledger, self.fence, self.clock, self.changed)
         self.follower = Follower(
-            *(self._direct, self.ledger, self._assignments, self.fence, self.events, self.counts, self.clock),
+            writer=self._direct,
+            ledger=self.ledger,
+            assignments=self._assignments,
+            fence=self.fence,
+            events=self.events,
+            counts=self.counts,
+            clock=self.clock,
             taken=self.taken,
         )
         self.pods.subscribe(self.follower.pod_changed)

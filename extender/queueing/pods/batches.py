@@ -29,7 +29,7 @@ GANG_TOPOLOGY: Final = "kerf.dev/gang-topology"
 """Node label of which all pods of the gang must find one value."""
 POD_GROUP_LABEL: Final = "scheduling.x-k8s.io/pod-group"
 """Label of scheduler-plugins' coscheduling."""
-FUNCTION_SPEC: Final = "com.openfaas.function.spec"
+_FUNCTION_SPEC: Final = "com.openfaas.function.spec"
 """OpenFaaS's own description of a function: `{"limits": {"cpu": "200m", "memory": "128Mi"}}`."""
 
 _DEFAULT_PODS: Final = 110  # the kubelet's
@@ -61,7 +61,7 @@ def asked_of(pod: Pod) -> Room:
 
     Raises RequestError with a sentence for the pod's author.
     """
-    text = (pod.metadata.annotations or {}).get(FUNCTION_SPEC)
+    text = (pod.metadata.annotations or {}).get(_FUNCTION_SPEC)
     asked = (requested(pod.spec, "cpu"), requested(pod.spec, "memory")) if text is None else _function_limits(text)
     cpu, memory = asked
     return Room(_bounded(ceil(cpu * 1000)), _bounded(ceil(memory / MIB)), 1)
@@ -137,11 +137,11 @@ def _function_limits(text: str) -> tuple[Fraction, Fraction]:
         cpu, memory = (parse_quantity(str(limits.get(name, "0"))) for name in ("cpu", "memory"))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise RequestError(
-            f"{FUNCTION_SPEC}: can't be read ({type(error).__name__}: {str(error)[:80]}); write JSON such as "
+            f"{_FUNCTION_SPEC}: can't be read ({type(error).__name__}: {str(error)[:80]}); write JSON such as "
             '{"limits": {"cpu": "200m", "memory": "128Mi"}}'
         ) from None
     if cpu < 0 or memory < 0:
-        raise RequestError(f"{FUNCTION_SPEC}: limits are negative; write sizes such as 200m and 128Mi")
+        raise RequestError(f"{_FUNCTION_SPEC}: limits are negative; write sizes such as 200m and 128Mi")
     return cpu, memory
 
 

@@ -7,10 +7,10 @@ from extender.core.resources.requests import RequestError
 from extender.kube.objects import PodSpec
 from extender.plugins.pod_demands import says_too_much
 
-MAX_TERMS: Final = 100
-MAX_EXPRESSIONS: Final = 1_000
-MAX_VALUES: Final = 10_000
-MAX_TOLERATIONS: Final = 1_000
+_MAX_TERMS: Final = 100
+_MAX_EXPRESSIONS: Final = 1_000
+_MAX_VALUES: Final = 10_000
+_MAX_TOLERATIONS: Final = 1_000
 
 
 def check_bounds(spec: PodSpec) -> None:
@@ -19,10 +19,10 @@ def check_bounds(spec: PodSpec) -> None:
     terms = (affinity.required.node_selector_terms if affinity and affinity.required else None) or ()
     expressions = [item for term in terms for item in (*(term.match_expressions or ()), *(term.match_fields or ()))]
     for number, most, what in (
-        (len(terms), MAX_TERMS, "terms in its node affinity"),
-        (len(expressions) + len(spec.node_selector or ()), MAX_EXPRESSIONS, "conditions on labels of nodes"),
-        (sum(len(item.values or ()) for item in expressions), MAX_VALUES, "values in its node affinity"),
-        (len(spec.tolerations or ()), MAX_TOLERATIONS, "tolerations"),
+        (len(terms), _MAX_TERMS, "terms in its node affinity"),
+        (len(expressions) + len(spec.node_selector or ()), _MAX_EXPRESSIONS, "conditions on labels of nodes"),
+        (sum(len(item.values or ()) for item in expressions), _MAX_VALUES, "values in its node affinity"),
+        (len(spec.tolerations or ()), _MAX_TOLERATIONS, "tolerations"),
     ):
         if number > most:
             raise RequestError(f"{number:,} {what} are too many to be read: write {most:,} at most")

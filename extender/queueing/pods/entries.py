@@ -258,7 +258,12 @@ class Entry:
         """Nobody knows what the API server has of it, or that has to be taken back."""
         self._enter(
             Stage.UNSETTLED,
-            *(Stage.GATED, Stage.NOMINATING, Stage.OPENING, Stage.OPENED, Stage.LOST, Stage.RENOMINATING),
+            Stage.GATED,
+            Stage.NOMINATING,
+            Stage.OPENING,
+            Stage.OPENED,
+            Stage.LOST,
+            Stage.RENOMINATING,
         )
         self.take_back = take_back
 

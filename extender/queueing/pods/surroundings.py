@@ -55,7 +55,9 @@ class Surroundings:
         if not asked and not repelling:
             return
         found = Neighbours.of(
-            *(list(asked), repelling, len(self._terrain.cluster.node_names)),
+            list(asked),
+            repelling,
+            len(self._terrain.cluster.node_names),
             domains=self._terrain.domains,
             offered=self._offered,
             eligible=self._eligible(),

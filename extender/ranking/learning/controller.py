@@ -40,7 +40,7 @@ _MAX_BROKEN: Final = 3
 _MAX_WHY: Final = 300
 _CONFLICT: Final = 409
 _GONE: Final = "its files are gone, or not as they were"
-RELEASED: Final = "released"
+_RELEASED: Final = "released"
 """The pin that has nothing fitted serve."""
 
 
@@ -132,7 +132,7 @@ class Learning(Background):
         self._rank.on_trial.end()
         chosen = next((model for sha, model in self._known.items() if sha.startswith(self.pin)), None)
         self._rank.adopt(chosen, pinned=chosen is not None)
-        if chosen is None and self.pin != RELEASED:
+        if chosen is None and self.pin != _RELEASED:
             self.fault = f"model {self.pin} is pinned and not there; the released one serves"
 
     def _checked(self, course: Course, candidate: Model | None) -> Course:
@@ -264,7 +264,7 @@ class Learning(Background):
         """The state as JSON."""
         course, fresh = self.course, self._rank.mix.fresh
         return {
-            "serving": course.serving or RELEASED,
+            "serving": course.serving or _RELEASED,
             "candidate": course.candidate or None,
             "stage": course.stage.value,
             "pods": fresh.num,

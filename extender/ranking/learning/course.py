@@ -10,9 +10,9 @@ from typing import Final
 
 import msgspec
 
-MAX_TRIALS: Final = 7
+_MAX_TRIALS: Final = 7
 """Of a stage: what has not shown itself better by then is no better."""
-LEAST_POINTS: Final = 0.1
+_LEAST_POINTS: Final = 0.1
 """Of the GPUs, that the released rank has to allocate more to take the place of a fitted one that serves."""
 _MAX_REFUSED: Final = 20
 _HASH_CHARS: Final = 12
@@ -90,14 +90,14 @@ def judged(course: Course, more: float, doubt: float, rival: str, now: float, pr
     if more > doubt:
         said = f"model {name} places a part of the pods: {told}"
         return _with(course, now, said, stage=Stage.CANARY, since=now, trials=0)
-    if course.trials >= MAX_TRIALS:
+    if course.trials >= _MAX_TRIALS:
         return withdrawn(course, f"no better in {course.trials} trials, {told}", now)
     return course
 
 
 def watched(course: Course, more: float, doubt: float, now: float) -> Course:
     """The fitted model that serves allocates so many points more than the released one, plus or minus."""
-    if more >= -max(doubt, LEAST_POINTS):
+    if more >= -max(doubt, _LEAST_POINTS):
         return course
     return stopped(course, f"{more:+.2f} ± {doubt:.2f} points beside the released one", now)
 

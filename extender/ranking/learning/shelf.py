@@ -14,9 +14,9 @@ from extender.kube.client import ApiError, Transport
 from extender.ranking.files import MANIFEST, WEIGHTS
 from extender.ranking.learning.course import Course
 
-COURSE: Final = "kerf.dev/learning"
+_COURSE: Final = "kerf.dev/learning"
 """Annotation: the course, as JSON."""
-PIN: Final = "kerf.dev/pin"
+_PIN: Final = "kerf.dev/pin"
 """Annotation by which a person has the say: `released`, or the beginning of a model's SHA-256."""
 CANDIDATE: Final = "candidate."
 SERVING: Final = "serving."
@@ -57,12 +57,12 @@ class LearnedModels:
         metadata = found["metadata"]
         annotations = metadata.get("annotations") or {}
         try:
-            course = _course_decoder.decode(annotations.get(COURSE, "{}"))
+            course = _course_decoder.decode(annotations.get(_COURSE, "{}"))
         except msgspec.DecodeError:
             course = Course()
         held = found.get("binaryData") or {}
         candidate, serving = (_contents(held, slot) for slot in (CANDIDATE, SERVING))
-        return Shelf(metadata["resourceVersion"], course, annotations.get(PIN, "").strip(), candidate, serving)
+        return Shelf(metadata["resourceVersion"], course, annotations.get(_PIN, "").strip(), candidate, serving)
 
     async def write(self, shelf: Shelf, course: Course, changes: dict[str, Contents]) -> None:
         """Write the course, and the models of some slots; no contents remove what is there. Raises ClusterError."""
@@ -72,7 +72,7 @@ class LearnedModels:
                 data[slot + name] = b64encode(contents[name]).decode() if contents else None
         told = msgspec.json.encode(course).decode()
         body = {
-            "metadata": {"resourceVersion": shelf.version, "annotations": {COURSE: told}},
+            "metadata": {"resourceVersion": shelf.version, "annotations": {_COURSE: told}},
             "binaryData": data,
         }
         await self._transport.patch(self._path, msgspec.json.encode(body))

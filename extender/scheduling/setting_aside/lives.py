@@ -131,8 +131,14 @@ class Lives:
         metadata, now = pod.metadata, self._clock()
         taken = unix_time(pod.status.start_time)
         started = now - max(self._wall_clock() - taken, 0.0) if taken else now
-        node, names = pod.spec.node_name or "", (metadata.namespace, metadata.name, owner_of(metadata))
-        return _Life(metadata.uid, *names, node, started)
+        return _Life(
+            uid=metadata.uid,
+            namespace=metadata.namespace,
+            name=metadata.name,
+            workload=owner_of(metadata),
+            node=pod.spec.node_name or "",
+            started=started,
+        )
 
     def _has_run(self, life: _Life, now: float) -> bool:
         return life.runs_since is not None and now - life.runs_since >= self._early_s

@@ -21,9 +21,9 @@ SKIPPED: Final = "kerf.dev/skipped"
 """Why a pod is left pending for now."""
 SKIPPED_COUNT: Final = "kerf.dev/skipped-count"
 """How often it was."""
-REASON: Final = "skipped for now: it would take room that a waiting pod makes more of"
+_REASON: Final = "skipped for now: it would take room that a waiting pod makes more of"
 """One text for every node and every try: kube-scheduler's own status patch must not make it ask again."""
-QUEUED_REASON: Final = "skipped for now: the room is kept for the first pod in the queue"
+_QUEUED_REASON: Final = "skipped for now: the room is kept for the first pod in the queue"
 
 _MAX_REMEMBERED: Final = 20_000
 
@@ -41,7 +41,7 @@ class _Skip:
     since: float
     """Monotonic time of the first."""
     count: int = 0
-    reason: str = REASON
+    reason: str = _REASON
 
 
 @dataclass(eq=False)
@@ -106,7 +106,7 @@ class Skips:
         """A pod is skipped; why, in words."""
         known = self._skipped.setdefault(uid, _Skip(self.clock()))
         known.count += 1
-        known.reason = QUEUED_REASON if self.queue.kept_from(uid) else REASON
+        known.reason = _QUEUED_REASON if self.queue.kept_from(uid) else _REASON
         self.num_skips += 1
         if len(self._skipped) > _MAX_REMEMBERED:
             self._skipped.popitem(last=False)

@@ -35,7 +35,7 @@ from extender.scheduling.waking.unbound_pods import UnboundPods
 
 logger = logging.getLogger(__name__)
 
-WOKEN: Final = "kerf.dev/woken"
+_WOKEN: Final = "kerf.dev/woken"
 """How often a pod was woken; the text only has to change."""
 
 _INTERVAL_S: Final = 0.25
@@ -168,7 +168,7 @@ class Waker(Background):
             self._placer.forget_old()
             await self._wake_overlooked(now)
         for pod in self._placer.lost.overdue():
-            self.num_woken += await self._annotate(pod, {WOKEN: f"given a node {now:.0f}"})
+            self.num_woken += await self._annotate(pod, {_WOKEN: f"given a node {now:.0f}"})
         self._first = self._in_turn() if self.skips.enabled else ()
         fits: dict[PodRequest, bool] = {}  # most waiting pods are of few kinds
         woken = 0
@@ -221,7 +221,7 @@ class Waker(Background):
 
         for pod, number in self._overlooked.due(now, asked):
             logger.info("pod %s: kube-scheduler seems to have lost it; waking it", pod.key)
-            self.num_woken += await self._annotate(pod, {WOKEN: f"overlooked {number}"})
+            self.num_woken += await self._annotate(pod, {_WOKEN: f"overlooked {number}"})
 
     async def _explain_one(self, now: float) -> None:
         """Tell one of those that wait why, where that has not been said yet; one in a round, so few ask anew for it."""
@@ -262,7 +262,7 @@ class Waker(Background):
         waiting.num_wakes += 1
         waiting.since = self._clock()
         notes = self.skips.notes(waiting.pod.uid)
-        self.num_woken += await self._annotate(waiting.pod, {WOKEN: str(waiting.num_wakes), **notes})
+        self.num_woken += await self._annotate(waiting.pod, {_WOKEN: str(waiting.num_wakes), **notes})
 
     async def _annotate(self, pod: PodIdentity, annotations: Mapping[str, str]) -> bool:
         """Write, which makes kube-scheduler ask again; whether that succeeded."""

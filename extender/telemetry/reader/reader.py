@@ -33,7 +33,7 @@ _PODS_PER_FRAME: Final = 2000
 _NICENESS: Final = 10  # of a core that both want, a tenth: metrics may wait, kube-scheduler may not
 
 
-class Reader:
+class _Reader:
     """Answers commands on a stream."""
 
     def __init__(self, stream: BinaryIO) -> None:
@@ -121,7 +121,7 @@ def main() -> None:
     # Frames go out on a descriptor of their own: what a library prints must not get between them.
     stream = os.fdopen(os.dup(1), "wb", buffering=2**18)
     os.dup2(2, 1)
-    reader = Reader(stream)
+    reader = _Reader(stream)
     for line in sys.stdin.buffer:
         reader.answer(msgspec.json.decode(line, type=Command))
 

@@ -15,9 +15,9 @@ from extender.kube.watches.lists import Lister
 
 logger = logging.getLogger(__name__)
 
-SERVICES_PATH: Final = "/api/v1/services"
+_SERVICES_PATH: Final = "/api/v1/services"
 
-SELECTORS: Final = (
+_SELECTORS: Final = (
     "operated-prometheus=true",
     "app.kubernetes.io/name in (prometheus,thanos-query,vmsingle)",
     "app=kube-prometheus-stack-prometheus",
@@ -70,10 +70,10 @@ async def find_prometheus(transport: Transport, namespaces: Collection[str]) -> 
     by_name: list[str] = []
     by_ip: list[str] = []
     others: list[str] = []
-    for selector in (*SELECTORS, ""):
+    for selector in (*_SELECTORS, ""):
         try:
             query = {"labelSelector": selector} if selector else None
-            services = (await Lister(transport, SERVICES_PATH, _Service, query).all()).items
+            services = (await Lister(transport, _SERVICES_PATH, _Service, query).all()).items
         except (ClusterError, msgspec.DecodeError) as error:
             if isinstance(error, ApiError) and error.status == 404:
                 return Found()  # a cluster without Services, such as the demo's

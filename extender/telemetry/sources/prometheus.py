@@ -23,7 +23,7 @@ _NUM_SPARE: Final = 1000
 """Devices no more heard of that are carried along before everything is numbered afresh."""
 
 
-class PrometheusSource:
+class _PrometheusSource:
     """Samples from one Prometheus."""
 
     def __init__(self, url: str, access: Access) -> None:
@@ -138,15 +138,15 @@ class PrometheusSource:
         return pods
 
 
-def choose_source(
+def _choose_source(
     urls: Sequence[str], access: Access, given_up: dict[str, SourceError] | None = None
-) -> PrometheusSource:
+) -> _PrometheusSource:
     """The first Prometheus that has series of GPUs, else the first that answers; those that can't be read are added to
     `given_up`. Raises SourceError."""
     faults: dict[str, SourceError] = {} if given_up is None else given_up
-    answering: PrometheusSource | None = None
+    answering: _PrometheusSource | None = None
     for url in urls:
-        source = PrometheusSource(url, access)
+        source = _PrometheusSource(url, access)
         try:
             with faults_of(source.url):
                 has_gpus = bool(source.survey())
@@ -172,7 +172,7 @@ class Candidates:
 
     def __init__(self, urls: Sequence[str], access: Access) -> None:
         self._urls, self._access = [url.rstrip("/") for url in urls], access
-        self._source: PrometheusSource | None = None
+        self._source: _PrometheusSource | None = None
 
     def close(self) -> None:
         if self._source is not None:
@@ -185,7 +185,7 @@ class Candidates:
         while left := [url for url in self._urls if url not in given_up]:
             if self._source is None:
                 try:
-                    self._source = choose_source(left, self._access, given_up)
+                    self._source = _choose_source(left, self._access, given_up)
                 except SourceError:
                     break
             try:

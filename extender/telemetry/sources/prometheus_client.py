@@ -313,14 +313,14 @@ def to_float(text: str) -> float:
         return float("nan")
 
 
-def quoted(text: str) -> str:
+def _quoted(text: str) -> str:
     """A string of PromQL."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def any_of(names: Iterable[str], *matchers: str) -> str:
     """A selector of all series of these names that match."""
-    return selector("", "__name__=~" + quoted("|".join(names)), *matchers)
+    return selector("", "__name__=~" + _quoted("|".join(names)), *matchers)
 
 
 def selector(name: str, *matchers: str) -> str:

@@ -28,11 +28,11 @@ _LABELLED: Final = (POD_INFO, POD_LABELS, POD_ANNOTATIONS, POD_SELECTORS, REQUES
 
 GPU: Final = "nvidia_com_gpu"
 RESOURCES: Final = f'resource=~"cpu|memory|{GPU}"'
-CPU_ALLOCATABLE: Final = 'resource="cpu"'
+_CPU_ALLOCATABLE: Final = 'resource="cpu"'
 """A series for each node."""
 
 
-def label_of(prefix: str, key: str) -> str:
+def _label_of(prefix: str, key: str) -> str:
     """As kube-state-metrics names a label, annotation or node selector of an object."""
     return f"{prefix}_{re.sub(r'[^a-zA-Z0-9_]', '_', key)}"
 
@@ -50,7 +50,7 @@ class KubeState:
 
     def series(self, name: str, *matchers: str) -> str:
         """A selector."""
-        return selector(name, self.match, *matchers)
+        return _selector(name, self.match, *matchers)
 
     def own(self, label: str) -> str:
         """A label of kube-state-metrics' own: where a scrape has no `honorLabels`, the bare name is the target's."""
@@ -59,7 +59,7 @@ class KubeState:
 
     def present(self, prefix: str, keys: Iterable[str]) -> dict[str, str]:
         """Of labels, annotations or node selectors those that its series have: names by key."""
-        return {key: name for key in keys if (name := label_of(prefix, key)) in self.labels}
+        return {key: name for key in keys if (name := _label_of(prefix, key)) in self.labels}
 
     def over(self, name: str, part: Slice, *matchers: str) -> str:
         """PromQL: the last values in a slice."""
@@ -78,7 +78,7 @@ class KubeState:
         return self.prometheus.instant(query, part.until_s)
 
 
-def selector(name: str, *matchers: str) -> str:
+def _selector(name: str, *matchers: str) -> str:
     """PromQL that selects series."""
     told = ", ".join(matcher for matcher in matchers if matcher)
     return f"{name}{{{told}}}" if told else name
@@ -86,8 +86,8 @@ def selector(name: str, *matchers: str) -> str:
 
 def kube_state(prometheus: Prometheus, since: str, match: str) -> KubeState:
     """What there is of the last time of a length. Raises PrometheusError where there is nothing."""
-    nodes, pods = selector(ALLOCATABLE, match, CPU_ALLOCATABLE), selector(POD_INFO, match)
+    nodes, pods = _selector(ALLOCATABLE, match, _CPU_ALLOCATABLE), _selector(POD_INFO, match)
     period = read_period(prometheus, since, nodes, pods)
     names = f'__name__=~"{"|".join(_LABELLED)}"'
-    labels = prometheus.label_names(selector("", names, match), period.since_s, period.until_s)
+    labels = prometheus.label_names(_selector("", names, match), period.since_s, period.until_s)
     return KubeState(prometheus, match, period, frozenset(labels))

@@ -59,11 +59,11 @@ def read_nodes(state: KubeState) -> SeenNodes:
         for node, product, memory in labels:
             products |= {node: product} if product else {}
             memory_mib |= {node: memory} if memory else {}
-    settled = {node: settle(found, state.period) for node, found in spans.items()}
+    settled = {node: _settle(found, state.period) for node, found in spans.items()}
     return SeenNodes(settled, products, memory_mib)
 
 
-def settle(spans: Sequence[Span], period: Period) -> list[Span]:
+def _settle(spans: Sequence[Span], period: Period) -> list[Span]:
     """Spans of a node without what only looks like a change: equal ones are one, unless it was gone in between for
     longer than a hiccup, and another one has to last longer than that to count."""
     lasting = [span for span in _joined(spans, period) if _steps(span, period) > HICCUP_STEPS]

@@ -5,7 +5,7 @@ from dataclasses import replace
 from random import Random
 
 from extender.core.dra.allocations import Allocations
-from extender.core.dra.allocator import Allocation, allocate
+from extender.core.dra.allocator import Allocation, _allocate
 from extender.core.dra.asks import (
     ClaimAsk,
     Constraint,
@@ -46,7 +46,7 @@ def nodes(count: int) -> list[NodeDevices]:
 
 def outcome_of(devices: NodeDevices, asked: DevicesAsked) -> Allocation | str | None:
     try:
-        return allocate(devices, asked)
+        return _allocate(devices, asked)
     except Fault as fault:
         return type(fault).__name__
 

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from extender.core.dra.allocator import Allocation, Memory, allocate, matches_of, search
+from extender.core.dra.allocator import Allocation, Memory, _allocate, matches_of, search
 from extender.core.dra.asks import (
     ClaimAsk,
     Constraint,
@@ -19,7 +19,7 @@ from extender.core.dra.devices import WHOLE, Capacity, Device, DeviceId, Invento
 from extender.core.dra.first_fit import Aborted, Picked, first_fit
 from extender.core.dra.groups import shape_of
 from extender.core.dra.matching import SearchLimit, Steps
-from extender.core.dra.slots import AllFault
+from extender.core.dra.slots import _AllFault
 from tests.core.dra.cases import random_case, selector
 from tests.core.dra.machines import DRIVER, a100_node
 
@@ -35,7 +35,7 @@ def theirs_of(devices: NodeDevices, asked: DevicesAsked) -> list[Picked] | Fault
 
 def ours_of(devices: NodeDevices, asked: DevicesAsked) -> Allocation | Fault | None:
     try:
-        return allocate(devices, asked)
+        return _allocate(devices, asked)
     except Fault as fault:
         return fault
 
@@ -115,25 +115,25 @@ def test_who_looks_first_keeps_others_off_and_who_looks_later_does_not() -> None
     """kube-scheduler marks a device that an administrator looks at as in use for those who come after."""
     node = devices_of(device("only"))
     take, look = ask("take"), ask("look", admin=True)
-    assert given(allocate(node, claims(take, look))) == [("take", 0), ("look", 0)]
-    assert allocate(node, claims(look, take)) is None
-    assert allocate(node, DevicesAsked((ClaimAsk((take, look)),))) is None
-    assert given(allocate(devices_of(device("only"), taken=(0,)), claims(look, look))) == [("look", 0), ("look", 0)]
+    assert given(_allocate(node, claims(take, look))) == [("take", 0), ("look", 0)]
+    assert _allocate(node, claims(look, take)) is None
+    assert _allocate(node, DevicesAsked((ClaimAsk((take, look)),))) is None
+    assert given(_allocate(devices_of(device("only"), taken=(0,)), claims(look, look))) == [("look", 0), ("look", 0)]
 
 
 def test_who_looks_needs_the_counters_too() -> None:
     part = Device(DeviceId("d", "pool", "part"), consumes=((0, 1),))
     inventory = Inventory((part, part), (1,))
-    assert allocate(NodeDevices.of(inventory), claims(ask("look", admin=True))) is not None
-    assert allocate(NodeDevices.of(inventory, [Taking(1)]), claims(ask("look", admin=True))) is None
+    assert _allocate(NodeDevices.of(inventory), claims(ask("look", admin=True))) is not None
+    assert _allocate(NodeDevices.of(inventory, [Taking(1)]), claims(ask("look", admin=True))) is None
 
 
 def test_nobody_gets_devices_of_a_pool_of_which_more_is_taken_than_there_is() -> None:
     first, second = (Device(DeviceId("d", "pool", str(index)), consumes=((index, 1),)) for index in range(2))
     free = NodeDevices.of(Inventory((first, second), (1, 1)))
     overdrawn = NodeDevices(free.inventory, left=(-1, 1))
-    assert allocate(free, claims(ask("any"))) is not None
-    assert allocate(overdrawn, claims(ask("any"))) is None
+    assert _allocate(free, claims(ask("any"))) is not None
+    assert _allocate(overdrawn, claims(ask("any"))) is None
 
 
 def test_numbers_and_truths_do_not_match() -> None:
@@ -141,55 +141,55 @@ def test_numbers_and_truths_do_not_match() -> None:
     node = devices_of(device("one", value=1), device("true", value=True))
     alike = ClaimAsk((ask("both", count=2),), (Constraint("d/value"),))
     differ = ClaimAsk((ask("both", count=2),), (Constraint("d/value", distinct=True),))
-    assert allocate(node, DevicesAsked((alike,))) is None
-    assert allocate(node, DevicesAsked((differ,))) is not None
+    assert _allocate(node, DevicesAsked((alike,))) is None
+    assert _allocate(node, DevicesAsked((differ,))) is not None
 
 
 def test_a_claim_has_at_most_32_devices() -> None:
     node = devices_of(*(device(str(index)) for index in range(40)))
-    assert allocate(node, claims(ask("many", count=32))) is not None
-    assert allocate(node, claims(ask("many", count=33))) is None
-    assert allocate(node, DevicesAsked((ClaimAsk((ask("many", count=20), ask("more", count=13))),))) is None
-    assert allocate(node, claims(ask("many", count=20), ask("more", count=20))) is not None
-    assert allocate(node, claims(ask("all", count=0))) is None
+    assert _allocate(node, claims(ask("many", count=32))) is not None
+    assert _allocate(node, claims(ask("many", count=33))) is None
+    assert _allocate(node, DevicesAsked((ClaimAsk((ask("many", count=20), ask("more", count=13))),))) is None
+    assert _allocate(node, claims(ask("many", count=20), ask("more", count=20))) is not None
+    assert _allocate(node, claims(ask("all", count=0))) is None
 
 
 def test_parts_of_a_device_take_its_counters_once() -> None:
     shared = Device(DeviceId("d", "pool", "shared"), {}, {"memory": Capacity(4, 1)}, ((0, 1),), shareable=True)
     node = NodeDevices.of(Inventory((shared,), (1,)))
-    allocation = allocate(node, claims(*(ask(f"part-{number}") for number in range(4))))
+    allocation = _allocate(node, claims(*(ask(f"part-{number}") for number in range(4))))
     assert allocation is not None
     assert [taking.capacity for taking in allocation.takings] == [(("memory", 1),)] * 4
-    assert allocate(node, claims(*(ask(f"part-{number}") for number in range(5)))) is None
-    assert allocate(node, claims(ask("twice", count=2))) is None  # a request gets a device once
+    assert _allocate(node, claims(*(ask(f"part-{number}") for number in range(5)))) is None
+    assert _allocate(node, claims(ask("twice", count=2))) is None  # a request gets a device once
 
 
 def test_nobody_gets_a_part_of_a_device_that_was_given_as_a_whole() -> None:
     """A driver may have made it shareable since."""
     shared = Device(DeviceId("d", "pool", "shared"), shareable=True)
     node = NodeDevices.of(Inventory((shared,)), [Taking(0, WHOLE)])
-    assert allocate(node, claims(ask("part"))) is None
-    assert allocate(node, claims(ask("look", admin=True))) is not None
-    assert allocate(node.giving_back([Taking(0, WHOLE)]), claims(ask("part"))) is not None
+    assert _allocate(node, claims(ask("part"))) is None
+    assert _allocate(node, claims(ask("look", admin=True))) is not None
+    assert _allocate(node.giving_back([Taking(0, WHOLE)]), claims(ask("part"))) is not None
 
 
 def test_a_selector_that_fails_on_a_device_that_might_be_asked_about_is_a_fault() -> None:
     fails = selector("d/missing", "x")
     node = devices_of(device("good", missing="x"), device("bad"))
     with pytest.raises(SelectorFault):
-        allocate(node, claims(ask("any", fails)))
-    assert given(allocate(devices_of(*node.inventory.devices, taken=(1,)), claims(ask("any", fails)))) == [("any", 0)]
+        _allocate(node, claims(ask("any", fails)))
+    assert given(_allocate(devices_of(*node.inventory.devices, taken=(1,)), claims(ask("any", fails)))) == [("any", 0)]
     # Nothing is possible whatever the selector says: nobody gets as far, or nobody gets anything.
-    assert allocate(node, claims(ask("none", selector("d/missing", "y")))) is None
-    assert allocate(node, claims(ask("three", count=3), ask("any", fails))) is None
+    assert _allocate(node, claims(ask("none", selector("d/missing", "y")))) is None
+    assert _allocate(node, claims(ask("three", count=3), ask("any", fails))) is None
 
 
 def test_a_constraint_that_may_keep_all_from_one_device_is_a_fault() -> None:
     node = devices_of(device("a", root=0, kind="nic"), device("b", root=1, kind="nic"), device("c", root=1, kind="gpu"))
     nic, gpus = ask("nic", selector("d/kind", "nic")), ask("gpus", selector("d/kind", "gpu"), count=0)
-    with pytest.raises(AllFault):
-        allocate(node, DevicesAsked((ClaimAsk((nic, gpus), (Constraint("d/root"),)),)))
-    assert given(allocate(node, DevicesAsked((ClaimAsk((gpus, nic), (Constraint("d/root"),)),)))) == [
+    with pytest.raises(_AllFault):
+        _allocate(node, DevicesAsked((ClaimAsk((nic, gpus), (Constraint("d/root"),)),)))
+    assert given(_allocate(node, DevicesAsked((ClaimAsk((gpus, nic), (Constraint("d/root"),)),)))) == [
         ("gpus", 2),
         ("nic", 1),
     ]
@@ -198,9 +198,9 @@ def test_a_constraint_that_may_keep_all_from_one_device_is_a_fault() -> None:
 def test_all_devices_are_given_only_where_all_are_known_and_are_kerfs() -> None:
     mine, other = device("mine", kind="gpu"), device("other", kind="gpu")
     everything = claims(ask("all", selector("d/kind", "gpu"), count=0))
-    assert allocate(NodeDevices.of(Inventory((mine,))), everything) is not None
-    assert allocate(NodeDevices.of(Inventory((mine,), complete=False)), everything) is None
-    assert allocate(NodeDevices.of(Inventory((mine,), unavailable=(other,))), everything) is None
+    assert _allocate(NodeDevices.of(Inventory((mine,))), everything) is not None
+    assert _allocate(NodeDevices.of(Inventory((mine,), complete=False)), everything) is None
+    assert _allocate(NodeDevices.of(Inventory((mine,), unavailable=(other,))), everything) is None
     with pytest.raises(Aborted):
         first_fit(NodeDevices.of(Inventory((mine,), complete=False)), everything)
 
@@ -240,7 +240,7 @@ def test_a_hostile_claim_is_given_up() -> None:
 
     asked = claims(*(ask(f"wish-{number}", one_of(wish), count=2) for number, wish in enumerate(wishes)))
     with pytest.raises(SearchLimit):
-        allocate(node, asked)
+        _allocate(node, asked)
 
 
 def test_a_hostile_driver_is_given_up() -> None:
@@ -248,18 +248,18 @@ def test_a_hostile_driver_is_given_up() -> None:
     parts = [Device(DeviceId("d", "pool", str(size)), consumes=((0, size),)) for size in range(100, 160)]
     node = NodeDevices.of(Inventory(tuple(parts), (1200,)))
     with pytest.raises(SearchLimit):
-        allocate(node, claims(ask("ten", count=10)))
+        _allocate(node, claims(ask("ten", count=10)))
 
 
 def test_claims_of_very_many_devices_or_requests_are_given_up() -> None:
     """A pod may name any number of claims: no search is so deep that Python gives up instead."""
     node = devices_of(*(device(str(index)) for index in range(400)))
     with pytest.raises(SearchLimit):
-        allocate(node, claims(*(ask(f"claim-{number}", count=32) for number in range(10))))
+        _allocate(node, claims(*(ask(f"claim-{number}", count=32) for number in range(10))))
     either = RequestAsk("r", (DeviceAsk("r/a"), DeviceAsk("r/b", count=2)))
     with pytest.raises(SearchLimit):
-        allocate(node, DevicesAsked((ClaimAsk((either,) * 32),) * 10))
-    assert allocate(node, claims(*(ask(f"claim-{number}", count=32) for number in range(8)))) is not None
+        _allocate(node, DevicesAsked((ClaimAsk((either,) * 32),) * 10))
+    assert _allocate(node, claims(*(ask(f"claim-{number}", count=32) for number in range(8)))) is not None
 
 
 def test_alternatives_do_not_multiply_where_the_first_can_not_be_had() -> None:
@@ -267,6 +267,6 @@ def test_alternatives_do_not_multiply_where_the_first_can_not_be_had() -> None:
     node = devices_of(*(device(str(index), kind="good") for index in range(8)))
     bad = [DeviceAsk("", (selector("d/kind", str(number)),)) for number in range(7)]
     request = RequestAsk("r", (*bad, DeviceAsk("", (selector("d/kind", "good"),))))
-    allocation = allocate(node, DevicesAsked((ClaimAsk((request,) * 8),)))
+    allocation = _allocate(node, DevicesAsked((ClaimAsk((request,) * 8),)))
     assert allocation is not None
     assert allocation.rank == (7,) * 8

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from extender.core.dra.allocations import Allocations
-from extender.core.dra.allocator import allocate
+from extender.core.dra.allocator import _allocate
 from extender.core.dra.asks import ClaimAsk, DeviceAsk, DevicesAsked, RequestAsk
 from extender.core.dra.devices import Capacity, Device, DeviceId, Inventory, NodeDevices, Taking
 from extender.core.dra.given import Allocation
@@ -75,23 +75,23 @@ def test_the_weight_of_a_kind_is_that_of_its_room() -> None:
 )
 def test_a_partition_goes_where_it_spoils_least_of_a_free_gpu(profile: str, places: list[str]) -> None:
     devices = NodeDevices.of(a100_node("node", 1))
-    assert given(allocate(devices, asking(mig(profile))), devices) == [f"gpu-0-mig-{place}" for place in places]
+    assert given(_allocate(devices, asking(mig(profile))), devices) == [f"gpu-0-mig-{place}" for place in places]
 
 
 def test_a_partition_goes_to_the_gpu_that_is_in_use() -> None:
     inventory = a100_node("node", 2)
     devices = NodeDevices.of(inventory, [Taking(partition(inventory, 1, "1g.5gb", 6))])
-    allocation = allocate(devices, asking(mig("1g.5gb")))
+    allocation = _allocate(devices, asking(mig("1g.5gb")))
     assert allocation is not None
     assert given(allocation, devices) == ["gpu-1-mig-1g-5gb-4"]
-    elsewhere = allocate(NodeDevices.of(a100_node("other", 2)), asking(mig("1g.5gb")))
+    elsewhere = _allocate(NodeDevices.of(a100_node("other", 2)), asking(mig("1g.5gb")))
     assert elsewhere is not None
     assert allocation.loss < elsewhere.loss
 
 
 def test_who_only_looks_at_a_partition_costs_nothing() -> None:
     devices = NodeDevices.of(a100_node("node", 1))
-    allocation = allocate(devices, asking(replace(mig("1g.5gb"), admin=True)))
+    allocation = _allocate(devices, asking(replace(mig("1g.5gb"), admin=True)))
     assert allocation is not None
     assert allocation.loss == 0
     assert not allocation.takings
@@ -100,7 +100,7 @@ def test_who_only_looks_at_a_partition_costs_nothing() -> None:
 def test_sixteen_partitions_fill_whole_gpus() -> None:
     """Seven have room on an A100: two GPUs are filled, and two partitions are on a third one."""
     devices = NodeDevices.of(a100_node("node", 8))
-    names = given(allocate(devices, asking(mig("1g.5gb", 16))), devices)
+    names = given(_allocate(devices, asking(mig("1g.5gb", 16))), devices)
     per_gpu = [sum(name.startswith(f"gpu-{gpu}-") for name in names) for gpu in range(8)]
     assert sorted(per_gpu, reverse=True) == [7, 7, 2, 0, 0, 0, 0, 0]
 
@@ -110,7 +110,7 @@ def test_whole_gpus_are_together_on_a_pcie_root() -> None:
     inventory = a100_node("node", 8, mig=False)
     devices = NodeDevices.of(inventory, [Taking(0)])
     whole = DeviceAsk("gpus", (selector(f"{DRIVER}/type", "gpu"),), 2)
-    assert given(allocate(devices, asking(whole)), devices) == ["gpu-2", "gpu-3"]
+    assert given(_allocate(devices, asking(whole)), devices) == ["gpu-2", "gpu-3"]
 
 
 def test_two_gpus_leave_the_roots_that_are_whole() -> None:
@@ -118,8 +118,8 @@ def test_two_gpus_leave_the_roots_that_are_whole() -> None:
     inventory = a100_node("node", 6, mig=False)
     devices = NodeDevices.of(inventory, [Taking(0), Taking(2)])
     pair = DeviceAsk("gpus", (), 2)
-    assert given(allocate(devices, asking(pair)), devices) == ["gpu-4", "gpu-5"]
-    assert given(allocate(devices, asking(DeviceAsk("gpu"))), devices) == ["gpu-1"]
+    assert given(_allocate(devices, asking(pair)), devices) == ["gpu-4", "gpu-5"]
+    assert given(_allocate(devices, asking(DeviceAsk("gpu"))), devices) == ["gpu-1"]
 
 
 def test_of_two_roots_that_is_taken_that_has_least_besides() -> None:
@@ -129,9 +129,9 @@ def test_of_two_roots_that_is_taken_that_has_least_besides() -> None:
         for index, root in enumerate(roots)
     ]
     devices = NodeDevices.of(Inventory(tuple(gpus)), [Taking(0)])
-    assert given(allocate(devices, asking(DeviceAsk("gpus", (), 2))), devices) == ["gpu-1", "gpu-2"]  # the first
+    assert given(_allocate(devices, asking(DeviceAsk("gpus", (), 2))), devices) == ["gpu-1", "gpu-2"]  # the first
     devices = NodeDevices.of(Inventory(tuple(gpus[index] for index in (0, 3, 1, 4, 2))))
-    assert given(allocate(devices, asking(DeviceAsk("gpus", (), 2))), devices) == ["gpu-3", "gpu-4"]
+    assert given(_allocate(devices, asking(DeviceAsk("gpus", (), 2))), devices) == ["gpu-3", "gpu-4"]
 
 
 def test_the_smaller_gpu_is_given_where_both_do() -> None:
@@ -144,11 +144,11 @@ def test_the_smaller_gpu_is_given_where_both_do() -> None:
             )
         )
     )
-    allocation = allocate(devices, asking(DeviceAsk("gpu")))
+    allocation = _allocate(devices, asking(DeviceAsk("gpu")))
     assert given(allocation, devices) == ["gpu-1"]
     assert allocation is not None
     assert allocation.loss == 0
-    larger = allocate(devices.taking(allocation.takings), asking(DeviceAsk("gpu")))
+    larger = _allocate(devices.taking(allocation.takings), asking(DeviceAsk("gpu")))
     assert larger is not None
     assert larger.loss == 0.5  # a whole one is given who could do with half of it
 
@@ -167,7 +167,7 @@ def test_shares_go_to_the_device_that_is_shared_already() -> None:
     ]
     devices = NodeDevices.of(Inventory(tuple(shared)), [Taking(1, (("memory", 4),))])
     share = DeviceAsk("share", capacity=(("memory", 2),))
-    assert given(allocate(devices, asking(share)), devices) == ["gpu-1"]
+    assert given(_allocate(devices, asking(share)), devices) == ["gpu-1"]
 
 
 @pytest.mark.parametrize(

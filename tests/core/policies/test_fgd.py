@@ -13,7 +13,7 @@ from extender.core.fit.fits import fit
 from extender.core.fragmentation.arrays import ANY_MODEL, MAX_MODELS, Asks, Nodes
 from extender.core.fragmentation.fragments import TypicalPod, mix_of
 from extender.core.policies import fgd
-from extender.core.policies.fgd import DEFAULT_MIX
+from extender.core.policies.fgd import DEFAULT_MIX, _FragmentScore
 from extender.core.policies.policy import Expected
 from extender.core.policies.registry import POLICIES
 from extender.core.resources.nodes import GpuUnit
@@ -185,7 +185,7 @@ def test_a_model_beyond_the_most_that_are_told_apart_is_none_to_the_mix() -> Non
 
 
 def test_the_mix_is_read_anew_when_the_cluster_has_another_model() -> None:
-    score = fgd.FragmentScore([Expected(1000, 1, 1000, 1, ("NVIDIA-A10",))])
+    score = _FragmentScore([Expected(1000, 1, 1000, 1, ("NVIDIA-A10",))])
     request = GpuRequest(1, cpu_milli=1000)
     for states, right in (({"a": node(T4)}, [percent(1)]), ({"a": node(T4), "b": node(A10)}, [percent(1), percent(0)])):
         cluster = dataclasses.replace(cluster_of(states), cpu_free_milli=np.full(len(states), 9000))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from extender.core.fit.fits import fit
 from extender.core.observations import Gauge
-from extender.core.policies.genius import WEIGHTS, GeniusScore, genius_totals, min_max, neutral, static_of
+from extender.core.policies.genius import WEIGHTS, _genius_totals, _GeniusScore, _static_of, min_max, neutral
 from extender.core.resources.requests import GpuRequest
 from tests.core.builders import all_rows, cluster_of, node
 from tests.core.observing import Samples, observed_cluster
@@ -42,7 +42,7 @@ DYNAMIC = np.array(
 
 def test_worked_vector() -> None:
     """G7, G8: static and dynamic score, and their sum."""
-    static, dynamic, total = genius_totals(STATIC, DYNAMIC, INSTALLED, OWN)
+    static, dynamic, total = _genius_totals(STATIC, DYNAMIC, INSTALLED, OWN)
     # A: 3 (2*22000/30000 + 2*56/76 + 2/3 + 2/3 + 2*968/1224) = 17.566
     assert static == pytest.approx([17.566, 6.434], abs=5e-4)
     # A: 3/2 (2*20000/24000 + 100/250 + 2/2.5 + 2/2.75) = 5.391
@@ -53,30 +53,30 @@ def test_worked_vector() -> None:
 
 def test_weights_and_the_sign_of_power_are_a_choice() -> None:
     """G7, G8: weights are settings."""
-    _, dynamic, _ = genius_totals(STATIC, DYNAMIC, INSTALLED, OWN | {"power": -1.0})
+    _, dynamic, _ = _genius_totals(STATIC, DYNAMIC, INSTALLED, OWN | {"power": -1.0})
     # A: 5.391 - 2 * 3/2 * 100/250 = 4.191; B: 4.218 - 2 * 3 * 150/250 = 0.618
     assert dynamic == pytest.approx([4.191, 0.618], abs=5e-4)
-    _, _, total = genius_totals(STATIC, DYNAMIC, INSTALLED, OWN | {"static": 0, "dynamic": 1})
+    _, _, total = _genius_totals(STATIC, DYNAMIC, INSTALLED, OWN | {"static": 0, "dynamic": 1})
     assert total == pytest.approx([5.391, 4.218], abs=5e-4)
 
 
 def test_zero_metrics_and_missing_nodes_are_finite() -> None:
     """G9: always finite."""
     zeros = np.zeros_like(DYNAMIC)
-    _, dynamic, total = genius_totals(STATIC, zeros, INSTALLED, OWN)
+    _, dynamic, total = _genius_totals(STATIC, zeros, INSTALLED, OWN)
     assert dynamic.tolist() == [0, 0]
     assert np.isfinite(total).all()
     unknown = np.full_like(DYNAMIC, NAN)
-    _, dynamic, _ = genius_totals(STATIC, unknown, INSTALLED, OWN)
+    _, dynamic, _ = _genius_totals(STATIC, unknown, INSTALLED, OWN)
     assert dynamic.tolist() == [0, 0]
-    none = genius_totals(np.zeros((5, 0, 2)), np.zeros((4, 0, 2)), np.zeros((0, 2), np.bool_), OWN)
+    none = _genius_totals(np.zeros((5, 0, 2)), np.zeros((4, 0, 2)), np.zeros((0, 2), np.bool_), OWN)
     assert all(len(part) == 0 for part in none)
 
 
 def test_a_node_without_samples_counts_as_average() -> None:
     dynamic = DYNAMIC.copy()
     dynamic[:, 1, 0] = NAN
-    _, scores, _ = genius_totals(STATIC, dynamic, INSTALLED, OWN)
+    _, scores, _ = _genius_totals(STATIC, dynamic, INSTALLED, OWN)
     assert scores[0] == pytest.approx(scores[1])  # the mean of A's equal GPUs is what A itself has
 
 
@@ -88,7 +88,7 @@ def test_the_normalised_score_is_finite_and_in_range(values: list[list[float]], 
     """G9: always in range."""
     plane = np.array(values)
     installed = np.ones(plane.shape, np.bool_)  # 16-GPU nodes
-    *_, total = genius_totals(np.stack([plane] * 5), np.stack([plane] * 4), installed, OWN | {"power": power})
+    *_, total = _genius_totals(np.stack([plane] * 5), np.stack([plane] * 4), installed, OWN | {"power": power})
     scores = min_max(total, np.ones(len(plane), np.bool_))
     assert np.isfinite(scores).all()
     assert ((scores >= 0) & (scores <= 1)).all()
@@ -100,12 +100,12 @@ def test_unmonitored_and_cpu_only_nodes_are_survived() -> None:
     cluster = cluster_of({"a": node(a100, a100), "b": node(t4), "c": node(), "d": node(("unheard-of", 0))})
     rows = all_rows(cluster)
     request = GpuRequest(1)
-    scores = GeniusScore()(cluster, request, rows, fit(cluster, request, rows))
+    scores = _GeniusScore()(cluster, request, rows, fit(cluster, request, rows))
     assert scores[0] == 1
     assert np.isfinite(scores).all()
     empty = cluster_of({})
     none = all_rows(empty)
-    assert GeniusScore()(empty, request, none, fit(empty, request, none)).tolist() == []
+    assert _GeniusScore()(empty, request, none, fit(empty, request, none)).tolist() == []
 
 
 def test_what_is_not_known_is_the_mean_of_what_is() -> None:
@@ -146,11 +146,11 @@ def test_a_cluster_is_read_as_the_worked_vector_is_written() -> None:
         [[1, 1], [0.25, NAN], unknown, nothing],
     ]
     weights = {"encoder_idle": 3.0, "power": -1.0}
-    *_, total = genius_totals(np.array([memory, *static]), np.array(dynamic), installed, OWN | weights)
+    *_, total = _genius_totals(np.array([memory, *static]), np.array(dynamic), installed, OWN | weights)
     low, high = total[:3].min(), total[:3].max()
     rows = all_rows(cluster)
     request = GpuRequest(1)
-    scores = GeniusScore(weights)(cluster, request, rows, fit(cluster, request, rows))
+    scores = _GeniusScore(weights)(cluster, request, rows, fit(cluster, request, rows))
     assert scores == pytest.approx([*((total[:3] - low) / (high - low)), 0], abs=1e-8)
     assert 0.01 < sorted(scores[:3])[1] < 0.99
 
@@ -180,7 +180,7 @@ def test_g10_what_the_exporter_says_that_gpus_have_counts_and_the_table_fills_in
     }
     cluster = observed_cluster(nodes, samples)
     rows = {name: row for row, name in enumerate(cluster.node_names) if name}
-    found = {name: static_of(cluster)[:, row, 0].tolist() for name, row in rows.items()}
+    found = {name: _static_of(cluster)[:, row, 0].tolist() for name, row in rows.items()}
     assert found["asked"] == [15360, 41, 3, 0, 320]  # memory is the node's, bandwidth nobody's but the table's
     assert found["silent"] == found["zeros"] == [15360, 40, 2, 1, 320]
     assert found["unheard-of"][:4] == [24000, 99, 4, 2]
@@ -194,11 +194,11 @@ def test_g7_of_two_unknown_models_the_one_that_has_more_is_better() -> None:
     cluster = observed_cluster(nodes, {"less": told(8000, 20, 1, 1), "more": told(24000, 80, 2, 2)})
     rows, request = all_rows(cluster), GpuRequest(1)
     names = dict(
-        zip(cluster.node_names, GeniusScore()(cluster, request, rows, fit(cluster, request, rows)), strict=True)
+        zip(cluster.node_names, _GeniusScore()(cluster, request, rows, fit(cluster, request, rows)), strict=True)
     )
     assert (names["less"], names["more"]) == (0, 1)
 
 
 def test_samples_that_are_too_old_tell_nothing_of_what_gpus_have() -> None:
     cluster = observed_cluster({"node": node(("Tesla-T4", 15360))}, {"node": told(15109, 41, 3, 0)}, age_s=500)
-    assert static_of(cluster)[:, 0, 0].tolist() == [15360, 40, 2, 1, 320]
+    assert _static_of(cluster)[:, 0, 0].tolist() == [15360, 40, 2, 1, 320]

@@ -108,8 +108,8 @@ def test_a_broken_one_costs_itself_only(
 def test_it_is_made_as_the_deployment_wants_it(example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = """
 from extender.core.policies.policy import Policy
-from extender.core.policies.spread import spread
-def policy(options): return Policy("odd", spread, f"counts from {options.rules.min_unmanaged_mib} MiB")
+def even(cluster, request, rows, fit): return fit.free_units.astype(float)
+def policy(options): return Policy("odd", even, f"counts from {options.rules.min_unmanaged_mib} MiB")
 """
     broken(tmp_path, "odd = kerf_broken:policy", source)
     monkeypatch.syspath_prepend(tmp_path)
@@ -125,8 +125,8 @@ def test_one_that_could_not_be_loaded_is_told_of_with_its_package_until_it_can(
 ) -> None:
     source = """
 from extender.core.policies.policy import Policy
-from extender.core.policies.spread import spread
-def policy(options): return Policy("NAME", spread, "")
+def even(cluster, request, rows, fit): return fit.free_units.astype(float)
+def policy(options): return Policy("NAME", even, "")
 """
     broken(tmp_path, "even = kerf_broken:policy\nodd = kerf_later:policy", source.replace("NAME", "even"))
     monkeypatch.syspath_prepend(tmp_path)

@@ -10,7 +10,7 @@ from extender.core.decisions import decide
 from extender.core.evaluations import Memo, evaluate
 from extender.core.fit.fits import fit
 from extender.core.observations import Gauge
-from extender.core.policies.alnair import AlnairScore
+from extender.core.policies.alnair import _AlnairScore
 from extender.core.policies.interference import interference
 from extender.core.policies.live import WEIGHTS, LiveScore
 from extender.core.policies.policy import Policy
@@ -221,7 +221,7 @@ def test_alnair_prefers_large_and_full_nodes() -> None:
     )
     cluster = observed_cluster(nodes, {"b": half, "c": empty})
     rows = all_rows(cluster)
-    scores = AlnairScore()(cluster, ONE, rows, fit(cluster, ONE, rows))
+    scores = _AlnairScore()(cluster, ONE, rows, fit(cluster, ONE, rows))
     # a: 5*(40*10*2/12) + 10*(2*.25) (unobserved: the mean of .5 and 0), b: 5*(40*10/12) + 10*.5, c: 5*(15*10/12) + 0
     raw = [5 * 40 * 10 * 2 / 12 + 10 * 0.5, 5 * 40 * 10 / 12 + 10 * 0.5, 5 * 15 * 10 / 12]
     assert scores == pytest.approx([100, 100 * (raw[1] - raw[2]) / (raw[0] - raw[2]), 0])
@@ -230,7 +230,7 @@ def test_alnair_prefers_large_and_full_nodes() -> None:
 def alnair(nodes: Mapping[str, NodeState], samples: Samples) -> list[float]:
     cluster = observed_cluster(nodes, samples)
     rows = all_rows(cluster)
-    scores: list[float] = AlnairScore()(cluster, ONE, rows, fit(cluster, ONE, rows)).tolist()
+    scores: list[float] = _AlnairScore()(cluster, ONE, rows, fit(cluster, ONE, rows)).tolist()
     return scores
 
 

@@ -15,7 +15,7 @@ from extender.core.policies.binpack import binpack
 from extender.core.policies.kerf import LearnedScore, live_term, serving
 from extender.core.policies.live import LiveScore
 from extender.core.policies.policy import Expected, Options, Policy
-from extender.core.policies.spread import spread
+from extender.core.policies.spread import _spread
 from extender.core.policies.tightest import tightest
 from extender.core.resources.requests import GpuRequest, PodRequest
 from extender.core.valuenet.learned_values import prospect
@@ -54,7 +54,7 @@ def test_what_a_policy_prefers_is_told(policies: Mapping[str, Policy]) -> None:
     scores = {name: policies[name].score for name in ("tightest", "binpack", "spread", "bestfit", "auto")}
     assert scores == {
         **{"tightest": tightest, "bestfit": tightest, "auto": tightest},
-        **{"binpack": binpack, "spread": spread},
+        **{"binpack": binpack, "spread": _spread},
     }
 
 

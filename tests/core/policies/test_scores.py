@@ -12,7 +12,7 @@ from extender.core.policies import registry
 from extender.core.policies.binpack import binpack
 from extender.core.policies.policy import Score
 from extender.core.policies.registry import POLICIES
-from extender.core.policies.spread import spread
+from extender.core.policies.spread import _spread
 from extender.core.policies.tightest import tightest
 from extender.core.resources.nodes import GpuUnit
 from extender.core.resources.requests import AskedUnit, GpuRequest
@@ -158,7 +158,7 @@ T4_TIE, A100_TIE, NONE_TIE = 15360 / 2**22, 81920 / 2**22, 0.5
         ),
         pytest.param(binpack, {"a": node()}, ONE, [1 - (0 - 1) / 1], id="binpack: no GPUs, still finite"),
         pytest.param(
-            spread,
+            _spread,
             {"a": TWO_ONE_USED, "b": EIGHT_FOUR_USED},
             ONE,
             [-(1 + 1) / 2, -(4 + 1) / 8],
@@ -187,7 +187,7 @@ def test_best_fit_prefers_fewest_gpus_left_over(sizes: list[tuple[int, int]]) ->
 @given(FREE_COUNTS)
 def test_spread_is_binpack_turned_round(sizes: list[tuple[int, int]]) -> None:
     states = partly_used(sizes)
-    assert scores(spread, states) == [-value for value in scores(binpack, states)]
+    assert scores(_spread, states) == [-value for value in scores(binpack, states)]
 
 
 @given(FREE_COUNTS)
@@ -205,7 +205,7 @@ def test_policies_are_known_by_name() -> None:
     assert {name: POLICIES[name].score for name in ("tightest", "binpack", "spread")} == {
         "tightest": tightest,
         "binpack": binpack,
-        "spread": spread,
+        "spread": _spread,
     }
 
 

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.core.annotations import (
+    _GENIUS_MODEL,
     COUNT,
     GENIUS_COUNT,
     GENIUS_MEMORY_EACH,
     GENIUS_MEMORY_TOTAL,
-    GENIUS_MODEL,
     GENIUS_PRIORITY,
     MEMORY_EACH,
     MEMORY_TOTAL,
@@ -216,9 +216,9 @@ A100 = pattern("a100")
         ),
         pytest.param(1, {MODEL: "a100"}, {}, GpuRequest(1, include=A100), id="model"),
         pytest.param(
-            0, {}, {GENIUS_MODEL: "a100"}, GpuRequest(1, AskedUnit.WHOLE, include=A100), id="Genius model (G5)"
+            0, {}, {_GENIUS_MODEL: "a100"}, GpuRequest(1, AskedUnit.WHOLE, include=A100), id="Genius model (G5)"
         ),
-        pytest.param(1, {MODEL: "a100"}, {GENIUS_MODEL: "t4"}, GpuRequest(1, include=A100), id="model: own key wins"),
+        pytest.param(1, {MODEL: "a100"}, {_GENIUS_MODEL: "t4"}, GpuRequest(1, include=A100), id="model: own key wins"),
         pytest.param(1, {MODEL_EXCLUDE: "a100"}, {}, GpuRequest(1, exclude=A100), id="exclude"),
         pytest.param(
             1,
@@ -464,7 +464,7 @@ def test_a_request_that_cannot_be_understood_names_key_value_and_what_would_be_r
 
 
 ANNOTATION_KEYS = [COUNT, SHARE, UUID, UUID_EXCLUDE, MEMORY_EACH, MEMORY_TOTAL, MODEL, MODEL_EXCLUDE, POLICY]
-LABEL_KEYS = [GENIUS_COUNT, GENIUS_MEMORY_EACH, GENIUS_MEMORY_TOTAL, GENIUS_MODEL]
+LABEL_KEYS = [GENIUS_COUNT, GENIUS_MEMORY_EACH, GENIUS_MEMORY_TOTAL, _GENIUS_MODEL]
 VALUES = st.text(max_size=10) | st.sampled_from(["0", "1", "2", "4k", "1e3", "500m", "16Gi", "a100", "(", "-1"])
 
 

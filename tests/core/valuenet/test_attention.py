@@ -7,6 +7,7 @@ import pytest
 
 from extender.core.clusters import Floats
 from extender.core.valuenet import attention
+from extender.core.valuenet.attention import _pooled, _sight
 from extender.core.valuenet.features import FEATURES, FEATURES_VERSION
 from extender.core.valuenet.potentials import PotentialError, values
 from tests.core.valuenet.builders import D, F, random_attention, random_outlook, random_sight
@@ -34,7 +35,7 @@ def test_pooling_is_a_weighted_mean_for_each_query() -> None:
     rng = np.random.default_rng(0)
     rows, count = rng.normal(size=(6, 4)), rng.integers(1, 5, 6).astype(np.float64)
     embed, bias, queries = rng.normal(size=(4, 3)), rng.normal(size=3), rng.normal(size=(3, 2))
-    assert attention.pooled(rows, count, embed, bias, queries) == pytest.approx(
+    assert _pooled(rows, count, embed, bias, queries) == pytest.approx(
         pooled_slowly(rows, count, embed, bias, queries), rel=1e-12
     )
 
@@ -45,7 +46,7 @@ def test_nodes_without_gpus_are_not_seen() -> None:
     with_gpus = nodes.at(nodes.num_gpus > 0)
     assert 0 < len(with_gpus.model) < 20
     outlook = random_outlook(rng)
-    for ours, theirs in zip(attention.sight(nodes, outlook), attention.sight(with_gpus, outlook), strict=True):
+    for ours, theirs in zip(_sight(nodes, outlook), _sight(with_gpus, outlook), strict=True):
         assert np.array_equal(ours, theirs)
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from extender.core.fragmentation.arrays import Asks, Nodes
 from extender.core.fragmentation.fragments import TypicalPod, fragment_milli, mix_of
-from extender.core.valuenet.features import CONTEXT, FEATURES, features, needs, outlook_of, plain_worth
+from extender.core.valuenet.features import CONTEXT, FEATURES, _needs, features, outlook_of, plain_worth
 from tests.core.valuenet.builders import Expectation, random_expectation, random_outlook
 from tests.model.builders import random_asks, random_nodes
 
@@ -139,11 +139,11 @@ def test_needs_are_means_over_the_gpus_asked_for() -> None:
     # 3 shares of half a GPU with 2 cores, 1 pod of 4 GPUs with 40 cores; pods without GPUs don't count.
     columns = ([2000, 40000, 64000], [4096, 65536, 4096], [1, 4, 0], [500, 1000, 0], [-1, -1, -1])
     asks = Asks(*(np.array(column) for column in columns))
-    cpu, memory = needs(asks, np.array([3, 1, 50]))
+    cpu, memory = _needs(asks, np.array([3, 1, 50]))
     assert cpu == pytest.approx((3 * 2000 + 40000) / 5.5)
     assert memory == pytest.approx((3 * 4096 + 65536) / 5.5)
-    assert needs(asks, np.array([0, 0, 50])) == (1.0, 1.0)
-    assert needs(random_asks(np.random.default_rng(0), 3), np.zeros(3, np.int64)) == (1.0, 1.0)
+    assert _needs(asks, np.array([0, 0, 50])) == (1.0, 1.0)
+    assert _needs(random_asks(np.random.default_rng(0), 3), np.zeros(3, np.int64)) == (1.0, 1.0)
 
 
 def test_what_kind_of_pods_are_expected() -> None:

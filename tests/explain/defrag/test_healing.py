@@ -8,7 +8,7 @@ import pytest
 
 from extender.core.observations import Gauge
 from extender.core.occupancies import ObservedRules, sick
-from extender.explain.build import trusted_rules
+from extender.explain.build import _trusted_rules
 from extender.explain.defrag.healing import by_node, on_sick, plan_healing, without_sick
 from extender.planning.moves.planner import plan_moves
 from extender.planning.moves.problems import NOBODY_ABOVE, MovePlan, Problem, Running, Target
@@ -182,4 +182,4 @@ def test_what_is_sick_is_what_the_plugin_says_and_by_the_rules_what_samples_tell
     ],
 )
 def test_samples_of_a_source_that_nobody_has_named_make_no_gpu_sick(settings: dict[str, Any], trusted: bool) -> None:
-    assert (trusted_rules(TelemetrySettings(**settings)) is not None) is trusted
+    assert (_trusted_rules(TelemetrySettings(**settings)) is not None) is trusted

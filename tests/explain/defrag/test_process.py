@@ -9,7 +9,7 @@ import pytest
 from extender.core.policies.registry import POLICIES
 from extender.explain.defrag import process
 from extender.explain.defrag.facts import Costs, Facts
-from extender.explain.defrag.process import Listed, answer
+from extender.explain.defrag.process import _answer, _Listed
 from extender.explain.defrag.questions import RoomQuestion
 from extender.kube.objects import Node
 from extender.ledger.ledger import Ledger
@@ -48,7 +48,7 @@ def test_a_search_has_half_of_the_time_from_when_it_starts_as_long_as_the_caller
     before_s: float, search_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock, found = Clock(), decode_node(node("n", 4))
-    listed, began = Listed(), clock.now
+    listed, began = _Listed(), clock.now
     listed.nodes = [found]
     looked = list[bool]()
 
@@ -65,5 +65,5 @@ def test_a_search_has_half_of_the_time_from_when_it_starts_as_long_as_the_caller
 
     monkeypatch.setattr(process, "view_of", view_of)
     monkeypatch.setattr(process, "time", clock)
-    answer(RoomQuestion(gpus=1), listed, facts(found), make, began)
+    _answer(RoomQuestion(gpus=1), listed, facts(found), make, began)
     assert looked == [before_s + search_s > 48.0, True]

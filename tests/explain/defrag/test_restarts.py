@@ -8,7 +8,7 @@ import pytest
 from extender.explain.defrag.facts import Costs
 from extender.explain.defrag.movable.residents import Resident, residents
 from extender.explain.defrag.movable.restarts import restart_times
-from extender.explain.defrag.movable.running import cost_of
+from extender.explain.defrag.movable.running import _cost_of
 from extender.kube.objects import unix_time
 from extender.plugins.holdings import whole_gpus
 from tests.explain.defrag.clusters import STARTED, running
@@ -82,4 +82,4 @@ def test_a_move_costs_what_its_owners_pods_took_to_start() -> None:
     found = read(started("a", 90), started("b", None, "db"))
     costs = Costs(60.0, restart_times(found, 60.0))
     now = unix_time(STARTED) + 1000
-    assert [cost_of(pod, whole_gpus(1), costs, now) for pod, *_ in found] == [1090, 1060]
+    assert [_cost_of(pod, whole_gpus(1), costs, now) for pod, *_ in found] == [1090, 1060]

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from extender.explain.defrag.facts import Costs
-from extender.explain.defrag.movable.budgets import MAX_CONDITIONS, MAX_VALUES, Budget, Budgets
+from extender.explain.defrag.movable.budgets import _MAX_CONDITIONS, _MAX_VALUES, Budget, Budgets
 from extender.explain.defrag.movable.jobs import Job, Jobs
 from extender.explain.defrag.movable.residents import Resident, priority_at_least, priority_at_most, residents
-from extender.explain.defrag.movable.running import cost_of
+from extender.explain.defrag.movable.running import _cost_of
 from extender.explain.defrag.movable.stays import stays
 from extender.kube.objects import unix_time
 from extender.plugins.holdings import Holding, Part, whole_gpus
@@ -46,12 +46,12 @@ def resident(**changes: Any) -> Resident:
     ],
 )
 def test_cost_of_a_restart(holding: Holding, annotations: dict[str, str], expected: float) -> None:
-    assert cost_of(resident(annotations=annotations).pod, holding, Costs(), NOW) == expected
+    assert _cost_of(resident(annotations=annotations).pod, holding, Costs(), NOW) == expected
 
 
 def test_restarts_of_an_owner_take_as_long_as_they_are_known_to() -> None:
     costs = Costs(60.0, {"default/ReplicaSet/of-a": 600.0})
-    assert cost_of(resident().pod, whole_gpus(1), costs, NOW) == 1600
+    assert _cost_of(resident().pod, whole_gpus(1), costs, NOW) == 1600
 
 
 PVC = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
@@ -201,9 +201,9 @@ def _not_in(name: str, *parts: int, namespace: str = "default") -> dict[str, Any
 @pytest.mark.parametrize(
     ("most", "more"),
     [
-        pytest.param([_not_in("b", MAX_VALUES)], [_not_in("b", MAX_VALUES, 1)], id="values"),
-        pytest.param([_not_in("b", *[0] * MAX_CONDITIONS)], [_not_in("b", *[0] * (MAX_CONDITIONS + 1))], id="of one"),
-        pytest.param([budget("b", 1)], [_not_in(f"b{n}", MAX_VALUES // 3) for n in range(4)], id="of several"),
+        pytest.param([_not_in("b", _MAX_VALUES)], [_not_in("b", _MAX_VALUES, 1)], id="values"),
+        pytest.param([_not_in("b", *[0] * _MAX_CONDITIONS)], [_not_in("b", *[0] * (_MAX_CONDITIONS + 1))], id="of one"),
+        pytest.param([budget("b", 1)], [_not_in(f"b{n}", _MAX_VALUES // 3) for n in range(4)], id="of several"),
     ],
 )
 def test_budgets_that_say_too_much_hold_their_namespace_alone(

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from model.engine.compiling import forget_what_is_out_of_date
+from model.engine.compiling import _forget_what_is_out_of_date
 
 
 def test_what_is_compiled_goes_when_any_source_changes(tmp_path: Path) -> None:
@@ -15,7 +15,7 @@ def test_what_is_compiled_goes_when_any_source_changes(tmp_path: Path) -> None:
     def left() -> set[str]:
         for name in ("kernels.nbi", "kernels.1.nbc"):
             (cache / name).touch()
-        forget_what_is_out_of_date(cache, room)
+        _forget_what_is_out_of_date(cache, room)
         return {path.suffix for path in cache.iterdir()} - {""}
 
     assert left() == {".txt"}  # of sources that nobody knows
@@ -26,5 +26,5 @@ def test_what_is_compiled_goes_when_any_source_changes(tmp_path: Path) -> None:
 
 
 def test_a_cache_that_is_not_there_is_no_fault(tmp_path: Path) -> None:
-    forget_what_is_out_of_date(tmp_path / "none", tmp_path)
+    _forget_what_is_out_of_date(tmp_path / "none", tmp_path)
     assert not (tmp_path / "none").exists()

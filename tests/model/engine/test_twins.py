@@ -12,6 +12,7 @@ from extender.core.fragmentation.fragments import Mix, TypicalPod, fgd_score, fr
 from extender.core.policies.registry import POLICIES
 from model.engine import kernels, node_scores, node_values
 from model.engine.engines import Compiled, Rules
+from model.engine.kernels import _refresh
 from model.engine.ranks import Rank, Tie, sample_size
 from model.simulations.baselines import BASELINES
 from tests.core.valuenet.builders import random_outlook, random_potential
@@ -127,7 +128,7 @@ def test_twins_equal_a_loop_over_nodes(seed: int, rank: Rank) -> None:
     nodes, asks, mix = random_nodes(rng, 6), random_asks(rng, 3), random_mix(rng, 5)
     memo = kernels.memo_of(3, nodes, mix)
     for c in range(3):
-        kernels.refresh(nodes, asks, c, int(rank), mix, None, memo)
+        _refresh(nodes, asks, c, int(rank), mix, None, memo)
         assert kernels.fitting(nodes, asks, c).tolist() == [oracle_fits(nodes, asks, c, n) for n in range(6)]
         for n in range(6):
             score, gpu = memo.score[c, n], int(memo.gpu[c, n])
@@ -172,7 +173,7 @@ def test_every_policy_has_the_scores_and_gpus_of_the_service(seed: int, name: st
     assert memo.fragment.tobytes() == fragments.tobytes()
     rules = Rules(nodes, asks, mix, policy.policy, policy.tie, NAMES)
     for c in range(4):
-        kernels.refresh(nodes, asks, c, int(policy.rank), mix, None, memo)
+        _refresh(nodes, asks, c, int(policy.rank), mix, None, memo)
         score = rules.scores(c)
         if policy.rank is Rank.LISTED:  # its score never changes: the nodes are in its order
             score = np.where(score > -np.inf, 0.0, score)
@@ -191,7 +192,7 @@ def test_the_learned_rank_has_the_scores_and_gpus_of_the_service(seed: int, num_
     rules.follow(outlook, potential)
     learned, memo = node_scores.learned_on(nodes, outlook, potential), kernels.memo_of(4, nodes, outlook.mix)
     for c in range(4):
-        kernels.refresh(nodes, asks, c, int(Rank.NONE), outlook.mix, learned, memo)
+        _refresh(nodes, asks, c, int(Rank.NONE), outlook.mix, learned, memo)
         score = rules.scores(c)
         if asks.num_gpus[c] == 0:
             score = np.ceil(score)  # less by a hair, which is of the smallest GPU with room: there is none

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from model.evaluation import moves
+from model.evaluation.moves import _PAIRED, _better, _figures, _measures
 from model.simulations.baselines import BASELINES
 from model.simulations.departures import simulate_churn
 from model.simulations.making_room import MakingRoom
@@ -30,7 +31,7 @@ def jobs_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_wait_that_a_move_ends_is_told_with_what_it_cost() -> None:
     offered = churn_of([*WAITS, (20000, 1, 1, "a", 0)])
     off, on = (
-        moves.measures(offered, simulate_churn(offered, BASELINES["bestfit"], "fifo", 0, room=room))
+        _measures(offered, simulate_churn(offered, BASELINES["bestfit"], "fifo", 0, room=room))
         for room in (None, MakingRoom(least_gain=1.0))
     )
     # Of four jobs of 4 GPUs and more three start at once.
@@ -48,10 +49,10 @@ def test_a_wait_that_a_move_ends_is_told_with_what_it_cost() -> None:
 
 
 def test_gains_are_paired_by_seed() -> None:
-    names = [*moves.PAIRED, "days"]
+    names = [*_PAIRED, "days"]
     off = [dict.fromkeys(names, 100.0), dict.fromkeys(names, 300.0)]
     on = [dict.fromkeys(names, 60.0), dict.fromkeys(names, 240.0)]
-    found = moves.better({"off": off, "moves": on})["moves"]
+    found = _better({"off": off, "moves": on})["moves"]
     # 40 and 60 less: 50 +- 12.706 x sqrt(200) / sqrt(2).
     assert found["large_delay_s"] == {"mean": 50, "half_width": 127.06, "percent": 25, "percent_half_width": 63.53}
     assert found["useful_percent"]["mean"] == -50
@@ -72,7 +73,7 @@ def test_simulate_moves(jobs_file: Path, tmp_path: Path) -> None:
     off = np.mean([row["large_delay_s"] for row in cell["off"]])
     assert found["means"]["1.1"]["off"]["large_delay_s"] == pytest.approx(off, abs=1e-3)
     plan = moves.Plan(jobs_file, num_nodes=6, num_days=1, room=MakingRoom(least_gain=1.0))
-    assert moves.figures(plan, 1.1, "moves", 2) == cell["moves"][1]
+    assert _figures(plan, 1.1, "moves", 2) == cell["moves"][1]
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 """How policies for partitions are compared."""
 
 from extender.core.dra.worth import Weights
-from model.evaluation.partitions import Plan, better, figures
+from model.evaluation.partitions import Plan, _better, _figures
 
 SMALL = Plan(("a100-40gb",), ("uniform",), 16, (1.0,), 150)
 
@@ -11,7 +11,7 @@ def test_of_gpus_fewer_are_better_and_of_shares_more() -> None:
         mine, its = ({"placed_at_1": 100 * value, "gpus_leaving": 10 / value} for value in (kerf, other))
         return {"bound": {"gpus_leaving": 8}, "first-fit": its, "kerf": mine}
 
-    found = better([[seed(1.0, 0.5), seed(1.0, 0.5)]])["first-fit"]
+    found = _better([[seed(1.0, 0.5), seed(1.0, 0.5)]])["first-fit"]
     assert found["placed_at_1"] == {"mean": 100.0, "half_width": 0.0}  # twice as many
     assert found["gpus_leaving"] == {"mean": 50.0, "half_width": 0.0, "at_most": 60.0}  # 10 where 20 were needed; 8
 
@@ -21,13 +21,13 @@ def test_cells_count_alike_in_each_seed() -> None:
         return [{"bound": {}, "best-fit": {"placed_at_1": 50.0}, "kerf": {"placed_at_1": value}} for value in kerf]
 
     # Seeds gain (10 + 20) / 2 and (0 + 30) / 2 percent: no difference between them.
-    found = better([cell(55.0, 50.0), cell(60.0, 65.0)])["best-fit"]["placed_at_1"]
+    found = _better([cell(55.0, 50.0), cell(60.0, 65.0)])["best-fit"]["placed_at_1"]
     assert found == {"mean": 15.0, "half_width": 0.0}
 
 
 def test_figures_are_the_same_each_time() -> None:
-    found = figures("a100-40gb", "uniform", 5, SMALL, Weights())
-    assert found == figures("a100-40gb", "uniform", 5, SMALL, Weights())
+    found = _figures("a100-40gb", "uniform", 5, SMALL, Weights())
+    assert found == _figures("a100-40gb", "uniform", 5, SMALL, Weights())
     assert list(found) == ["bound", "first-fit", "kube-scheduler", "best-fit", "kerf"]
     for policy in list(found)[1:]:
         assert found[policy]["gpus_leaving"] >= found["bound"]["gpus_leaving"]

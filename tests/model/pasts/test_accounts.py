@@ -11,7 +11,7 @@ from extender.core.durations import Durations
 from extender.ranking import files
 from model.pasts.accounts import Account, Steps, account_of, figures, waiting
 from model.pasts.pasts import past
-from model.pasts.replays import account
+from model.pasts.replays import _account
 from model.simulations.baselines import BASELINES
 from model.simulations.delays import turns_of
 from model.simulations.departures import simulate_churn
@@ -23,7 +23,7 @@ Rows = Iterable[dict[str, Any]]
 
 
 def replayed(policy: str, rows: Rows, *gpus: int, **about: Any) -> Account:
-    return account(past(history(pods(*rows), nodes(*gpus), **about)), policy, files.read(files.RELEASED))
+    return _account(past(history(pods(*rows), nodes(*gpus), **about)), policy, files.read(files.RELEASED))
 
 
 def random_rows(seed: int, number: int = 150) -> list[dict[str, Any]]:
@@ -135,7 +135,7 @@ def test_fragments_are_measured_alike_for_all() -> None:
     known = past(
         history(pods(*({**row, "submitted_s": row["submitted_s"] + HOUR} for row in random_rows(4))), nodes(8, 4))
     )
-    first = [account(known, name, model).steps.fragment_gpus for name in ("kerf", "fgd", "kube-default")]
+    first = [_account(known, name, model).steps.fragment_gpus for name in ("kerf", "fgd", "kube-default")]
     values = [float(steps[0]) for steps in first if steps is not None]
     assert values == [values[0]] * 3 and values[0] > 0
 
@@ -144,7 +144,7 @@ def test_the_learned_rank_is_measured_by_the_mix_at_every_step() -> None:
     """Where there is one node, all policies do the same: the fragments are the same, too."""
     model = files.read(files.RELEASED)
     known = past(history(pods(*(row for row in random_rows(5, 60) if row["gpu_milli"] != 300)), nodes(8)))
-    kerf, fgd = (account(known, name, model).steps for name in ("kerf", "fgd"))
+    kerf, fgd = (_account(known, name, model).steps for name in ("kerf", "fgd"))
     assert kerf.fragment_gpus is not None and fgd.fragment_gpus is not None
     assert kerf.used_gpus.tolist() == fgd.used_gpus.tolist()
     assert kerf.fragment_gpus == pytest.approx(fgd.fragment_gpus)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from model.pasts.accounts import Account, Steps, account_of
-from model.pasts.fewer_nodes import Fewest, Limits, fewest, gpus_of, holds_each, limits_of, thinned
+from model.pasts.fewer_nodes import Fewest, Limits, _holds_each, _thinned, fewest, gpus_of, limits_of
 from model.pasts.pasts import Past, past
 from model.simulations.baselines import BASELINES
 from model.simulations.departures import simulate_churn
@@ -60,7 +60,7 @@ def test_each_kind_of_node_loses_the_same_part_and_smaller_clusters_are_parts_of
     known = past(history(pods({}, {"submitted_s": 1.0}), table))
     before: set[str] = set(known.node_names)
     for part in (0.0, 0.1, 0.25, 0.5, 0.99):
-        smaller = thinned(known, part)
+        smaller = _thinned(known, part)
         gpus = smaller.offered.nodes.num_gpus
         assert [(gpus == size).sum() for size in (8, 4, 0, 2)] == [
             20 - int(part * 20), 10 - int(part * 10), 5, 1,
@@ -69,14 +69,14 @@ def test_each_kind_of_node_loses_the_same_part_and_smaller_clusters_are_parts_of
         before = set(smaller.node_names)
         by_name = dict(zip(known.node_names, known.offered.nodes.num_gpus.tolist(), strict=True))
         assert gpus.tolist() == [by_name[name] for name in smaller.node_names]
-    assert gpus_of(thinned(known, 0.5)) == 8 * 10 + 4 * 5 + 2
+    assert gpus_of(_thinned(known, 0.5)) == 8 * 10 + 4 * 5 + 2
 
 
 def test_absences_stay_with_their_nodes() -> None:
     table = nodes(*(8,) * 6)
     table["from_s"] = np.arange(6) * HOUR
     known = past(history(pods({}, {"submitted_s": 1.0}), table))
-    smaller = thinned(known, 0.5)
+    smaller = _thinned(known, 0.5)
     began = {smaller.node_names[node]: end for node, _, end in smaller.offered.absences}
     assert began == {name: int(name[-1]) * HOUR for name in smaller.node_names if name != "node-0"}
 
@@ -85,7 +85,7 @@ def test_what_no_longer_fits_is_no_answer() -> None:
     """A gang of three pods of 8 needs three nodes, though it would never have started in the period."""
     gang: list[dict[str, Any]] = [{"gang": "g", "gpus": 8, "submitted_s": HOUR}] * 3
     known = known_of({}, *gang, gpus=(8,) * 8)
-    assert holds_each(known) and holds_each(thinned(known, 5 / 8)) and not holds_each(thinned(known, 6 / 8))
+    assert _holds_each(known) and _holds_each(_thinned(known, 5 / 8)) and not _holds_each(_thinned(known, 6 / 8))
     assert fewest_of(known) == (24, 16, True)
     busy = known_of({"gpus": 8, "ended_s": np.nan}, *gang, gpus=(8,) * 3)  # where it does not start on all nodes either
     assert fewest_of(busy) == (24, 16, True)

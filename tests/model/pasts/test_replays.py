@@ -11,7 +11,7 @@ from extender.history.records import HistoryError
 from extender.ranking import files
 from model.pasts.pasts import past
 from model.pasts.replays import Asked, replay
-from model.pasts.usages import Price, capacity
+from model.pasts.usages import Price, _capacity
 from tests.history.builders import history, nodes, pods
 from tests.model.happenings import as_it_happened
 from tests.model.pasts.test_accounts import random_rows
@@ -100,4 +100,4 @@ def test_gpus_that_are_there_against_a_loop() -> None:
         instants = np.arange(begin, end, 60.0) + 30.0
         there = [8 * (at >= 2 * HOUR) + 4 * (at < 5 * HOUR) + 2 for at in instants]
         by_hand.append(sum(there) / len(there))
-    assert capacity(known, edges_s).tolist() == pytest.approx(by_hand)
+    assert _capacity(known, edges_s).tolist() == pytest.approx(by_hand)

@@ -9,7 +9,7 @@ import pytest
 from model.pasts.accounts import Account, Steps
 from model.pasts.pasts import Past, past
 from model.pasts.trust import error_of, spell
-from model.pasts.verdicts import verdict, whole_percent
+from model.pasts.verdicts import _whole_percent, verdict
 from tests.history.builders import history, nodes, pods
 
 DAY = 86400.0
@@ -125,7 +125,7 @@ def test_the_headline() -> None:
     assert "all of your GPUs" in verdict("kerf", fast, slow, TRUSTED, fewer(0.99, 0.0))[0]
     assert "not have needed fewer" in verdict("kerf", fast, slow, TRUSTED, fewer(0.0, 0.0, served=False))[0]
     assert verdict("kerf", fast, slow, TRUSTED, None)[0].startswith("On all GPUs pods would have waited 60 s")
-    assert whole_percent(10.9999) == "10 %"
+    assert _whole_percent(10.9999) == "10 %"
 
 
 def test_nothing_is_claimed_where_the_replay_is_wrong_or_cannot_be_checked() -> None:

@@ -1,30 +1,91 @@
 """Episodes against a slow account of the same events, and Gymnasium's environments over them."""
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import gymnasium
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pytest
+import yaml
 from gymnasium.utils.env_checker import check_env
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extender.core.valuenet import attention
+from extender.core.clusters import Floats
+from extender.core.valuenet.attention import _sight
 from extender.core.valuenet.features import features
 from model.engine import kernels
 from model.engine.node_scores import book, release
 from model.simulations import environments, episodes
-from model.simulations.configs import ConfigError, EpisodeConfig, create_config, to_yaml
-from model.simulations.environments import Agent, Observation, first_fit, least_fragments, observe, rollouts
-from model.simulations.episodes import Episodes, begun
-from model.simulations.scenarios import scenario
+from model.simulations.configs import ConfigError, EpisodeConfig, create_config
+from model.simulations.environments import _ENVIRONMENT, Observation, _observed
+from model.simulations.episodes import FRAGMENT, Episodes
+from model.simulations.scenarios import Scenario, scenario
 from model.workloads.traces import TraceError
 from tests.model.builders import write_openb
 
+Agent = Callable[[Observation], npt.NDArray[np.int64]]
+"""Observations of B episodes, each array with a leading B axis, to (B,) actions."""
+
 QUICK = create_config(num_nodes=5, num_pods=40)
 STAYING = create_config(num_nodes=5, num_pods=40, departures=False)
+
+
+def begun(drawn_from: Scenario, config: EpisodeConfig, seeds: Sequence[int]) -> Episodes:
+    """Episodes of a scenario, one for each seed."""
+    made = Episodes(drawn_from, config, len(seeds))
+    for k, seed in enumerate(seeds):
+        made.begin(k, np.random.default_rng(seed))
+    return made
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """A finished episode."""
+
+    seed: int
+    actions: npt.NDArray[np.int64]
+    """(T,)."""
+    rewards: Floats
+    """(T,)."""
+    info: dict[str, Any]
+
+
+def rollouts(config: EpisodeConfig, agent: Agent, seeds: Sequence[int]) -> list[Rollout]:
+    """One episode for each seed, on a cluster that the first of them draws, all stepped together."""
+    of = begun(scenario(config, np.random.default_rng([seeds[0], 1])), config, seeds)
+    actions: list[list[int]] = [[] for _ in seeds]
+    rewards: list[list[float]] = [[] for _ in seeds]
+    while not of.over.all():
+        playing = np.flatnonzero(~of.over)
+        chosen = np.full(len(seeds), of.scenario.num_nodes)
+        chosen[playing] = agent({name: array[playing] for name, array in _observed(of).items()})
+        reward = of.step(chosen)
+        for k in playing.tolist():
+            actions[k].append(int(chosen[k]))
+            rewards[k].append(float(reward[k]))
+    return [
+        Rollout(seed, np.array(actions[k], np.int64), np.array(rewards[k]), of.told(k)) for k, seed in enumerate(seeds)
+    ]
+
+
+def first_fit(observation: Observation) -> npt.NDArray[np.int64]:
+    """An agent that takes the first node that fits, and skips only when none does."""
+    chosen: npt.NDArray[np.int64] = observation["mask"].argmax(axis=1)
+    return chosen
+
+
+def least_fragments(observation: Observation) -> npt.NDArray[np.int64]:
+    """An agent that takes the node whose fragments grow least: FGD without its rounding."""
+    growth = observation["after"][:, :, FRAGMENT] - observation["nodes"][:, :, FRAGMENT]
+    fits = observation["mask"][:, :-1] == 1
+    best = np.where(fits, growth, np.inf).argmin(axis=1)
+    chosen: npt.NDArray[np.int64] = np.where(fits.any(axis=1), best, fits.shape[1]).astype(np.int64)
+    return chosen
 
 
 def drawn(config: EpisodeConfig, seeds: list[int], seed: int = 0) -> Episodes:
@@ -34,11 +95,11 @@ def drawn(config: EpisodeConfig, seeds: list[int], seed: int = 0) -> Episodes:
 @pytest.mark.parametrize("departures", [False, True])
 def test_gymnasiums_own_checker_finds_nothing(departures: bool) -> None:
     config = {"num_nodes": 3, "num_pods": 10, "departures": departures}
-    check_env(gymnasium.make(environments.ENVIRONMENT, config=config).unwrapped)
+    check_env(gymnasium.make(_ENVIRONMENT, config=config).unwrapped)
 
 
 def test_a_vector_of_environments() -> None:
-    envs = gymnasium.make_vec(environments.ENVIRONMENT, num_envs=3, config={"num_nodes": 4, "num_pods": 8})
+    envs = gymnasium.make_vec(_ENVIRONMENT, num_envs=3, config={"num_nodes": 4, "num_pods": 8})
     observation, _ = envs.reset(seed=1)
     assert observation["nodes"].shape == (3, 4, len(episodes.NODE_FEATURES))
     _, rewards, _, _, _ = envs.step(first_fit(observation))
@@ -48,7 +109,7 @@ def test_a_vector_of_environments() -> None:
 
 def test_many_at_once_begin_anew_when_they_are_over() -> None:
     envs = gymnasium.make_vec(
-        environments.ENVIRONMENT, num_envs=7, vectorization_mode="vector_entry_point", scenarios=3, threads=2,
+        _ENVIRONMENT, num_envs=7, vectorization_mode="vector_entry_point", scenarios=3, threads=2,
         config={"num_nodes": 4, "num_pods": 12},
     )  # fmt: skip
     first, _ = envs.reset(seed=1)
@@ -85,7 +146,7 @@ def test_together_is_as_alone() -> None:
     together = begun(drawn_from, QUICK, [1, 2, 3])
     alone = [begun(drawn_from, QUICK, [seed]) for seed in (1, 2, 3)]
     while not together.over.all():
-        actions = first_fit(observe(together))
+        actions = first_fit(_observed(together))
         rewards = together.step(actions)
         for k, one in enumerate(alone):
             if not one.over[0]:
@@ -97,10 +158,10 @@ def test_together_is_as_alone() -> None:
 def test_a_cluster_as_a_whole_is_what_the_service_sees_of_it() -> None:
     of = drawn(QUICK, [1, 2, 3])
     for _ in range(20):
-        of.step(first_fit(observe(of)))
+        of.step(first_fit(_observed(of)))
     for k, seen in enumerate(of.clusters()):
         own = of.course.nodes.at(np.arange(k * 5, (k + 1) * 5))
-        assert seen == pytest.approx(attention.sight(own, of.scenario.outlook).cluster, rel=1e-9)
+        assert seen == pytest.approx(_sight(own, of.scenario.outlook).cluster, rel=1e-9)
 
 
 def test_the_environment_is_an_episode() -> None:
@@ -114,7 +175,7 @@ def test_the_environment_is_an_episode() -> None:
     terminated = False
     info: dict[str, Any] = {}
     while not terminated:
-        action = first_fit(observe(episode))
+        action = first_fit(_observed(episode))
         assert action[0] == first_fit({name: array[None] for name, array in observation.items()})[0]
         observation, reward, terminated, truncated, info = env.step(action[0])
         assert reward == episode.step(action)[0] and not truncated
@@ -207,7 +268,7 @@ def test_any_actions_give_what_a_slow_account_gives(departures: bool, seed: int,
         nodes = of.course.nodes
         for column in ("cpu_free_milli", "memory_free_mib", "gpu_free_milli"):
             assert np.array_equal(getattr(nodes, column), getattr(account.nodes, column))
-        seen = observe(of)
+        seen = _observed(of)
         c = int(account.classes[pod])
         fits = kernels.fitting(account.nodes, drawn_from.asks, c)
         assert seen["mask"][0, :-1].tolist() == fits.tolist()
@@ -253,18 +314,18 @@ def test_a_skipped_pod_is_offered_again_when_another_has_left() -> None:
         elif pod == skipped:
             break
         else:
-            of.step(first_fit(observe(of)))
+            of.step(first_fit(_observed(of)))
     assert pod == skipped
     assert of.course.freed[0] >= 0
 
 
 def test_skips_are_bounded_where_that_is_asked() -> None:
     of = drawn(create_config(num_nodes=2, num_pods=3, max_skips=1, departures=False), [0])
-    assert observe(of)["mask"][0, -1] == 1
+    assert _observed(of)["mask"][0, -1] == 1
     of.step(np.array([2]))
-    assert observe(of)["mask"][0, -1] == 0
+    assert _observed(of)["mask"][0, -1] == 0
     impatient = drawn(create_config(num_nodes=2, num_pods=9, patience_s=0.0), [0])
-    assert observe(impatient)["mask"][0, -1] == 0
+    assert _observed(impatient)["mask"][0, -1] == 0
 
 
 def test_who_waits_costs() -> None:
@@ -318,7 +379,7 @@ def test_configurations(tmp_path: Path) -> None:
     config = create_config(path, num_nodes=3)
     assert (config.num_pods, config.num_nodes, config.fragmentation_weight) == (7, 3, 0.5)
     assert config.loads == (0.5, 2.0)
-    path.write_text(to_yaml(config))
+    path.write_text(yaml.safe_dump(msgspec.to_builtins(config)))
     assert create_config(path) == config
     assert create_config() == EpisodeConfig()
 

@@ -6,24 +6,24 @@ import numpy as np
 import pytest
 
 from extender.core.clusters import WHOLE_MILLI
-from extender.core.dra.allocator import allocate
+from extender.core.dra.allocator import _allocate
 from extender.core.dra.devices import NodeDevices, Taking
 from extender.core.dra.first_fit import first_fit
 from extender.core.dra.worth import Weights
-from model.evaluation.partitions import gpus_bound
+from model.evaluation.partitions import _gpus_bound
 from model.simulations.partitions import (
+    _GPUS_PER_NODE,
     BEST_FIT,
     FIRST_FIT,
-    GPUS_PER_NODE,
     KUBE_SCHEDULER,
     Memory,
-    Placing,
     Policy,
+    _Placing,
     gpus_needed,
     kerf,
     placed,
 )
-from model.workloads.partition_mixes import Requests, ask_for, leaving, names, staying, weights_of
+from model.workloads.partition_mixes import Requests, _weights_of, ask_for, leaving, names, staying
 from model.workloads.partitions import GPUS, inventory
 
 A100 = GPUS["a100-40gb"]
@@ -40,21 +40,21 @@ def requests(*profiles: str) -> Requests:
 
 @dataclass
 class Slowly:
-    """Whole nodes, looked at anew for each request: what `Placing` must do."""
+    """Whole nodes, looked at anew for each request: what `_Placing` must do."""
 
     policy: str
     num_gpus: int
     nodes: list[NodeDevices] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.nodes = [NodeDevices.of(inventory(A100, GPUS_PER_NODE)) for _ in range(self.num_gpus // GPUS_PER_NODE)]
+        self.nodes = [NodeDevices.of(inventory(A100, _GPUS_PER_NODE)) for _ in range(self.num_gpus // _GPUS_PER_NODE)]
 
     def place(self, profile: int) -> tuple[int, int] | None:
         asked = ask_for(A100.profiles[profile])
         offers: list[tuple[tuple[float, ...], int, int]] = []
         for row, node in enumerate(self.nodes):
             if self.policy == "kerf":
-                found = allocate(node, asked)
+                found = _allocate(node, asked)
                 if found is not None:
                     offers.append(((found.loss, self.free(node), row), row, found.takings[0].device))
             else:
@@ -74,13 +74,13 @@ class Slowly:
     @staticmethod
     def free(node: NodeDevices) -> int:
         taken = [device.milli for index, device in enumerate(node.inventory.devices) if node.taken >> index & 1]
-        return GPUS_PER_NODE * WHOLE_MILLI - sum(taken)
+        return _GPUS_PER_NODE * WHOLE_MILLI - sum(taken)
 
 
 @pytest.mark.parametrize("policy", [FIRST_FIT, KUBE_SCHEDULER, kerf(Weights())], ids=lambda policy: policy.name)
 def test_gpu_by_gpu_is_as_on_whole_nodes(policy: Policy) -> None:
     rng = np.random.default_rng(7)
-    quick, slow = Placing(Memory(A100, policy), 2 * GPUS_PER_NODE), Slowly(policy.name, 2 * GPUS_PER_NODE)
+    quick, slow = _Placing(Memory(A100, policy), 2 * _GPUS_PER_NODE), Slowly(policy.name, 2 * _GPUS_PER_NODE)
     per_gpu = len(inventory(A100, 1).devices)
     there: list[tuple[tuple[int, int], tuple[int, int]]] = []
     for _ in range(90):
@@ -94,7 +94,7 @@ def test_gpu_by_gpu_is_as_on_whole_nodes(policy: Policy) -> None:
         assert (mine_or_none is None) == (its_or_none is None)
         if mine_or_none and its_or_none:
             gpu, device = mine_or_none
-            row, position = divmod(gpu, GPUS_PER_NODE)
+            row, position = divmod(gpu, _GPUS_PER_NODE)
             assert (row, position * per_gpu + device) == its_or_none
             there.append((mine_or_none, its_or_none))
     assert len(there) > 15
@@ -116,7 +116,7 @@ def test_kerf_fills_gpus_that_are_begun() -> None:
 def test_best_fit_takes_the_gpu_with_least_left() -> None:
     # 2g.10gb at 0 keeps 4g.20gb off GPU 0. Then 5/7 are left of that, 3/7 of GPU 1, and one more 2g.10gb fits on both.
     for policy, gpus in ((FIRST_FIT, [0, 1, 0]), (BEST_FIT, [0, 1, 1])):
-        placing = Placing(Memory(A100, policy), 2)
+        placing = _Placing(Memory(A100, policy), 2)
         found = [placing.place(BY_NAME[name]) for name in ("2g.10gb", "4g.20gb", "2g.10gb")]
         assert [at and at[0] for at in found] == gpus
 
@@ -134,7 +134,7 @@ def test_those_who_leave_make_room() -> None:
 @pytest.mark.parametrize("mix", names())
 def test_nobody_passes_the_bound(mix: str) -> None:
     for given in (staying(A100, mix, 12, 1.0, 3), leaving(A100, mix, 12, 0.9, 3, 150)):
-        bound = gpus_bound("a100-40gb", given)
+        bound = _gpus_bound("a100-40gb", given)
         assert bound >= given.most_at_once / 2
         for policy in POLICIES:
             assert gpus_needed(Memory(A100, policy), given) >= bound
@@ -142,8 +142,8 @@ def test_nobody_passes_the_bound(mix: str) -> None:
 
 def test_the_bound_is_what_whole_gpus_are_needed_for() -> None:
     # 3 x 4g.20gb need 3 GPUs, beside which 3 x 3g.20gb find room; a fourth 3g.20gb is half a GPU more.
-    assert gpus_bound("a100-40gb", requests(*["4g.20gb"] * 3, *["3g.20gb"] * 3)) == 3
-    assert gpus_bound("a100-40gb", requests(*["4g.20gb"] * 3, *["3g.20gb"] * 4)) == 4
+    assert _gpus_bound("a100-40gb", requests(*["4g.20gb"] * 3, *["3g.20gb"] * 3)) == 3
+    assert _gpus_bound("a100-40gb", requests(*["4g.20gb"] * 3, *["3g.20gb"] * 4)) == 4
 
 
 def test_requests_are_drawn_by_seed_and_mix() -> None:
@@ -155,7 +155,7 @@ def test_requests_are_drawn_by_seed_and_mix() -> None:
     assert drawn(1, "small") != drawn(1, "large")
     assert not set(drawn(1, "inference")) & {BY_NAME["7g.40gb"]}
     with pytest.raises(ValueError, match="unknown mix 'tiny'"):
-        weights_of("tiny", 1)
+        _weights_of("tiny", 1)
 
 
 def test_work_that_leaves_is_as_much_as_was_asked_for() -> None:

@@ -13,6 +13,7 @@ from extender.core.fragmentation.arrays import Nodes
 from model.engine.node_scores import book, release
 from model.simulations import delays
 from model.simulations.baselines import BASELINES, Baseline
+from model.simulations.delays import _UnknownOrderError
 from model.simulations.simulated_jobs import Failures, Tasks, whole_gpu_nodes
 from model.workloads.jobs import JobList
 from tests.model.builders import twin_scores
@@ -225,7 +226,7 @@ def test_the_own_order_learns_which_team_runs_long() -> None:
 
 def test_orders_that_preempt_are_not_offered() -> None:
     jobs = jobs_of([(0, 10, 6, "a", 0), (1, 5, 4, "a", 0)])
-    with pytest.raises(delays.UnknownOrderError, match="there are fifo, oracle-sjf, oracle-area, kerf"):
+    with pytest.raises(_UnknownOrderError, match="there are fifo, oracle-sjf, oracle-area, kerf"):
         delays.simulate_jobs(jobs, 8, BASELINES["bestfit"], "srtf", 0)
 
 

@@ -11,7 +11,7 @@ from extender.core.fragmentation.arrays import ANY_MODEL, Asks, Nodes
 from extender.core.fragmentation.fragments import mix_of
 from extender.planning.moves.planner import plan_moves
 from model.engine.node_scores import book
-from model.simulations.room_problems import Part, RoomProblems, Runner, bits_of_gpus, gpus_of, job_and_part
+from model.simulations.room_problems import Part, RoomProblems, Runner, _gpus_of, bits_of_gpus, job_and_part
 from model.simulations.simulated_jobs import Kind, Tasks, whole_gpu_nodes
 
 SIZES = (1, 2, 4, 8)
@@ -99,7 +99,7 @@ def test_no_plan_costs_less_and_each_is_of_this_cluster(seed: int) -> None:
         for move in plan.moves:
             job, part = job_and_part(move.pod)
             c, row, bits = runners[job].parts[part]
-            assert (move.pod.row, move.pod.booked.gpus) == (row, gpus_of(bits))
+            assert (move.pod.row, move.pod.booked.gpus) == (row, _gpus_of(bits))
             assert len(move.gpus) == [*SIZES, 1][c]
             assert not runners[job].stays
     assert (nodes.gpu_free_milli >= 0).all()
@@ -125,6 +125,6 @@ def test_as_much_as_is_free_in_all_is_enough() -> None:
 
 
 def test_gpus_as_bits_and_back() -> None:
-    assert gpus_of(0b1010) == (1, 3)
+    assert _gpus_of(0b1010) == (1, 3)
     assert bits_of_gpus((1, 3)) == 0b1010
-    assert gpus_of(0) == ()
+    assert _gpus_of(0) == ()

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from extender.history import files as history_files
 from extender.history.records import HistoryError
 from extender.ranking import files
+from extender.ranking.files import _read_manifest
 from model.cli.history_commands import fit_app
 from model.simulations.learned import Foresight
 from model.training import fitting
@@ -83,7 +84,7 @@ def test_a_fit_says_what_it_found_and_goes_on_where_it_stopped(folder: Path, tmp
     assert fitting.fit(folder, tmp_path / "parts", 24, 12, lambda _: None, resume=True, jobs=1) == whole
     # One list a generation: its candidates are played side by side.
     assert fitting.fit(folder, tmp_path / "beside", 24, 12, lambda _: None, resume=False, jobs=3) == whole
-    (row,) = files.read_manifest(tmp_path / "whole" / "run" / "model").evaluation
+    (row,) = _read_manifest(tmp_path / "whole" / "run" / "model").evaluation
     task = Tasks(named(None), Foresight()).task(config.validation[0], row.seeds[0])
     assert row.fgd["100"][0] == task.fgd[0]
     assert row.start["100"][0] == task.allocations(files.read(files.RELEASED).potential)[0]

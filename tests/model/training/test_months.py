@@ -9,7 +9,7 @@ from extender.ranking.files import Manifest, Model
 from extender.ranking.learning import course as courses
 from extender.ranking.learning.course import Course, Stage
 from model.training import months
-from model.training.months import FGD, LEARNING, RELEASED, Plan, cluster, summary
+from model.training.months import _FGD, _LEARNING, _RELEASED, Plan, _cluster, _summary
 from model.workloads.traces import NodeList, PodList
 
 NUM = 400
@@ -42,14 +42,14 @@ def kinds(pods: PodList) -> set[tuple[int, ...]]:
 
 
 def test_a_mix_drifts_and_then_jumps() -> None:
-    nodes, lists = cluster(2, PLAN)
+    nodes, lists = _cluster(2, PLAN)
     assert len(lists) == 4
     asked = [int(pods.asked_milli.sum()) / nodes.gpu_milli for pods in lists]
     assert all(4.0 <= part < 4.2 for part in asked)
     first = kinds(lists[0])
     new = [len(kinds(pods) - first) / len(kinds(pods)) for pods in lists]
     assert 0 < new[1] < new[3] and not kinds(lists[3]) & kinds(lists[0])
-    again = cluster(2, PLAN)[1]
+    again = _cluster(2, PLAN)[1]
     assert [pods.names for pods in again] == [pods.names for pods in lists]
     assert (again[3].cpu_milli == lists[3].cpu_milli).all()
     assert lists[1].submitted_s is not None and (np.diff(lists[1].submitted_s) >= 0).all()
@@ -79,13 +79,13 @@ def test_gains_are_paired_by_cluster_over_the_months_in_which_there_can_be_any()
     def month(number: int, learning: float, released: float, serving: str = "x") -> dict[str, object]:
         ranks = {
             name: {"allocated_gpus": gpus, "mean_delay_s": 10.0, "large_delay_s": 20.0}
-            for name, gpus in ((LEARNING, learning), (RELEASED, released), (FGD, 50.0))
+            for name, gpus in ((_LEARNING, learning), (_RELEASED, released), (_FGD, 50.0))
         }
         return {"month": number, "gpus": 200.0, "serving": serving, "said": "model a serves: x", "ranks": ranks}
 
     one = [month(0, 1.0, 99.0, ""), month(1, 1.0, 99.0, ""), month(2, 102.0, 100.0), month(3, 104.0, 100.0)]
     other = [month(0, 1.0, 99.0, ""), month(1, 1.0, 99.0, ""), month(2, 100.0, 100.0), month(3, 100.0, 100.0)]
-    found = summary([one, other])
+    found = _summary([one, other])
     assert found["over"]["released"]["allocated_gpus"]["mean"] == pytest.approx((1.5 + 0.0) / 2)
     assert found["over"]["fgd"]["allocated_gpus"]["mean"] == pytest.approx((26.5 + 25.0) / 2)
     assert (found["months_served"], found["months"], found["came_to_serve"]) == (4, 8, 8)
@@ -97,4 +97,4 @@ def test_a_few_months_of_one_cluster() -> None:
     (rows,) = told["clusters"].values()
     assert [row["month"] for row in rows] == [0, 1, 2]
     assert all(0 < rank["allocated_gpus"] <= row["gpus"] for row in rows for rank in row["ranks"].values())
-    assert rows[0]["ranks"][LEARNING] == rows[0]["ranks"][RELEASED]  # nothing is fitted yet
+    assert rows[0]["ranks"][_LEARNING] == rows[0]["ranks"][_RELEASED]  # nothing is fitted yet

@@ -1,25 +1,28 @@
 """Learning what the room for each kind of partition is worth."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
 from extender.core.dra.devices import NodeDevices, Taking
 from extender.core.dra.worth import Weights
+from model.evaluation.reports import Interval, interval
 from model.simulations.partitions import kerf
-from model.training.partitions import Plan, Rooms, Trial, by_kind, gain, learned, quick
+from model.training.partitions import _by_kind, _learned, _Plan, _quick, _Rooms, _Trial
 from model.workloads.partition_mixes import ask_for
 from model.workloads.partitions import GPUS
 
-SMALL = Plan(("a100-40gb",), ("uniform", "large"), 16, 1.1, 120)
+SMALL = _Plan(("a100-40gb",), ("uniform", "large"), 16, 1.1, 120)
 
 
 @pytest.mark.parametrize("kind", ["a100-40gb", "h100-80gb"])
 def test_the_quick_choice_is_the_services_own(kind: str) -> None:
     rng, gpu = np.random.default_rng(3), GPUS[kind]
-    rooms = Rooms(gpu)
+    rooms = _Rooms(gpu)
     asks = [ask_for(profile) for profile in gpu.profiles]
-    for weights in (Weights(), by_kind(gpu, rng.lognormal(0, 1, 7).tolist())):
-        fast, slow = quick(rooms, weights), kerf(weights)
+    for weights in (Weights(), _by_kind(gpu, rng.lognormal(0, 1, 7).tolist())):
+        fast, slow = _quick(rooms, weights), kerf(weights)
         for _ in range(12):
             state = NodeDevices.of(rooms.inventory)
             for number in rng.integers(0, len(asks), 4).tolist():
@@ -31,10 +34,17 @@ def test_the_quick_choice_is_the_services_own(kind: str) -> None:
 
 def test_learning_is_the_same_each_time_and_finds_no_less_than_it_began_with() -> None:
     told: list[str] = []
-    weights, best = learned(SMALL, (1001, 1002), 3, told.append)
-    assert learned(SMALL, (1001, 1002), 3, told.append) == (weights, best)
+    weights, best = _learned(SMALL, (1001, 1002), 3, told.append)
+    assert _learned(SMALL, (1001, 1002), 3, told.append) == (weights, best)
     assert len(told) == 6
-    assert max(best) >= Trial(SMALL, (1001, 1002)).placed([1.0] * 7)
+    assert max(best) >= _Trial(SMALL, (1001, 1002)).placed([1.0] * 7)
+
+
+def gain(plan: _Plan, weights: Sequence[float], seeds: Sequence[int]) -> Interval:
+    """Points more that weights place than equal ones, paired by seed."""
+    trial = _Trial(plan, seeds)
+    more = np.subtract(trial.each(weights), trial.each([1.0] * len(weights)))
+    return interval(more.reshape(-1, len(seeds)).mean(axis=0).tolist())
 
 
 def test_a_gain_is_paired_by_seed() -> None:

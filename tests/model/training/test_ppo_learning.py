@@ -10,8 +10,15 @@ torch = pytest.importorskip("torch", reason="no torch: make setup-train")
 
 from model.training import nets, ppo_learning, ppo_rollouts, ppo_runs  # noqa: E402
 from model.training.peers import ALONE  # noqa: E402
-from model.training.ppo_learning import LearningConfig  # noqa: E402
+from model.training.ppo_learning import (  # noqa: E402
+    LearningConfig,
+    _advantages,
+    _against_others,
+    _clipped_loss,
+    _filled,
+)
 from model.training.ppo_rollouts import Played  # noqa: E402
+from model.training.ppo_runs import _beginning, _orders  # noqa: E402
 
 CONFIG = LearningConfig(minibatch=64, learning_rate=0.02)
 RUN = ppo_runs.PpoConfig(
@@ -33,7 +40,7 @@ def advantages_slowly(reward: Floats, value: Floats, decay: float) -> list[float
 def test_advantages_are_the_sums_of_the_paper(decay: float) -> None:
     rng = np.random.default_rng(0)
     rewards, values = rng.normal(size=(2, 5)), rng.normal(size=(2, 5))
-    found = ppo_learning.advantages(rewards, values, decay)
+    found = _advantages(rewards, values, decay)
     for row, reward, value in zip(found, rewards, values, strict=True):
         assert row == pytest.approx(advantages_slowly(reward, value, decay), rel=1e-12)
 
@@ -41,18 +48,18 @@ def test_advantages_are_the_sums_of_the_paper(decay: float) -> None:
 def test_what_the_arrivals_give_at_any_time_is_no_advantage() -> None:
     # Two lists, each played twice: 3 and 5 differ by +-2 from each other, and 103 and 105 do so too.
     played = np.array([[3.0], [5.0], [103.0], [105.0]])
-    assert ppo_learning.against_others(played, 2)[:, 0].tolist() == [-2.0, 2.0, -2.0, 2.0]
+    assert _against_others(played, 2)[:, 0].tolist() == [-2.0, 2.0, -2.0, 2.0]
 
 
 def test_where_nothing_was_decided_the_next_value_counts() -> None:
     nan = np.nan
-    assert ppo_learning.filled(np.array([[nan, 3.0, nan, 5.0, nan]])).tolist() == [[3.0, 3.0, 5.0, 5.0, 0.0]]
+    assert _filled(np.array([[nan, 3.0, nan, 5.0, nan]])).tolist() == [[3.0, 3.0, 5.0, 5.0, 0.0]]
 
 
 def beginning() -> tuple[dict[str, Floats], list[Played]]:
-    begun = ppo_runs.beginning(RUN, None)
+    begun = _beginning(RUN, None)
     arrays = nets.initial(begun, RUN.net, np.random.default_rng(0))
-    return arrays, ppo_rollouts.here(None)(ppo_runs.orders(RUN, 0), arrays)
+    return arrays, ppo_rollouts.here(None)(_orders(RUN, 0), arrays)
 
 
 def first_taken_is_good(played: Played) -> Played:
@@ -68,7 +75,7 @@ def updated(times: int = 6) -> tuple[dict[str, Floats], list[dict[str, float]]]:
     of = ppo_learning.learner(arrays, CONFIG, RUN.fixed, "cpu")
     told = []
     for number in range(times):
-        played = ppo_rollouts.here(None)(ppo_runs.orders(RUN, number), nets.arrays_of(of.tensors))
+        played = ppo_rollouts.here(None)(_orders(RUN, number), nets.arrays_of(of.tensors))
         drawn = ppo_learning.samples([first_taken_is_good(one) for one in played], RUN.times, CONFIG, "cpu")
         told.append(ppo_learning.update(of, drawn, number, CONFIG, RUN.temperature, 0, ALONE))
     return nets.arrays_of(of.tensors), told
@@ -101,7 +108,7 @@ def test_a_step_far_from_what_was_tried_is_clipped() -> None:
     num = len(drawn.action)
     # Actions that have become e^5 times as likely: their gain is cut at 1.2, and moves nothing any more.
     likely = drawn._replace(log_probability=drawn.log_probability - 5, advantage=torch.ones_like(drawn.advantage))
-    loss, value_loss, _ = ppo_learning.clipped_loss(of.tensors, likely, num, 1.0, CONFIG, RUN.temperature)
+    loss, value_loss, _ = _clipped_loss(of.tensors, likely, num, 1.0, CONFIG, RUN.temperature)
     assert float((loss - value_loss / 2).detach()) == pytest.approx(-1.2)
     (gradient,) = torch.autograd.grad(loss, of.tensors["out_bias"])
     assert float(gradient.abs().max()) == 0.0
@@ -115,12 +122,12 @@ def test_what_was_recorded_is_as_likely_as_it_was_then() -> None:
         name: array + rng.normal(size=array.shape) * 0.1 for name, array in arrays.items() if name not in nets.FIXED
     }
     arrays |= moved
-    orders = [order for number in range(3) for order in ppo_runs.orders(RUN, number)]
+    orders = [order for number in range(3) for order in _orders(RUN, number)]
     played = ppo_rollouts.here(None)(orders, arrays)
     assert len({len(one.pods) for one in played}) > 1
     of = ppo_learning.learner(arrays, CONFIG, RUN.fixed, "cpu")
     drawn = ppo_learning.samples(played, RUN.times, CONFIG, "cpu")
-    _, _, ratio = ppo_learning.clipped_loss(of.tensors, drawn, len(drawn.action), 1.0, CONFIG, RUN.temperature)
+    _, _, ratio = _clipped_loss(of.tensors, drawn, len(drawn.action), 1.0, CONFIG, RUN.temperature)
     assert ratio.numpy() == pytest.approx(np.ones(len(drawn.action)), abs=1e-9)
     known = nets.contexts(drawn.seen, of.tensors)
     expected = np.concatenate([one.decisions["value"] for one in played])

@@ -7,17 +7,23 @@ import pytest
 
 from extender.core.clusters import Floats
 from extender.core.valuenet import attention
-from extender.core.valuenet.attention import Sight
+from extender.core.valuenet.attention import Sight, _context
 from extender.core.valuenet.features import CONTEXT
 from extender.core.valuenet.potentials import in_context, steps, values
 from extender.ranking import files
+from extender.ranking.files import _read_actor
 from tests.core.valuenet.builders import D, F, random_attention, random_sight
 
 torch = pytest.importorskip("torch", reason="no torch: make setup-train")
 
 from model.simulations.episodes import POD_FEATURES  # noqa: E402 - needs torch
 from model.training import nets  # noqa: E402
-from model.training.nets import LEVELS, Choice, Seen  # noqa: E402
+from model.training.nets import (  # noqa: E402
+    _LEVELS,
+    Choice,
+    Seen,
+    _quantum,
+)
 
 OFFERED = len(POD_FEATURES) + 1
 
@@ -57,7 +63,7 @@ def test_torch_and_numpy_agree_on_what_is_seen() -> None:
     by_context = seen.context.numpy() @ arrays["by_context"]
     for one, known_of, found, step in zip(shown, known.detach().numpy(), points, by_context, strict=True):
         actor = nets.actor_of(arrays)
-        assert np.abs(known_of - attention.context(one, actor)).max() < 1e-12
+        assert np.abs(known_of - _context(one, actor)).max() < 1e-12
         assert np.abs(found - step - attention.point(one, actor)).max() < 1e-12
 
 
@@ -66,7 +72,7 @@ def test_a_gain_is_that_of_the_potential_that_is_served(net: int, tmp_path: Path
     rng = np.random.default_rng(1)
     arrays = random_arrays(rng, net)
     files.write(tmp_path / "m", nets.actor_of(arrays), 1.0, {}, ())
-    actor = files.read_actor(tmp_path / "m").attention
+    actor = _read_actor(tmp_path / "m").attention
     before, after, point = rng.normal(size=(5, F)), rng.normal(size=(5, F)), rng.normal(size=D)
     potential = attention.potential_at(point, actor)
     tensors = nets.tensors_of(arrays)
@@ -76,7 +82,7 @@ def test_a_gain_is_that_of_the_potential_that_is_served(net: int, tmp_path: Path
     assert np.abs(found - expected).max() < 1e-12
     assert len(potential.out) == net
     if not net:  # the quantum is begin's, whatever the point: its reach is nothing in training
-        assert float(nets.quantum(tensors)) == pytest.approx(0.3)
+        assert float(_quantum(tensors)) == pytest.approx(0.3)
 
 
 def test_what_is_served_of_steps_by_context_is_what_was_learned() -> None:
@@ -106,7 +112,7 @@ def test_a_choice_is_between_the_first_nodes_of_the_best_levels() -> None:
     for i in range(30):
         level = np.where(fits[i], steps(gain[i], potential), -np.inf)
         firsts = [int(np.flatnonzero(level == each)[0]) for each in sorted(set(level[fits[i]].tolist()), reverse=True)]
-        assert rows[i][there[i]].tolist() == firsts[:LEVELS]
+        assert rows[i][there[i]].tolist() == firsts[:_LEVELS]
 
 
 def test_before_training_the_best_node_is_taken_and_nearly_nothing_skipped() -> None:

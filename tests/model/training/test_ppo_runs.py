@@ -19,13 +19,14 @@ from model.simulations.configs import EpisodeConfig
 from model.simulations.learned import Foresight, allocations
 from model.simulations.replays import replay
 from model.training import runs
-from model.training.runs import TrainingError
+from model.training.runs import _LOG, TrainingError
 from model.workloads.traces import read_nodes, read_pods
 from model.workloads.workloads import workload
 
 torch = pytest.importorskip("torch", reason="no torch: make setup-train")
 
 from model.training import nets, ppo_rollouts, ppo_runs  # noqa: E402 - needs torch
+from model.training.ppo_runs import _CURVES, _beginning, _orders, _weights_of  # noqa: E402
 
 CONFIGS = Path(ppo_runs.__file__).parent / "configs"
 CONFIG = """
@@ -58,7 +59,7 @@ def trained(traces: Path, tmp_path: Path, name: str, updates: int, *, resume: bo
 
 
 def same(one: Path, other: Path) -> None:
-    for name in (f"model/{files.MANIFEST}", f"model/{files.WEIGHTS}", runs.LOG, ppo_runs.CURVES):
+    for name in (f"model/{files.MANIFEST}", f"model/{files.WEIGHTS}", _LOG, _CURVES):
         assert (one / name).read_bytes() == (other / name).read_bytes(), name
 
 
@@ -67,7 +68,7 @@ def test_equal_configurations_give_equal_models_interrupted_or_not(traces: Path,
     whole = trained(traces, tmp_path, "whole", 4)
     trained(traces, tmp_path, "parts", 2)
     same(whole, trained(traces, tmp_path, "parts", 4, resume=True))
-    log = [json.loads(line) for line in (whole / runs.LOG).read_text().splitlines()]
+    log = [json.loads(line) for line in (whole / _LOG).read_text().splitlines()]
     assert [line["update"] for line in log] == [1, 2, 3, 4]
     with pytest.raises(TrainingError, match="there is a checkpoint"):
         trained(traces, tmp_path, "whole", 6)
@@ -109,21 +110,21 @@ def test_training_begins_at_the_potential_that_it_is_told(traces: Path, tmp_path
     for name, potential in began.items():
         forms = (EpisodeConfig(num_nodes=6, num_pods=9),)
         chosen = ppo_runs.PpoConfig(train=("small",), validation_seeds=(1,), start=name, forms=forms)
-        begun = ppo_runs.beginning(chosen, traces)
-        found = ppo_runs.weights_of(nets.initial(begun, chosen.net, np.random.default_rng(0)), chosen)
+        begun = _beginning(chosen, traces)
+        found = _weights_of(nets.initial(begun, chosen.net, np.random.default_rng(0)), chosen)
         assert isinstance(found, Potential)
         assert found.weights == pytest.approx(potential.weights)
         assert found.quantum == pytest.approx(potential.quantum)
     with pytest.raises(TrainingError, match="start: "):
-        ppo_runs.beginning(ppo_runs.PpoConfig(train=("small",), validation_seeds=(1,), start="nowhere"), traces)
+        _beginning(ppo_runs.PpoConfig(train=("small",), validation_seeds=(1,), start="nowhere"), traces)
 
 
 def test_scenarios_are_drawn_anew_unless_that_is_switched_off(tmp_path: Path) -> None:
     chosen = ppo_runs.read_config(config(tmp_path))
-    first, second = (ppo_runs.orders(chosen, number) for number in (0, 1))
+    first, second = (_orders(chosen, number) for number in (0, 1))
     assert {order.scenario for order in first}.isdisjoint(order.scenario for order in second)
     kept = ppo_runs.read_config(config(tmp_path, CONFIG + "redraw: false\n"))
-    first, second = (ppo_runs.orders(kept, number) for number in (0, 1))
+    first, second = (_orders(kept, number) for number in (0, 1))
     assert [order.scenario for order in first] == [order.scenario for order in second]
     assert [order.name for order in first] == [order.name for order in second]
     assert all(one.seed != other.seed for one, other in zip(first, second, strict=True))

@@ -20,7 +20,7 @@ from model.simulations.learned import Foresight, allocations
 from model.simulations.measures import num_refused
 from model.simulations.replays import replay
 from model.training import runs
-from model.training.runs import TrainConfig, TrainingError
+from model.training.runs import _LOG, TrainConfig, TrainingError, _successes
 from model.training.tasks import SeedError, Tasks, num_parameters, point_of, potential_at
 from model.workloads.sources import named
 from model.workloads.traces import read_nodes, read_pods
@@ -47,9 +47,9 @@ def test_equal_configurations_give_equal_models_interrupted_or_not(traces: Path,
     whole = trained(traces, tmp_path, "whole", 4)
     trained(traces, tmp_path, "parts", 2)
     parts = trained(traces, tmp_path, "parts", 4, resume=True)
-    for name in (f"model/{files.MANIFEST}", f"model/{files.WEIGHTS}", runs.LOG):
+    for name in (f"model/{files.MANIFEST}", f"model/{files.WEIGHTS}", _LOG):
         assert (whole / name).read_bytes() == (parts / name).read_bytes(), name
-    log = [json.loads(line) for line in (whole / runs.LOG).read_text().splitlines()]
+    log = [json.loads(line) for line in (whole / _LOG).read_text().splitlines()]
     assert [line["generation"] for line in log] == [1, 2, 3, 4]
 
 
@@ -72,10 +72,10 @@ def test_what_is_worse_than_fgd_on_a_trace_counts_double() -> None:
     # Two traces, +1 and -1 point at both loads: mean 0, less a quarter of the point lost.
     chosen = TrainConfig(train=("a", "b"), train_seeds=(1,), validation_seeds=(2,))
     gains = np.array([[[1.0, 1.0], [-1.0, -1.0]], [[0.5, 0.5], [0.5, 0.5]]])
-    assert runs.successes(gains, chosen).tolist() == [-0.25, 0.5]
+    assert _successes(gains, chosen).tolist() == [-0.25, 0.5]
     # 2 points at 100 % and 1 at 130 %, three quarters and one of them.
     early = msgspec.structs.replace(chosen, early_weight=0.75)
-    assert runs.successes(np.array([[[2.0, 1.0], [2.0, 1.0]]]), early).tolist() == [1.75]
+    assert _successes(np.array([[[2.0, 1.0], [2.0, 1.0]]]), early).tolist() == [1.75]
 
 
 def test_what_is_left_out_has_no_weight(traces: Path, tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from extender.core.dra.worth import most_at_once
 from extender.core.resources.nodes import NodeReading
 from extender.dra import objects
 from extender.dra.published.inventory import read_pools
-from model.evaluation.partitions import cuts
-from model.workloads.partitions import GPUS, MEMORY_SLICES, inventory, resource_slices
+from model.evaluation.partitions import _cuts
+from model.workloads.partitions import _MEMORY_SLICES, GPUS, inventory, resource_slices
 
 NAMES = sorted(GPUS)
 # NVIDIA's MIG user guide, "Number of Instances Available".
@@ -64,7 +64,7 @@ def test_as_many_of_a_profile_fit_as_nvidia_says(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", NAMES)
 def test_a_gpu_can_be_cut_as_others_cut_it(kind: str) -> None:
-    found = cuts(kind)
+    found = _cuts(kind)
     for known in KNOWN_CUTS:
         assert (found >= known).all(axis=1).any(), known
 
@@ -72,7 +72,7 @@ def test_a_gpu_can_be_cut_as_others_cut_it(kind: str) -> None:
 @pytest.mark.parametrize("kind", NAMES)
 def test_partitions_stay_within_their_gpu(kind: str) -> None:
     for profile in GPUS[kind].profiles:
-        assert all(start + profile.size <= MEMORY_SLICES for start in profile.starts)
+        assert all(start + profile.size <= _MEMORY_SLICES for start in profile.starts)
         for name, amount in profile.capacity.items():
             assert amount <= GPUS[kind].all_of_it.capacity[name]
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from model.workloads import shapes
+from model.workloads.shapes import _SHAPES
 from model.workloads.traces import NodeList
 
 GPUS = [8, 2, 8, 4, 8, 2, 8, 8, 1, 2, 0]
@@ -38,7 +39,7 @@ def test_what_is_left(shape: str, gpus: list[int]) -> None:
 
 
 def test_every_shape_is_tested() -> None:
-    assert set(shapes.SHAPES) == {"all", "half", "mostly-large", "mostly-small", "lean"}
+    assert set(_SHAPES) == {"all", "half", "mostly-large", "mostly-small", "lean"}
 
 
 def test_faults_are_told() -> None:

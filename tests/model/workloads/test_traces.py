@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from model.workloads.traces import TraceError, read_nodes, read_pods, trace_names
+from model.workloads.traces import TraceError, _trace_names, read_nodes, read_pods
 from tests.model.builders import write_openb
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\n"
@@ -31,7 +31,7 @@ def test_times_may_be_absent(tmp_path: Path) -> None:
     write_openb(tmp_path)
     (tmp_path / "openb_pod_list_x.csv").write_text("name,cpu_milli,memory_mib,num_gpu,gpu_milli\np,1,2,1,1000\n")
     assert read_pods(tmp_path, "x").submitted_s is None
-    assert trace_names(tmp_path) == ["small", "x"]
+    assert _trace_names(tmp_path) == ["small", "x"]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from extender.core.bookings import Booking
 from extender.core.resources.requests import AskedUnit, GpuRequest
-from extender.planning.moves.constructions import NO_TIME
+from extender.planning.moves.constructions import _NO_TIME
 from extender.planning.moves.planner import plan_moves
 from extender.planning.moves.problems import MovePlan, Problem, Running, Target
 from tests.core.builders import node
@@ -360,7 +360,7 @@ def test_a_search_without_time_never_says_that_there_is_no_room() -> None:
     pods = [(0, runs("default/a", 6)), (1, runs("default/b", 5)), (2, runs("default/c", 4))]
     asked = problem(3, pods, WHOLE)
     assert "no place" in plan_moves(asked).impossible[0]
-    assert plan_moves(asked, 0, lambda: True).impossible == (NO_TIME,)
+    assert plan_moves(asked, 0, lambda: True).impossible == (_NO_TIME,)
 
 
 def test_nothing_of_the_problem_is_changed() -> None:

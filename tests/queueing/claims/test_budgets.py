@@ -11,7 +11,7 @@ from extender.core.dra.devices import Device, DeviceId, Inventory, NodeDevices
 from extender.core.dra.given import Allocation
 from extender.core.dra.matching import MAX_STEPS, SearchLimit
 from extender.planning.wait_reasons import Code
-from extender.queueing.claims.budgets import STEPS, Budgets
+from extender.queueing.claims.budgets import _STEPS, Budgets
 from extender.queueing.claims.turns import Turns
 from extender.queueing.claims.whose import Whose
 from extender.queueing.pods.batches import plan_pod
@@ -61,14 +61,14 @@ def test_a_namespace_that_has_spent_its_part_waits_and_says_so_and_others_go_on(
     turns = Turns(rig.keeper, lambda: None)
     turns.budgets = Budgets(lambda: now[0], lambda ask: taken.get(ask, 0))
     assert evil in turns.sort_out([evil, good])[0]
-    taken[asked] = STEPS + 1
+    taken[asked] = _STEPS + 1
     planned, passed = turns.sort_out([evil, good])
     assert planned == [good]
     assert [(entry, why.code) for entry, why in passed] == [(evil, Code.CLAIM_COSTS)]
     assert "ResourceClaims of namespace evil" in str(passed[0][1])
     now[0] += 1.0
     assert evil in turns.sort_out([evil, good])[0]
-    taken[asked] = 1_000 * STEPS
+    taken[asked] = 1_000 * _STEPS
     turns.sort_out([evil, good])
     now[0] += 299.0
     assert evil not in turns.sort_out([evil, good])[0]

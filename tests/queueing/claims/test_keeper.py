@@ -12,7 +12,7 @@ from extender.core.fit.device_obstacles import why_not
 from extender.core.fit.reasons import Reason
 from extender.kube.client import ApiError, ClusterError, UnreachableError
 from extender.queueing.claims.turns import Turns
-from extender.queueing.claims.writer import FINALIZER
+from extender.queueing.claims.writer import _FINALIZER
 from extender.queueing.pods.batches import plan_pod
 from extender.queueing.pods.entries import Stage
 from extender.queueing.pods.objects import decode_node, decode_pod
@@ -38,7 +38,7 @@ def test_what_is_decided_is_held_and_then_the_claims() -> None:
     assert rig.free() == 1
     assert not rig.owned.holds
     claim = rig.api.claims["a"]
-    assert claim["metadata"]["finalizers"] == [FINALIZER]
+    assert claim["metadata"]["finalizers"] == [_FINALIZER]
     result = claim["status"]["allocation"]["devices"]["results"][0]
     assert (result["pool"], result["request"]) == ("n", "gpu")
     assert claim["status"]["allocation"]["allocationTimestamp"]
@@ -175,7 +175,7 @@ def test_whoever_stands_by_holds_nothing_and_takes_nothing_back() -> None:
 
 def test_a_new_leader_changes_the_claims_that_its_predecessor_may_be_about_to_write() -> None:
     rig = ClaimRig(gpus=2)
-    rig.api.add("a")["metadata"]["finalizers"] = [FINALIZER]
+    rig.api.add("a")["metadata"]["finalizers"] = [_FINALIZER]
     rig.api.add("b")
     known = rig.api.claims["a"]["metadata"]["resourceVersion"]
     asyncio.run(rig.keeper.catch_up())  # whoever names them, and whatever its watch has told
@@ -244,7 +244,7 @@ def test_nothing_is_decided_between_two_terms() -> None:
 
 def test_a_claim_that_takes_no_annotation_holds_no_new_leader_up() -> None:
     rig = ClaimRig()
-    rig.api.add("a")["metadata"]["finalizers"] = ["example.org/own", FINALIZER]
+    rig.api.add("a")["metadata"]["finalizers"] = ["example.org/own", _FINALIZER]
     before = rig.api.claims["a"]["metadata"]["resourceVersion"]
     rig.api.refuse = "annotations"
     asyncio.run(rig.keeper.catch_up())
@@ -263,13 +263,13 @@ def test_a_claim_in_doubt_that_takes_no_annotation_is_protected_instead() -> Non
     rig.api.refuse = "annotations"
     rig.entries["a"].put_back(rig.now)
     asyncio.run(rig.reclaimer.look())
-    assert rig.api.claims["a"]["metadata"]["finalizers"] == [FINALIZER]
+    assert rig.api.claims["a"]["metadata"]["finalizers"] == [_FINALIZER]
     assert rig.free() == 1
 
 
 def test_a_claim_that_nobody_can_write_holds_no_new_leader_up() -> None:
     rig = ClaimRig()
-    rig.api.add("a")["metadata"]["finalizers"] = [FINALIZER]
+    rig.api.add("a")["metadata"]["finalizers"] = [_FINALIZER]
     rig.api.fail = lambda name, part: ApiError(500, "", "etcdserver: request is too large")
     asyncio.run(rig.keeper.catch_up())
 

@@ -11,7 +11,7 @@ from extender.kube.client import ApiError, ClusterError, Transport
 from extender.kube.events import EventRecorder
 from extender.kube.leadership.elections import Unelected
 from extender.kube.watches.feeds import BOUND_PODS, NODES, PODS, WatchHub
-from extender.plugins.gpushare import COUNT_RESOURCE, MEMORY_RESOURCE
+from extender.plugins.gpushare import _COUNT_RESOURCE, MEMORY_RESOURCE
 from extender.queueing.direct.dispatch import DirectDispatcher
 from extender.queueing.pods.objects import decode_node, decode_pod
 from extender.scheduling.fence import Fence
@@ -126,7 +126,7 @@ class DirectRig(Rig):
 
     def gpushare_node(self, name: str, gpus: int, gib: int = 16) -> None:
         """A node whose plugin shares GPUs of so many GiB, and goes by what is written on pods."""
-        offered = {"cpu": "64", "memory": "256Gi", COUNT_RESOURCE: str(gpus), MEMORY_RESOURCE: str(gpus * gib)}
+        offered = {"cpu": "64", "memory": "256Gi", _COUNT_RESOURCE: str(gpus), MEMORY_RESOURCE: str(gpus * gib)}
         node = decode_node(
             {"metadata": {"name": name, "uid": name}, "status": {"allocatable": offered, "capacity": offered}}
         )

@@ -16,7 +16,7 @@ from extender.plugins.pod_resources import read_compute, requested
 from extender.plugins.pods import read_pod_request
 from extender.queueing.node_view import view_of
 from extender.queueing.pods.batches import (
-    FUNCTION_SPEC,
+    _FUNCTION_SPEC,
     GANG,
     GANG_SIZE,
     POD_GROUP_LABEL,
@@ -49,18 +49,18 @@ def node(name: str = "n", *, spec: dict[str, Any] | None = None, labels: dict[st
 def test_m6_the_function_spec_beats_the_requests() -> None:
     found = asking("2", "1Gi")
     assert asked_of(found) == Room(2000, 1024, 1)
-    found.metadata.annotations = {FUNCTION_SPEC: '{"limits": {"cpu": "200m", "memory": "128Mi"}}'}
+    found.metadata.annotations = {_FUNCTION_SPEC: '{"limits": {"cpu": "200m", "memory": "128Mi"}}'}
     assert asked_of(found) == Room(200, 128, 1)
-    found.metadata.annotations = {FUNCTION_SPEC: '{"limits": {"memory": "1"}}'}
+    found.metadata.annotations = {_FUNCTION_SPEC: '{"limits": {"memory": "1"}}'}
     assert asked_of(found) == Room(0, 1, 1)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"limits": 3}', '{"limits": {"cpu": "x"}}', "[" * 5000])
 def test_m6_what_can_not_be_read_says_so(text: str) -> None:
     with pytest.raises(RequestError, match=r"com\.openfaas\.function\.spec: can't be read"):
-        asked_of(pod(annotations={FUNCTION_SPEC: text}))
+        asked_of(pod(annotations={_FUNCTION_SPEC: text}))
     with pytest.raises(RequestError, match="negative"):
-        asked_of(pod(annotations={FUNCTION_SPEC: '{"limits": {"cpu": "-1"}}'}))
+        asked_of(pod(annotations={_FUNCTION_SPEC: '{"limits": {"cpu": "-1"}}'}))
 
 
 def test_m7_usage_and_reserve_are_taken_off() -> None:

@@ -10,7 +10,7 @@ import pytest
 from extender.core.resources.requests import RequestError
 from extender.queueing.node_view import NodeBook
 from extender.queueing.pods.batches import plan_pod
-from extender.queueing.pods.bounds import MAX_EXPRESSIONS, MAX_TERMS, MAX_TOLERATIONS, MAX_VALUES
+from extender.queueing.pods.bounds import _MAX_EXPRESSIONS, _MAX_TERMS, _MAX_TOLERATIONS, _MAX_VALUES
 from extender.queueing.pods.restrictions import Kinds
 from tests.queueing.rigs import Rig
 from tests.queueing.watches import pod
@@ -50,11 +50,11 @@ def tolerations(number: int) -> Spec:
 @pytest.mark.parametrize(
     ("said", "most", "what"),
     [
-        (terms, MAX_TERMS, "101 terms in its node affinity are too many to be read: write 100 at most"),
-        (expressions, MAX_EXPRESSIONS, "1,001 conditions on labels of nodes are too many"),
-        (fields_and_labels, MAX_EXPRESSIONS, "1,001 conditions on labels of nodes are too many"),
-        (values, MAX_VALUES, "10,001 values in its node affinity are too many"),
-        (tolerations, MAX_TOLERATIONS, "1,001 tolerations are too many"),
+        (terms, _MAX_TERMS, "101 terms in its node affinity are too many to be read: write 100 at most"),
+        (expressions, _MAX_EXPRESSIONS, "1,001 conditions on labels of nodes are too many"),
+        (fields_and_labels, _MAX_EXPRESSIONS, "1,001 conditions on labels of nodes are too many"),
+        (values, _MAX_VALUES, "10,001 values in its node affinity are too many"),
+        (tolerations, _MAX_TOLERATIONS, "1,001 tolerations are too many"),
     ],
 )
 def test_who_says_too_much_of_nodes_is_not_read(said: Callable[[int], Spec], most: int, what: str) -> None:

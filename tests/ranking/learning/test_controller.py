@@ -7,7 +7,7 @@ import pytest
 
 from extender.core.policies.registry import CANDIDATE
 from extender.ranking import files
-from extender.ranking.learning.shelf import COURSE, PIN
+from extender.ranking.learning.shelf import _COURSE, _PIN
 from tests.ranking.learning.rigs import PACKS, SPREADS, rig, sha, written
 
 
@@ -68,7 +68,7 @@ def test_one_that_serves_goes_back_by_itself_when_it_does_worse(tmp_path: Path) 
     with rig(tmp_path, PACKS) as at:
         released = at.serving()
         at.hand_in(worse, "serving")
-        at.config_map["metadata"]["annotations"] = {COURSE: json.dumps({"serving": sha(worse), "promoted": 1})}
+        at.config_map["metadata"]["annotations"] = {_COURSE: json.dumps({"serving": sha(worse), "promoted": 1})}
         at.kerf.run(at.kerf.service.rank.round())
         at.look()
         assert at.serving() == sha(worse)  # as another leader had decided
@@ -117,18 +117,18 @@ def test_a_person_can_pin_a_model(tmp_path: Path) -> None:
         released = at.serving()
         at.hand_in(one, "serving")
         at.hand_in(other)
-        at.config_map["metadata"]["annotations"] = {COURSE: json.dumps({"serving": sha(one)})}
+        at.config_map["metadata"]["annotations"] = {_COURSE: json.dumps({"serving": sha(one)})}
         for pin, serves in (("released", released), (sha(other)[:12], sha(other)), (sha(one)[:8], sha(one))):
-            at.config_map["metadata"]["annotations"][PIN] = pin
+            at.config_map["metadata"]["annotations"][_PIN] = pin
             told = at.look()
             assert (told["pin"], told["fault"]) == (pin, None)
             assert at.serving() == serves
             assert at.see(40) == {"kerf"}
             assert at.look()["trials"] == 0
-        at.config_map["metadata"]["annotations"][PIN] = "f00d"
+        at.config_map["metadata"]["annotations"][_PIN] = "f00d"
         assert "f00d is pinned and not there" in at.look()["fault"]
         assert at.serving() == released
-        del at.config_map["metadata"]["annotations"][PIN]
+        del at.config_map["metadata"]["annotations"][_PIN]
         assert at.look()["serving"] == sha(one)
         assert at.serving() == sha(one)
 
@@ -139,7 +139,7 @@ def test_a_standby_decides_nothing_and_ranks_as_the_leader_does(tmp_path: Path) 
         at.hand_in(one, "serving")
         at.hand_in(other)
         at.config_map["metadata"]["annotations"] = {
-            COURSE: json.dumps({"serving": sha(one), "candidate": sha(other), "stage": "canary", "since": 1.0})
+            _COURSE: json.dumps({"serving": sha(one), "candidate": sha(other), "stage": "canary", "since": 1.0})
         }
         at.kerf.service.fence.shut(lambda: "another leads")
         before = json.dumps(at.config_map)

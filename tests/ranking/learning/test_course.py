@@ -3,7 +3,7 @@
 import pytest
 
 from extender.ranking.learning import course as courses
-from extender.ranking.learning.course import MAX_TRIALS, Course, Stage
+from extender.ranking.learning.course import _MAX_TRIALS, Course, Stage
 
 A, B = "a" * 64, "b" * 64
 
@@ -38,7 +38,7 @@ def test_worse_beyond_chance_takes_it_back_at_any_stage(stage: Stage) -> None:
 
 def test_in_shadow_what_does_not_show_itself_better_is_no_better() -> None:
     course = on_trial()
-    for trial in range(1, MAX_TRIALS):
+    for trial in range(1, _MAX_TRIALS):
         course = courses.judged(course, 0.1, 0.2, "kerf", 20.0 + trial)
         assert (course.stage, course.trials) == (Stage.SHADOW, trial)
     course = courses.judged(course, 0.1, 0.2, "kerf", 90.0)

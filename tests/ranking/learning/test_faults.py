@@ -15,7 +15,7 @@ from extender.ranking.aside import AsideError
 from extender.ranking.demands import Kind
 from extender.ranking.files import Actor
 from extender.ranking.learning import controller
-from extender.ranking.learning.shelf import COURSE, PIN
+from extender.ranking.learning.shelf import _COURSE, _PIN
 from tests.api.bodies import pod
 from tests.ranking.learning.rigs import NAMES, PACKS, SPREADS, Rig, objects_of, rig, sha, written
 
@@ -25,7 +25,7 @@ def test_pods_drawn_for_a_model_that_is_gone_are_placed_by_the_one_that_serves(t
     with rig(tmp_path, SPREADS) as at:
         kerf, placer = at.kerf, at.kerf.service.placer
         at.hand_in(one)
-        at.config_map["metadata"]["annotations"] = {COURSE: json.dumps({"candidate": sha(one), "stage": "canary"})}
+        at.config_map["metadata"]["annotations"] = {_COURSE: json.dumps({"candidate": sha(one), "stage": "canary"})}
         at.look()
         drawn, waits = [], []
         for number in range(40):
@@ -61,7 +61,7 @@ def test_no_pod_chooses_to_be_placed_by_a_model_on_trial(tmp_path: Path) -> None
 
 def course(at: Rig, **told: Any) -> None:
     """The ConfigMap says how far things have come."""
-    at.config_map["metadata"]["annotations"] = {COURSE: json.dumps(told)}
+    at.config_map["metadata"]["annotations"] = {_COURSE: json.dumps(told)}
 
 
 def answered(monkeypatch: pytest.MonkeyPatch, *answers: dict[str, list[float]] | Exception) -> list[set[str]]:
@@ -100,7 +100,7 @@ def test_what_somebody_wrote_by_hand_breaks_nothing(tmp_path: Path) -> None:
         at.hand_in(one)
         course(at, candidate=sha(one), stage="shadow", since=1e18)
         assert at.look()["since"] is None
-        at.config_map["metadata"]["annotations"] = {COURSE: '{"stage": 7}', PIN: " "}
+        at.config_map["metadata"]["annotations"] = {_COURSE: '{"stage": 7}', _PIN: " "}
         assert at.look()["stage"] == "shadow"  # from its beginning
         at.config_map["binaryData"] = {"candidate.manifest.json": 5, "candidate.weights.safetensors": None}
         assert "refused" in at.look()["fault"]
@@ -148,11 +148,11 @@ def test_a_pinned_model_serves_whatever_is_better(tmp_path: Path) -> None:
     one = written(tmp_path / "one", PACKS)
     with rig(tmp_path, SPREADS) as at:
         at.hand_in(one)
-        at.config_map["metadata"]["annotations"] = {PIN: sha(one)[:12]}
+        at.config_map["metadata"]["annotations"] = {_PIN: sha(one)[:12]}
         at.look()
         at.kerf.service.rank.prefer("fgd")
         assert at.see() == {"kerf"} and at.serving() == sha(one)
-        at.config_map["metadata"]["annotations"] = {PIN: "released"}
+        at.config_map["metadata"]["annotations"] = {_PIN: "released"}
         at.look()
         assert at.see() == {"fgd"}  # nothing fitted serves: `auto` is what it is without
 

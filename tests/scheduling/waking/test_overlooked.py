@@ -11,7 +11,7 @@ from extender.plugins.pods import read_pod_request
 from extender.scheduling.placer import PodIdentity
 from extender.scheduling.waking.overlooked import Overlooked
 from extender.scheduling.waking.unbound_pods import UnboundPods
-from extender.scheduling.waking.waker import WOKEN
+from extender.scheduling.waking.waker import _WOKEN
 from tests.ledger.builders import pod_manifest
 from tests.scheduling.waking.rigs import Rig
 
@@ -93,4 +93,4 @@ def test_the_waker_changes_the_pod_by_which_it_is_tried_again() -> None:
     rig.waker.rejected(PodIdentity("default", "rejected", "uid-rejected"), PodRequest(GpuRequest(2)))
     rig.ledger.reserve("uid-placed", "n", whole_gpus(1, (0,)), rig.clock())
     assert rig.woken() == ["lost"]
-    assert msgspec.json.decode(rig.transport.calls[0][2])["metadata"]["annotations"] == {WOKEN: "overlooked 1"}
+    assert msgspec.json.decode(rig.transport.calls[0][2])["metadata"]["annotations"] == {_WOKEN: "overlooked 1"}

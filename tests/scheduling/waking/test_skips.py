@@ -8,7 +8,7 @@ from extender.core.resources.requests import GpuRequest, PodRequest
 from extender.plugins.holdings import whole_gpus
 from extender.scheduling.placer import Placer, PodIdentity
 from extender.scheduling.queue_rules import QueueRules
-from extender.scheduling.waking.skips import QUEUED_REASON, REASON, SKIPPED, SKIPPED_COUNT, Skips, WaitingPod
+from extender.scheduling.waking.skips import _QUEUED_REASON, _REASON, SKIPPED, SKIPPED_COUNT, Skips, WaitingPod
 from tests.ledger.builders import Clock, ledger_of, node_object
 
 
@@ -141,19 +141,19 @@ def test_what_the_queue_keeps_is_kept_however_often_a_pod_was_skipped() -> None:
     assert rig.kept() == {"a", "b"}
     assert rig.kept("other") == {"a"}
     for _ in range(2):
-        assert rig.skips.skip("small") == QUEUED_REASON
+        assert rig.skips.skip("small") == _QUEUED_REASON
     assert rig.kept() == {"b"}
 
 
 def test_the_reason_and_the_number_of_skips_are_told_until_the_pod_has_its_node() -> None:
     rig = Rig(LARGE, a=2)
     assert (rig.skips.notes("small"), rig.skips.was_skipped("small")) == ({}, False)
-    assert rig.skips.skip("small") == REASON
-    assert rig.skips.notes("small") == {SKIPPED: REASON, SKIPPED_COUNT: "1"}
+    assert rig.skips.skip("small") == _REASON
+    assert rig.skips.notes("small") == {SKIPPED: _REASON, SKIPPED_COUNT: "1"}
     rig.queue.nodes["small"] = frozenset({"a"})
-    assert rig.skips.skip("small") == QUEUED_REASON
-    assert rig.skips.notes("small") == {SKIPPED: QUEUED_REASON, SKIPPED_COUNT: "2"}
-    assert rig.skips.skip("other") == REASON
+    assert rig.skips.skip("small") == _QUEUED_REASON
+    assert rig.skips.notes("small") == {SKIPPED: _QUEUED_REASON, SKIPPED_COUNT: "2"}
+    assert rig.skips.skip("other") == _REASON
     assert rig.skips.num_skips == 3
     rig.skips.placed("small")
     rig.skips.placed("never-skipped")

@@ -9,7 +9,7 @@ from extender.core.resources.requests import GpuRequest, PodRequest
 from extender.kube.client import ApiError, ClusterError, UnreachableError
 from extender.plugins.holdings import Holding, Part
 from extender.scheduling.placer import PodIdentity
-from extender.scheduling.waking.waker import WOKEN
+from extender.scheduling.waking.waker import _WOKEN
 from tests.ledger.builders import pod_object, until
 from tests.scheduling.waking.rigs import RefusingTransport, Rig
 
@@ -20,7 +20,7 @@ def test_a_pod_that_fits_is_woken_by_a_patch_of_its_status() -> None:
     assert rig.woken(0.2) == ["p"]
     ((verb, path, body),) = rig.transport.calls
     assert (verb, path) == ("PATCH", "/api/v1/namespaces/default/pods/p/status")
-    assert msgspec.json.decode(body) == {"metadata": {"uid": "uid-p", "annotations": {WOKEN: "1"}}}
+    assert msgspec.json.decode(body) == {"metadata": {"uid": "uid-p", "annotations": {_WOKEN: "1"}}}
     assert rig.waker.num_woken == 1
 
 
@@ -124,7 +124,7 @@ def test_rounds_run_in_the_background_until_the_stop() -> None:
         await rig.waker.stop()
 
     asyncio.run(run())
-    assert rig.transport.inner.pod("default", "p")["metadata"]["annotations"] == {WOKEN: "1"}
+    assert rig.transport.inner.pod("default", "p")["metadata"]["annotations"] == {_WOKEN: "1"}
 
 
 def test_to_stop_what_never_started_is_nothing() -> None:

@@ -14,7 +14,7 @@ from extender.core.observations import Gauge
 from extender.telemetry.aliases import ALIAS_OF
 from extender.telemetry.errors import SourceError
 from extender.telemetry.series import labels_of
-from extender.telemetry.sources.prometheus import Candidates, PrometheusSource, choose_source
+from extender.telemetry.sources.prometheus import Candidates, _choose_source, _PrometheusSource
 from extender.telemetry.sources.prometheus_client import Prometheus
 from extender.telemetry.sources.source import Access, Bounds, PodTable
 from extender.telemetry.tables import DeviceTable, Most
@@ -168,12 +168,12 @@ def test_probing_takes_the_one_with_gpus() -> None:
         return 200, EMPTY
 
     with serving(lambda *_: (200, EMPTY)) as empty, serving(with_gpus) as right:
-        source = choose_source(["http://127.0.0.1:9", empty.url, right.url], Access())
-        assert isinstance(source, PrometheusSource)
+        source = _choose_source(["http://127.0.0.1:9", empty.url, right.url], Access())
+        assert isinstance(source, _PrometheusSource)
         assert source.survey() == {"DCGM_FI_DEV_GPU_UTIL": 8}
-        assert choose_source([empty.url], Access()).survey() == {}
+        assert _choose_source([empty.url], Access()).survey() == {}
     with pytest.raises(SourceError, match=r"127\.0\.0\.1:9"):
-        choose_source(["http://127.0.0.1:9"], Access())
+        _choose_source(["http://127.0.0.1:9"], Access())
 
 
 def test_a_clock_that_is_ahead_is_measured() -> None:

@@ -26,8 +26,7 @@ def publish(plane: ControlPlane, num_nodes: int, *, owned: bool) -> None:
     """Nodes whose GPUs are in ResourceSlices alone, and the class that asks for them. Raises BenchError."""
     servers.load(plane, "nodes", f"-count={num_nodes}", "-gpus=0")
     taint = [f"-taint={OWNED}"] if owned else []
-    flags = (f"-count={num_nodes}", f"-driver={DRIVER}", f"-devices={GPUS_PER_NODE}")
-    servers.load(plane, "slices", *flags, *taint)
+    servers.load(plane, "slices", f"-count={num_nodes}", f"-driver={DRIVER}", f"-devices={GPUS_PER_NODE}", *taint)
 
 
 def pod_flags(num_gpus: int, *, templates: bool) -> tuple[str, ...]:

@@ -225,7 +225,14 @@ def wire(
 ) -> None:
     """A trace through kube-scheduler and Kerf as shipped beside the simulator; exit status 1 beyond 0.2 points."""
     plan = wires.Plan(
-        *(traces, trace, seed, nodes, cpu_pods, oracle, model or files.RELEASED, pods_per_s),
+        traces=traces,
+        trace=trace,
+        seed=seed,
+        nodes=nodes,
+        cpu_pods=cpu_pods,
+        oracle=oracle,
+        model=model or files.RELEASED,
+        pods_per_s=pods_per_s,
         whole=whole,
         planner=planner,
         timeout_s=timeout,

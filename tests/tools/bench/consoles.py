@@ -42,9 +42,16 @@ def progress(num_steps: int) -> Iterator[Callable[[str], None]]:
 
     A failed measurement ends the command with a message and status 1: nothing is written then.
     """
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     try:
-        with Progress(*columns, TimeElapsedColumn(), console=_errors, transient=True) as bar:
+        with Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=_errors,
+            transient=True,
+        ) as bar:
             task = bar.add_task("starting", total=num_steps)
             begun = 0
 

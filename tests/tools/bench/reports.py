@@ -49,7 +49,12 @@ def scheduler_table(report: Report) -> Table:
         f"Pods per second: {report['pods']} pods of {_plural(report['pod_gpus'], 'GPU')} on {report['nodes']} nodes, "
         f"{report['view']} view{', all there before' if report['backlog'] else ''}; CPU ms per pod",
         "mode",
-        *("median", "min - max", *(f"to {than}" for than in beside), "CPU: extender", "scheduler", "API server"),
+        "median",
+        "min - max",
+        *(f"to {than}" for than in beside),
+        "CPU: extender",
+        "scheduler",
+        "API server",
     )
     for mode, values in report["modes"].items():
         rates = values["pods_per_s"]
@@ -75,7 +80,12 @@ def calls_table(report: Report) -> Table:
     table = _table(
         f"Milliseconds per call, p50 / p99: {report['nodes']} nodes, {report['mode']} mode",
         "call",
-        *("names", "Kerf", "bare echo", "Kerf / echo", "Go, raw", "Go, decoding"),
+        "names",
+        "Kerf",
+        "bare echo",
+        "Kerf / echo",
+        "Go, raw",
+        "Go, decoding",
     )
     for call in report["calls"]:
         times = {
@@ -127,7 +137,11 @@ def learned_table(report: Report) -> Table:
     table = _table(
         f"Learned rank: filter of a request that names all {report['nodes']} nodes, each in a state of its own",
         "what",
-        *("kerf p50, ms", "p99", "bestfit p50, ms", "p99", "ratio of p50"),
+        "kerf p50, ms",
+        "p99",
+        "bestfit p50, ms",
+        "p99",
+        "ratio of p50",
     )
     for what, row in report["filter_ms"].items():
         times = [f"{row[policy][quantile]:.2f}" for policy in ("kerf", "bestfit") for quantile in ("p50", "p99")]
@@ -140,7 +154,10 @@ def start_table(report: Report) -> Table:
     table = _table(
         f"Start of Kerf: {report['nodes']} nodes, {report['pods']} pods",
         "run",
-        *("ready, s", "of it Kerf's CPU, s", "RSS at its peak, MB", "RSS, MB"),
+        "ready, s",
+        "of it Kerf's CPU, s",
+        "RSS at its peak, MB",
+        "RSS, MB",
     )
     keys = ("ready_s", "cpu_s", "rss_mb", "rss_steady_mb")
     for number, run in enumerate(report["runs"], 1):
@@ -154,7 +171,11 @@ def idle_table(report: Report) -> Table:
     table = _table(
         f"Idle Kerf: {report['nodes']} nodes, {report['seconds']:g} s each",
         "row",
-        *("CPU, % of a core", "of it Kerf's own", "RSS, MB", "at its peak, MB", "processes beside it, MB"),
+        "CPU, % of a core",
+        "of it Kerf's own",
+        "RSS, MB",
+        "at its peak, MB",
+        "processes beside it, MB",
     )
     keys = ("cpu_percent", "own_cpu_percent", "rss_mb", "peak_mb", "beside_mb")
     for name, row in report["rows"].items():
@@ -198,7 +219,12 @@ def planners_table(report: Report) -> Table:
     table = _table(
         "Planners: medians over seeds; worth counts each pod 1 to 2 by its priority",
         "batch",
-        *("planner", "CPU, s", "placed", "worth", "GPUs given", "fragments"),
+        "planner",
+        "CPU, s",
+        "placed",
+        "worth",
+        "GPUs given",
+        "fragments",
     )
     for result in report["results"]:
         if "refused" in result:
@@ -222,9 +248,9 @@ def defrag_table(report: Report) -> Table:
         if not run["fits"]:
             table.add_row(str(run["seed"]), str(run["cpu_s"]), str(run["wall_s"]), "none", *"---")
             continue
-        numbers = (f"{run['cost_gpu_h']:.1f}", f"{run['least_gpu_h']:.1f}")
+        cost, least = f"{run['cost_gpu_h']:.1f}", f"{run['least_gpu_h']:.1f}"
         gap = "-" if run["gap"] is None else f"{100 * run['gap']:.1f}"
-        table.add_row(str(run["seed"]), str(run["cpu_s"]), str(run["wall_s"]), str(run["moves"]), *numbers, gap)
+        table.add_row(str(run["seed"]), str(run["cpu_s"]), str(run["wall_s"]), str(run["moves"]), cost, least, gap)
     asked = report["asked"]
     table.caption = (
         f"asked of a service: {asked['cpu_s']} s of CPU in the process that plans, {asked['service_cpu_s']} s beside "
@@ -239,7 +265,12 @@ def jobs_table(report: Report) -> Table:
         f"Seconds, real / simulated: {report['jobs']} jobs on {report['nodes']} nodes in {report['span_s']:g} s, "
         f"load {report['load']:g}",
         "run",
-        *("mean JCT", "ratio", "mean delay", "p99 delay", "delay of whole nodes", "delays' r"),
+        "mean JCT",
+        "ratio",
+        "mean delay",
+        "p99 delay",
+        "delay of whole nodes",
+        "delays' r",
     )
     for run in report["runs"]:
         for name, mode, predicted in (
@@ -271,7 +302,9 @@ def wire_table(report: Report) -> Table:
         f"{report['cpu_pods']} without GPUs){', told the mix' if report['oracle'] else ''}; "
         f"{same['node']} on the simulator's node, {same['gpus']} on its GPUs",
         "arrived, %",
-        *("kube-scheduler", "simulator", "difference"),
+        "kube-scheduler",
+        "simulator",
+        "difference",
     )
     wire, simulator = report["allocation"]["wire"], report["allocation"]["simulator"]
     for load, points in report["difference"].items():

@@ -30,7 +30,7 @@ from extender.ranking import files
 from model.simulations import learned, online
 from model.simulations.measures import LOADS, allocation_curve
 from model.simulations.replays import Replay
-from model.training.evaluations import rank_of
+from model.training.evaluations import _rank_of
 from model.workloads.traces import TraceError, read_nodes, read_pods
 from model.workloads.workloads import ARRIVED_FRAC, Workload, workload
 from tests.controlplane.kerf import QUEUE_RBAC, SCHEDULER_CONFIG
@@ -161,7 +161,7 @@ def _simulated(plan: Plan, trace: Offered, settings: dict[str, Any]) -> Replay:
     """The simulator's placements, with as much known beforehand."""
     if plan.oracle:
         known = _known(trace, settings)
-        _, placed_by = rank_of(plan.model)
+        _, placed_by = _rank_of(plan.model)
         return placed_by(known.workload, known.outlook)
     model = files.read(plan.model)
     expected = online.outlooks(trace.workload, online.Watch(), model.manifest.foresight_load)

@@ -96,8 +96,21 @@ class Entry:
 def failed(seed: int, kubernetes: str, commit: str, error: str, mode: Mode) -> Entry:
     """One that could not be carried out."""
     return Entry(
-        *(seed, kubernetes, mode.queue, commit, {}, (), 0, 0, 0.0, 0.0, error),
-        *(mode.extender, mode.dra, mode.defrag, mode.without),
+        seed=seed,
+        kubernetes=kubernetes,
+        queue=mode.queue,
+        commit=commit,
+        faults={},
+        violations=(),
+        pods=0,
+        pods_bound=0,
+        load_frac=0.0,
+        seconds=0.0,
+        error=error,
+        extender=mode.extender,
+        dra=mode.dra,
+        defrag=mode.defrag,
+        without=mode.without,
     )
 
 

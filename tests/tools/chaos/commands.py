@@ -130,10 +130,17 @@ def _carry_out(
     if not num_runs:
         return
     binaries.find_binaries(version)  # built before the clock runs
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with (
         _workspace(told) as directory,
-        Progress(*columns, TimeElapsedColumn(), console=_errors, transient=True) as progress,
+        Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=_errors,
+            transient=True,
+        ) as progress,
     ):
         task = progress.add_task("starting", total=num_runs)
 

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from extender.core.dra.allocator import Allocation, Given, allocate
+from extender.core.dra.allocator import Allocation, Given, _allocate
 from extender.core.dra.asks import Fault
 from extender.core.dra.devices import Amount, NodeDevices
 from extender.core.resources.nodes import NodeReading
@@ -17,7 +17,7 @@ from extender.dra.asks import read_asks
 from extender.dra.objects import DeviceClass, ResourceClaim, ResourceSlice
 from extender.dra.published.inventory import read_pools
 from extender.dra.quantities import amount_of
-from extender.dra.results import format_quantity, takings_of
+from extender.dra.results import _format_quantity, takings_of
 from extender.dra.unhandled import UnhandledError
 
 Json = dict[str, Any]
@@ -53,7 +53,7 @@ def find(case: Json, node: str) -> Found:
     takings = [taking for holder in holders for taking in takings_of(holder, pools.inventory)]
     state = NodeDevices.of(pools.inventory, takings)
     try:
-        allocation = allocate(state, asked)
+        allocation = _allocate(state, asked)
     except Fault as fault:
         return Found("refused", type(fault).__name__)
     if allocation is not None:
@@ -132,7 +132,7 @@ def _restrict(spec: Json, names: Mapping[tuple[str, ...], int], held: Mapping[tu
     for counters in spec.get("sharedCounters", ()):
         for name, counter in (counters["counters"] or {}).items():
             left = amount_of(counter["value"]) - held.get((*pool, counters["name"], name), 0)
-            counter["value"] = format_quantity(left)
+            counter["value"] = _format_quantity(left)
 
 
 def _pinned_request(request: Json, given: Mapping[str, list[int]]) -> Json:

@@ -19,7 +19,7 @@ from extender.cli.install.dra import facts, policies
 from extender.core.dra import owning
 from extender.kube.client import ApiServer
 
-PROOF_S: Final = 30.0
+_PROOF_S: Final = 30.0
 """How long the API server may take to know a policy or a rule."""
 
 Say = Callable[[str], None]
@@ -29,7 +29,7 @@ class RefusedError(Exception):
     """It must not go on; says why."""
 
 
-def rule_name(driver: str, pool: str | None) -> str:
+def _rule_name(driver: str, pool: str | None) -> str:
     """What the rule for a driver, or one of its pools, is called: a pool's name may have slashes and be long."""
     return f"kerf-{driver}" if pool is None else f"kerf-{driver}-{hashlib.sha256(pool.encode()).hexdigest()[:10]}"
 
@@ -40,7 +40,7 @@ def rule_for(driver: str, pool: str | None, taint: owning.Taint) -> dict[str, An
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "DeviceTaintRule",
-        "metadata": {"name": rule_name(driver, pool), "labels": policies.LABELS},
+        "metadata": {"name": _rule_name(driver, pool), "labels": policies.LABELS},
         "spec": {"deviceSelector": selector, "taint": taint._asdict()},
     }
 
@@ -52,7 +52,7 @@ async def take(
     if not any(name.endswith(policies.TOLERATIONS) for name in await policies.in_force(api)):
         await policies.write(api, *policies.tolerations())
         say("claims must not tolerate the taint: policy written")
-    wanted = {rule_name(driver, pool): rule_for(driver, pool, owning.HELD) for pool in names or (None,)}
+    wanted = {_rule_name(driver, pool): rule_for(driver, pool, owning.HELD) for pool in names or (None,)}
     known = {rule.name: rule for rule in await facts.rules_in(api)}
     for name, manifest in wanted.items():
         if name in known and known[name].value == owning.OWNED.value:
@@ -67,7 +67,7 @@ async def take(
         raise RefusedError(f"devices are allocated twice, and nobody allocates now: {', '.join(found.twice)}")
     for rule in rules:  # those that were its before too: their fence may be gone, or name another account
         await policies.write(api, *policies.fence(rule.name, driver, rule.pool, user))
-        await policies.prove(api, namespace, rule, policies.KERFS, PROOF_S)
+        await policies.prove(api, namespace, rule, policies.KERFS, _PROOF_S)
     for rule in held:
         await _change(api, rule, owning.OWNED)
         say(f"{rule.name}: Kerf's")
@@ -91,7 +91,7 @@ async def _hold(api: ApiServer, rules: Sequence[facts.Rule], namespace: str, set
     """Return when nobody allocates any more what rules hold."""
     for rule in rules:
         await policies.write(api, *policies.fence(rule.name, rule.driver or "", rule.pool, user=""))
-        await policies.prove(api, namespace, rule, policies.HELD, PROOF_S)
+        await policies.prove(api, namespace, rule, policies.HELD, _PROOF_S)
         say(f"{rule.name}: held, nobody allocates")
     if rules:
         say(f"waiting {settle_s:g} s for what is under way")

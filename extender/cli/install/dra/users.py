@@ -9,7 +9,7 @@ from extender.core.dra import owning
 from extender.queueing.opt_in import DISABLED, ENABLED, QUEUE_LABEL
 from extender.queueing.pods.objects import GATE
 
-IMPLICIT_RESOURCE: Final = "deviceclass.resource.kubernetes.io/"
+_IMPLICIT_RESOURCE: Final = "deviceclass.resource.kubernetes.io/"
 """With a class's name behind it, an extended resource of that class."""
 
 Manifest = Mapping[str, Any]
@@ -46,7 +46,7 @@ def holders_of(
             key_of(claim),
             tuple(f"{item['pool']}/{item['device']}" for item in results),
             tuple(sorted(key_of(pod) for pod in served)),
-            tuple(sorted(key_of(pod) for pod in served if not waits_in_queue(pod, opted_in))),
+            tuple(sorted(key_of(pod) for pod in served if not _waits_in_queue(pod, opted_in))),
         )
 
 
@@ -63,7 +63,7 @@ def twice_allocated(claims: Iterable[Manifest], driver: str) -> list[str]:
     return sorted(twice)
 
 
-def waits_in_queue(pod: Manifest, opted_in: Collection[str]) -> bool:
+def _waits_in_queue(pod: Manifest, opted_in: Collection[str]) -> bool:
     """Whether a pod, or one like it, waits in Kerf's queue before it is scheduled."""
     labels = labels_of(pod)
     if any(gate.get("name") == GATE for gate in pod["spec"].get("schedulingGates") or ()):
@@ -86,7 +86,7 @@ def waiting(
         if not (claim.get("status") or {}).get("allocation") and classes_of(claim["spec"]) & set(classes)
     }
     for pod in pods:
-        if pod["spec"].get("nodeName") or waits_in_queue(pod, opted_in):
+        if pod["spec"].get("nodeName") or _waits_in_queue(pod, opted_in):
             continue
         named = [*(pod["spec"].get("resourceClaims") or ()), *(pod["status"].get("resourceClaimStatuses") or ())]
         keys = {f"{pod['metadata']['namespace']}/{item.get('resourceClaimName')}" for item in named}
@@ -109,7 +109,7 @@ def names_driver(device_class: Manifest, driver: str) -> bool:
 
 def resources_of(device_class: Manifest, name: str) -> tuple[str, str]:
     """The extended resources that stand for a class: its own name for it, "" for none, and the implicit one."""
-    return str((device_class.get("spec") or {}).get("extendedResourceName") or ""), f"{IMPLICIT_RESOURCE}{name}"
+    return str((device_class.get("spec") or {}).get("extendedResourceName") or ""), f"{_IMPLICIT_RESOURCE}{name}"
 
 
 def classes_of(spec: Manifest) -> set[str]:

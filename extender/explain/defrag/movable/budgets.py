@@ -15,8 +15,8 @@ from extender.planning.demands import Condition
 from extender.plugins.pod_demands import conditions_of
 
 BUDGETS_PATH: Final = "/apis/policy/v1/poddisruptionbudgets"
-MAX_CONDITIONS: Final = 10_000
-MAX_VALUES: Final = 100_000
+_MAX_CONDITIONS: Final = 10_000
+_MAX_VALUES: Final = 100_000
 """Of all budgets of a namespace together, whose pods stay beyond that."""
 _UNREAD: Final = "a disruption budget of its namespace can't be read"
 
@@ -101,9 +101,9 @@ def _too_much(budgets: Iterable[Budget]) -> str:
     said = [item for selector in selectors for item in selector.match_expressions or ()]
     num_conditions = len(said) + sum(len(selector.match_labels or ()) for selector in selectors)
     num_values = sum(len(item.values or ()) for item in said)
-    if num_conditions <= MAX_CONDITIONS and num_values <= MAX_VALUES:
+    if num_conditions <= _MAX_CONDITIONS and num_values <= _MAX_VALUES:
         return ""
     return (
         f"the disruption budgets of its namespace say too much to be read: {num_conditions:,} conditions and "
-        f"{num_values:,} values, {MAX_CONDITIONS:,} and {MAX_VALUES:,} at most"
+        f"{num_values:,} values, {_MAX_CONDITIONS:,} and {_MAX_VALUES:,} at most"
     )

@@ -10,8 +10,8 @@ from typing import Final
 from extender.explain.defrag.movable.residents import Resident
 from extender.plugins.pods import owner_of
 
-LEAST: Final = 0.25
-MOST: Final = 16.0
+_LEAST: Final = 0.25
+_MOST: Final = 16.0
 """Of the time that others are thought to take: within that alone a workload's own starts speak for or against it."""
 
 
@@ -23,6 +23,6 @@ def restart_times(residents: Iterable[Resident], otherwise_s: float) -> dict[str
     """
     starts: dict[str, list[float]] = {}
     for pod, _, _, start_s in residents:
-        if start_s is not None and start_s <= MOST * otherwise_s and pod.metadata.controller is not None:
+        if start_s is not None and start_s <= _MOST * otherwise_s and pod.metadata.controller is not None:
             starts.setdefault(owner_of(pod.metadata), []).append(start_s)
-    return {owner: max(median(found), LEAST * otherwise_s) for owner, found in starts.items()}
+    return {owner: max(median(found), _LEAST * otherwise_s) for owner, found in starts.items()}

@@ -23,7 +23,7 @@ from extender.plugins.pods import owner_of
 from extender.queueing.pods.batches import by_gang, gang_of, plan_pod
 from extender.queueing.pods.restrictions import Kinds
 
-LAST_CHECKPOINT: Final = "kerf.dev/last-checkpoint"
+_LAST_CHECKPOINT: Final = "kerf.dev/last-checkpoint"
 """Annotation of a pod, RFC 3339: what it has computed since is lost by a restart, and no more."""
 _CLOCKS_APART_S: Final = 60.0
 """A checkpoint may seem to be so far in the future; one beyond that is none."""
@@ -79,9 +79,12 @@ class Neighbourhood:
         if not why and holding and cluster.unit[row] in OF_CLAIMS:
             why = "its node gives its GPUs out by ResourceClaims"
         return Running(
-            *(pod.key, uid, row, booking_of(cluster, row, holding, *read_compute(while_resized(pod)))),
-            replace(planned, policy=planned.policy or self.facts.policy),
-            cost_gpu_s=cost_of(pod, holding, costs, self.facts.now),
+            key=pod.key,
+            uid=uid,
+            row=row,
+            booked=booking_of(cluster, row, holding, *read_compute(while_resized(pod))),
+            pod=replace(planned, policy=planned.policy or self.facts.policy),
+            cost_gpu_s=_cost_of(pod, holding, costs, self.facts.now),
             priority=priority_at_least(pod),
             gang=gang,
             budgets=() if why or fault else self.budgets.of(pod.metadata),
@@ -98,9 +101,11 @@ class Neighbourhood:
         cluster: Cluster = self.facts.cluster
         return [
             Running(
-                *(held.key or "a pod that is being placed", held.uid, cluster.row_of[held.node]),
-                booking_of(cluster, cluster.row_of[held.node], held.holding, 0, 0),
-                PlanPod(held.key),
+                key=held.key or "a pod that is being placed",
+                uid=held.uid,
+                row=cluster.row_of[held.node],
+                booked=booking_of(cluster, cluster.row_of[held.node], held.holding, 0, 0),
+                pod=PlanPod(held.key),
                 stays="it is being placed there",
             )
             for held in self.held.values()
@@ -108,11 +113,11 @@ class Neighbourhood:
         ]
 
 
-def cost_of(pod: Pod, holding: Holding, costs: Costs, now: float) -> float:
+def _cost_of(pod: Pod, holding: Holding, costs: Costs, now: float) -> float:
     """GPU-seconds that a restart loses: of what its GPUs have done since its start, or since its last checkpoint, and
     until it works again."""
     since = _started(pod, now)
-    saved = unix_time((pod.metadata.annotations or {}).get(LAST_CHECKPOINT))
+    saved = unix_time((pod.metadata.annotations or {}).get(_LAST_CHECKPOINT))
     begun = min(max(since, saved if saved <= now + _CLOCKS_APART_S else 0.0), now)
     restart_s = costs.restart_s_of.get(owner_of(pod.metadata), costs.restart_s)
     return gpus_held(holding) * (now - begun + restart_s)

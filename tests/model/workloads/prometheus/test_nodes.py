@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from model.workloads.prometheus.client import TooMuchError
-from model.workloads.prometheus.nodes import Inventory, Span, settle
+from model.workloads.prometheus.nodes import Inventory, Span, _settle
 from model.workloads.prometheus.periods import Period, Slice, by_slice, seconds_of
 
 HAD, LESS = Inventory(8, 64_000, 524_288), Inventory(0, 64_000, 524_288)
@@ -34,13 +34,13 @@ def span(first: int, last: int, had: Inventory = HAD) -> Span:
     ],
 )
 def test_hiccups_are_no_changes(seen: list[Span], settled: list[Span]) -> None:
-    assert settle(seen, period()) == settled
+    assert _settle(seen, period()) == settled
 
 
 def test_where_nothing_is_known_nothing_has_changed() -> None:
     seen = [span(0, 20), span(41, 100)]
-    assert settle(seen, period(*range(21, 41))) == [span(0, 100)]
-    assert settle(seen, period(*range(22, 39))) == seen  # it was not there at 21, 39 and 40
+    assert _settle(seen, period(*range(21, 41))) == [span(0, 100)]
+    assert _settle(seen, period(*range(22, 39))) == seen  # it was not there at 21, 39 and 40
 
 
 def test_what_is_too_much_is_asked_in_halves() -> None:

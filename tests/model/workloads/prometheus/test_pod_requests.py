@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from extender.core.resources.gpu_models import describe_model
-from model.workloads.prometheus.kube_state import label_of
+from model.workloads.prometheus.kube_state import _label_of
 from model.workloads.prometheus.pod_requests import Asked, asked, gang_name
 
 MODELS = [describe_model(product, {}) for product in ("NVIDIA-A100-SXM4-80GB", "Tesla-T4", "NVIDIA-H100-80GB-HBM3")]
@@ -61,4 +61,4 @@ def test_gangs() -> None:
 
 
 def test_names_of_labels() -> None:
-    assert label_of("label", "scheduling.x-k8s.io/pod-group") == "label_scheduling_x_k8s_io_pod_group"
+    assert _label_of("label", "scheduling.x-k8s.io/pod-group") == "label_scheduling_x_k8s_io_pod_group"

@@ -52,7 +52,13 @@ def draw(seed: int, *, extender: bool) -> Plan:
     late_pods = tuple(PodPlan(f"late-{number}", 0.0, 0, 1, by_resource=True, gated=True) for number in range(3))
     replicas = rng.choice((1, 2))
     plan = Plan(
-        *(seed, replicas, replicas > 1 or rng.random() < 0.3, nodes, (*waiting, *others), late_pods, ()),
+        seed=seed,
+        replicas=replicas,
+        elects=replicas > 1 or rng.random() < 0.3,
+        nodes=nodes,
+        pods=(*waiting, *others),
+        late_pods=late_pods,
+        faults=(),
         moves=MovesPlan(owners, targets),
     )
     faults = [*_of_kerf(rng, extender=extender), *_of_users(rng, plan), *_of_pods(rng, others)]

@@ -1,0 +1,1 @@
+"""The size of the house and the ways through it: `python -m tests.tools.house`."""
