@@ -198,7 +198,7 @@ def test_a4_jobs_end_on_the_control_plane_as_simulated(uneven: dict[str, Any]) -
     assert run["native"]["retried"].keys() == FIGURES
 
 
-def test_a4_reductions_of_completion_times_are_told_and_simulated_ones_are_what_the_order_is_worth(uneven: dict[str, Any]) -> None:
+def test_a4_reductions_of_completion_times_are_told(uneven: dict[str, Any]) -> None:
     reductions = uneven["reductions"]
     assert reductions.keys() == {"real", "simulated", "retried"}
     lower = {which: found["jct_reduction"]["mean"] for which, found in reductions.items()}
