@@ -181,7 +181,8 @@ def uneven(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     rows = [f"{10 * number},{seconds},8,{8 * seconds},{team}" for number, (team, seconds) in enumerate(teams)]
     listed = folder / "uneven.csv"
     listed.write_text("\n".join(["timestamp,duration,num_gpus,gpu_time,cluster", *rows]))
-    sizes = ("--number=24", "--nodes=1", "--span=8", "--load=3", "--seeds=1")
+    # So long that what a busy machine adds to each job is small beside it.
+    sizes = ("--number=24", "--nodes=1", "--span=16", "--load=3", "--seeds=1")
     return report_of(folder, "jobs", f"--jobs={listed}", *sizes)
 
 
@@ -198,12 +199,12 @@ def test_a4_jobs_end_on_the_control_plane_as_simulated(uneven: dict[str, Any]) -
     assert run["native"]["retried"].keys() == FIGURES
 
 
-def test_a4_reductions_of_completion_times_are_told(uneven: dict[str, Any]) -> None:
+def test_a4_the_queue_lowers_completion_times_on_the_control_plane(uneven: dict[str, Any]) -> None:
     reductions = uneven["reductions"]
     assert reductions.keys() == {"real", "simulated", "retried"}
     lower = {which: found["jct_reduction"]["mean"] for which, found in reductions.items()}
     assert lower["simulated"] > 0.2
-    assert -1 < lower["real"] < 1  # 0.2 on a machine that does nothing else; a loaded one takes it away
+    assert lower["real"] > 0.1  # the queue itself, its looks at the cluster included
 
 
 def test_hostile_pods_are_measured_beside_plain_ones(tmp_path: Path) -> None:
