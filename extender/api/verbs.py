@@ -24,6 +24,7 @@ from extender.explain.explanations import RejectionLog, failures
 from extender.metrics.registry import Metrics
 from extender.plugins.managed_resources import UNMARKED, is_managed
 from extender.plugins.pods import has_soft_preferences
+from extender.scheduling.assignments import Candidates, Without
 from extender.scheduling.binding.binder import Binder, BindError
 from extender.scheduling.callers import Callers
 from extender.scheduling.cpu_pods import CpuPods
@@ -233,11 +234,7 @@ class Verbs:
 
         Raises WireError.
         """
-        placement = None
-        if one_is_enough and asked.names is not None:
-            placement = self.placer.place_best(pod, gpus, policy, asked.names)
-        if placement is None:
-            placement = self.placer.place(pod, gpus, policy, _named(asked))
+        placement = self._decide(pod, gpus, policy, _named(asked), one_is_enough=one_is_enough)
         best = placement.decision.best
         kept = self.waker.skips.kept_rows(pod, request, gpus, policy) if best is not None else frozenset()
         if not kept or (one_is_enough and best not in kept):
@@ -252,10 +249,26 @@ class Verbs:
     ) -> Placement | None:
         """Decide among the candidates but for nodes that were answered in vain, and those that larger pods need; None
         where that leaves no node. Raises WireError."""
-        policy, others = self.readiness.policy(request), [name for name in asked.candidates() if name not in lost]
-        placement = self.placer.place(pod, gpus, policy, others)
+        policy, names = self.readiness.policy(request), _named(asked)
+        others = [name for name in names if name not in lost] if isinstance(names, list) else Without(names, lost)
+        placement = self._decide(pod, gpus, policy, others, one_is_enough=True)
         kept = self.waker.skips.kept_rows(pod, request, gpus, policy) if placement.node else frozenset()
         return placement if placement.node is not None and placement.decision.best not in kept else None
+
+    def _decide(
+        self,
+        pod: PodIdentity,
+        gpus: GpuRequest,
+        policy: Policy,
+        candidates: Candidates | list[str],
+        *,
+        one_is_enough: bool,
+    ) -> Placement:
+        """Decide among the candidates, without a look at each where one of them is enough. Raises WireError."""
+        placement = None
+        if one_is_enough and not isinstance(candidates, list):
+            placement = self.placer.place_best(pod, gpus, policy, candidates)
+        return self.placer.place(pod, gpus, policy, candidates) if placement is None else placement
 
     def _skip(self, asked: wire.Asked, pod: PodIdentity, request: PodRequest) -> wire.FilterResult:
         """Leave a pod pending for now: no preemption for it, and it is woken when the reason has gone."""

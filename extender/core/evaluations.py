@@ -161,7 +161,7 @@ def _row_at(position: int, fresh: Evaluation, checked: Fit) -> _Row:
     )
 
 
-_FEW: Final = 4
+_FEW: Final = 16
 """Up to so many rows that changed since are looked up one by one."""
 
 

@@ -11,11 +11,10 @@ from extender.core.fit.reasons import RESOLVABLE, Reason
 from extender.core.occupancies import ObservedRules
 from extender.core.resources.requests import GpuRequest, PodRequest, RequestError
 from extender.explain.fixes import Fixes, candidates
-from extender.explain.sentences.blind import of_stopped_agent
 from extender.explain.sentences.nearest import Nearest, nearest_of
 from extender.explain.sentences.pending import Lacking, not_bound, of_claim, why_pending
 from extender.explain.sentences.remedies import CORRECT, Remedy
-from extender.explain.sentences.words import bounded
+from extender.explain.sentences.words import bounded, of_stopped_agent
 from extender.explain.waiting_pods import Waiting, Waitlist
 from extender.scheduling.placer import Placement, Placer
 

@@ -12,11 +12,10 @@ from extender.core.resources.requests import PodRequest, RequestError
 from extender.explain.explanations import explain, offered_rows
 from extender.explain.fixes import Fixes, Question, now, running, suggestions
 from extender.explain.running_pods import told_of_running
-from extender.explain.sentences.blind import of_stopped_agent
 from extender.explain.sentences.nearest import Nearest
 from extender.explain.sentences.pending import Lacking, not_bound, why_pending
 from extender.explain.sentences.placed import Scores, why_there
-from extender.explain.sentences.words import named
+from extender.explain.sentences.words import named, of_stopped_agent
 from extender.explain.undecided_pods import UndecidedPods, without_gpus
 from extender.explain.waiting_pods import Waitlist
 from extender.explain.wrong_requests import told_of_wrong

@@ -318,13 +318,13 @@ class Refusals:
         too."""
         now, held = self.clock(), defaultdict[str, float](float)
         entries = self.backlog.entries.values()
-        gangs = {entry.planned.gang for entry in entries if entry.may_be_refused and entry.planned is not None}
+        gangs = {one.planned.gang for one in entries if one.may_be_refused and one.planned and one.planned.gang}
         for entry in entries:
             if entry.planned is None or entry in without:
                 continue
             if not (self._is_reserved(entry.uid) if only_reserved else self._holds(entry, now)):
                 continue
-            refused = entry.may_be_refused or bool(entry.planned.gang and entry.planned.gang in gangs)
+            refused = entry.may_be_refused or entry.planned.gang in gangs
             if refused or self._is_on_trial([entry]):
                 part = whole.part([(entry.planned, self._gpus_of(entry))])
                 for budget in _budgets(entry.namespace, refused=refused):

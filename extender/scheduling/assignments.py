@@ -66,6 +66,29 @@ class Candidates(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Without:
+    """Candidates but for a few of them."""
+
+    candidates: Candidates
+    left_out: frozenset[str]
+
+    def __contains__(self, name: object, /) -> bool:
+        return name not in self.left_out and name in self.candidates
+
+    def __len__(self) -> int:
+        return max(0, len(self.candidates) - len(self.left_out))
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the text of all of them."""
+        return self.candidates.num_bytes
+
+    def decode(self) -> list[str]:
+        """Those that are not left out."""
+        return [name for name in self.candidates.decode() if name not in self.left_out]
+
+
+@dataclass(frozen=True, slots=True)
 class Assignment:
     """What a placement gives a pod: what bind writes, once it is decided."""
 

@@ -25,7 +25,7 @@ _MAX_NODES: Final = 16
 """That are remembered of a pod: those lost last."""
 _MAX_PODS: Final = 10_000
 _OVERDUE_S: Final = 5.0
-"""After which a pod is woken that was given a node and not bound: kube-scheduler may wait for minutes for an event."""
+"""After which a pod is woken that was given a node and refused: kube-scheduler may wait for minutes for an event."""
 _MAX_WAKES: Final = 4
 """For one answer, each after twice the time."""
 _MAX_AT_ONCE: Final = 10
@@ -78,6 +78,7 @@ class LostAnswers:
         num_lost, until = before.num_lost + 1, 0.0
         if num_lost >= _LOST:
             until = now + min(_FIRST_S * 2.0 ** (num_lost - _LOST), _MAX_S)
+        if until and all(node.num_lost < _LOST for node in known.nodes.values()):  # said once of a pod
             logger.warning(
                 "pod %s/%s was given node %s %d times and not bound there: something behind Kerf rejects it (an "
                 "extender that comes later, a plugin), so another node is offered if there is one",
@@ -96,11 +97,13 @@ class LostAnswers:
             now = self._clock()
             self._pods.put(pod.namespace, pod.uid, replace(known, answered=node, since=now, num_wakes=0), now)
 
-    def overdue(self) -> list[PodIdentity]:
-        """Some pods that were given a node a while ago and are neither bound nor asked about since."""
+    def overdue(self, refused: Callable[[str], bool]) -> list[PodIdentity]:
+        """Some pods that were given a node a while ago and are neither bound nor asked about since, of those that
+        kube-scheduler has `refused`, by UID: it asks about all others by itself."""
         now, due = self._clock(), list[_Pod]()
         for known in self._pods.values():
-            if known.answered and known.num_wakes < _MAX_WAKES and now >= known.since + _OVERDUE_S * 2**known.num_wakes:
+            late = known.answered and now >= known.since + _OVERDUE_S * 2**known.num_wakes
+            if late and known.num_wakes < _MAX_WAKES and refused(known.pod.uid):
                 due.append(known)
             if len(due) == _MAX_AT_ONCE:
                 break

@@ -1,9 +1,9 @@
 """How much of bodies may be on its way in: what is half read takes memory for as long as its caller likes.
 
 Verbs of addresses that have called some before share one pool of bytes, all else another: neither takes the other's.
-Where a pool is full, or an address has more than its part of it, the bodies that have come in slowest are cut off: who
-sends a list in earnest is done within a second, and who only holds what he can gets slower with every second. Bodies
-that have come in whole, until they are answered, and those of callers with a certificate count, but are never cut off.
+Where a pool is full, or an address has more than its part of it, the bodies of which least has come in lately are cut
+off: who sends a list in earnest goes on sending, and of what is only held nothing comes any more. Bodies that have come
+in whole, until they are answered, and those of callers with a certificate count, but are never cut off.
 """
 
 from collections import Counter, OrderedDict
@@ -17,7 +17,9 @@ _EACH_FRAC: Final = 0.75
 """Of a pool, for one address."""
 _ROOM_FRAC: Final = 0.9
 """How full a pool is left by making room: not every piece that comes is to look at all bodies."""
-_MIN_AGE_S: Final = 0.01
+_HALF_LIFE_S: Final = 0.05
+"""After which a byte counts half of one that comes now. What comes in earnest may pause for as long as the machine is
+busy: the bodies that are held have paused for as long then, and more."""
 _MAX_KNOWN: Final = 1024
 
 
@@ -37,13 +39,21 @@ class Sender(Protocol):
 
 @dataclass(slots=True)
 class _Body:
-    num_bytes: int
-    since: float
     known: bool
+    num_bytes: int = 0
+    at: float = 0.0
+    """When its last piece came."""
+    recent: float = 0.0
+    """Bytes that had come by then, the older the less."""
 
-    def rate(self, now: float) -> float:
-        """Bytes per second."""
-        return self.num_bytes / max(now - self.since, _MIN_AGE_S)
+    def lately(self, now: float) -> float:
+        """Bytes that have come lately."""
+        return self.recent * 0.5 ** ((now - self.at) / _HALF_LIFE_S)
+
+    def take(self, num_bytes: int, now: float) -> None:
+        """A piece has come."""
+        self.recent, self.at = self.lately(now) + num_bytes, now
+        self.num_bytes += num_bytes
 
 
 class Bodies:
@@ -75,8 +85,8 @@ class Bodies:
         body = self._bodies.get(sender)
         if body is None:
             known = of_verb and (sender.certified or sender.address in self._known)
-            body = self._bodies[sender] = _Body(num_bytes=0, since=now, known=known)
-        body.num_bytes += num_bytes
+            body = self._bodies[sender] = _Body(known)
+        body.take(num_bytes, now)
         self._in_pool[body.known] += num_bytes
         self._of_address[sender.address, body.known] += num_bytes
         if self._of_address[sender.address, body.known] > _EACH_FRAC * self._pool_bytes:
@@ -96,7 +106,7 @@ class Bodies:
             del self._of_address[sender.address, body.known]
 
     def _make_room(self, among: Iterable[Sender], *, known: bool, now: float, most_bytes: float) -> None:
-        """Cut off the slowest of a pool until they have no more than so many bytes, and some to spare."""
+        """Cut off those of which least has come lately until a pool has no more than so many bytes, or less."""
         bodies = {one: self._bodies[one] for one in among if self._bodies[one].known is known}
         left = sum(body.num_bytes for body in bodies.values())
         half_read = [
@@ -104,7 +114,7 @@ class Bodies:
             for one, body in bodies.items()
             if not one.certified and not one.answering and body.num_bytes > _SMALL_BYTES
         ]
-        for one in sorted(half_read, key=lambda one: bodies[one].rate(now)):
+        for one in sorted(half_read, key=lambda one: bodies[one].lately(now)):
             if left <= _ROOM_FRAC * most_bytes:
                 return
             left -= bodies[one].num_bytes

@@ -29,7 +29,7 @@ def cluster(clusters: Clusters) -> Iterator[KerfCluster]:
     cluster = clusters.open(SCHEDULER_CONFIG / "decisive.yaml", "--set=queue.enabled=true")
     with Kubelet(clusters.plane):
         yield cluster
-        clusters.clean()
+    clusters.clean()  # what the kubelet would delete at the same time
 
 
 def start_gang(cluster: KerfCluster, size: int, **options: Any) -> None:

@@ -73,6 +73,16 @@ def two_refused(stage: Stage) -> Rig:
     return rig
 
 
+def two_refused_beside_another() -> Rig:
+    """The same, waiting, and `other`, a pod of another kind of their namespace, which was let go for its node."""
+    rig = two_refused(Stage.LOST)
+    submit(rig, "other", 8, cpu=2)
+    rig.round()
+    assert rig.node_of("other")
+    put_back(rig, Stage.LOST)
+    return rig
+
+
 def put_back(rig: Rig, stage: Stage) -> None:
     """The two are in a stage and have nothing reserved."""
     for name in ("bad-0", "bad-1"):
@@ -371,22 +381,14 @@ def test_pods_not_tried_yet_share_the_bound_with_those_of_their_namespace_that_w
 
 
 def test_what_others_of_a_namespace_hold_does_not_keep_a_refused_pod_from_its_next_try() -> None:
-    rig = two_refused(Stage.LOST)
-    submit(rig, "good", 8, cpu=2)
-    rig.round()
-    assert rig.node_of("good")
-    put_back(rig, Stage.LOST)
+    rig = two_refused_beside_another()
     assert rig.queue.refusals.may_hold([rig.queue.backlog.entries["bad-1"]])
 
 
 def test_pods_of_a_gang_of_which_one_was_refused_count_with_it() -> None:
-    rig = two_refused(Stage.LOST)
-    submit(rig, "mate", 8, cpu=2)
-    rig.round()
-    assert rig.node_of("mate")
-    put_back(rig, Stage.LOST)
+    rig = two_refused_beside_another()
     assert rig.queue.refusals.may_hold([rig.queue.backlog.entries["bad-1"]])
-    for name in ("bad-0", "mate"):
+    for name in ("bad-0", "other"):
         entry = rig.queue.backlog.entries[name]
         assert entry.planned is not None
         entry.planned = replace(entry.planned, gang="ns/g")

@@ -70,3 +70,17 @@ def test_another_request_and_another_pod_of_the_name_begin_anew(kerf: Kerf) -> N
     recreated = pod("p", 1)
     recreated["metadata"]["uid"] = "another"
     assert answered(kerf, recreated) == [first]
+
+
+def test_of_many_candidates_the_best_of_the_others_is_offered() -> None:
+    names = [f"n{number:03}" for number in range(300)]
+    with running(MemoryCluster([node(name, 4) for name in names]), decisions__mode="decisive") as kerf:
+        asking, passed = pod("p", 1), list[str]()
+        for _ in range(3):
+            (first,) = answered(kerf, asking, names)
+            assert first not in passed
+            assert answered(kerf, asking, names) == [first]
+            passed.append(first)
+        # Of candidates that leave few others one of these, and where there are no others one that was passed over.
+        assert answered(kerf, asking, [*passed, "n299"]) == ["n299"]
+        assert set(answered(kerf, asking, passed)) <= set(passed)

@@ -101,12 +101,22 @@ def test_who_only_holds_what_he_can_makes_room_for_who_sends_in_earnest() -> Non
 
 def test_one_address_has_three_quarters_at_most() -> None:
     pool = Bodies(POOL)
-    slow, fast = One(), One()
-    pool.came(slow, 40 * MIB, 0.0, of_verb=False)
-    pool.came(fast, 35 * MIB, 0.0, of_verb=False)
-    assert not slow.left, "100 * 0.75 = 75 MiB"
-    pool.came(fast, 1 * MIB, 1.0, of_verb=False)
-    assert (slow.left, fast.left, pool.num_bytes) == (False, True, 40 * MIB)
+    held, sent = One(), One()
+    pool.came(held, 40 * MIB, 0.0, of_verb=False)
+    pool.came(sent, 35 * MIB, 0.0, of_verb=False)
+    assert not held.left, "100 * 0.75 = 75 MiB"
+    pool.came(sent, 1 * MIB, 1.0, of_verb=False)
+    assert (held.left, sent.left, pool.num_bytes) == (True, False, 36 * MIB)
+
+
+def test_a_pause_of_the_machine_makes_nobody_slow() -> None:
+    pool = Bodies(POOL)
+    holders, api_server = [One(f"holder-{number}") for number in range(9)], One("api server")
+    for number, holder in enumerate(holders):
+        pool.came(holder, 11 * MIB, number / 100, of_verb=False)
+    for now in (0.1, 0.6):
+        pool.came(api_server, MIB, now, of_verb=False)
+    assert (holders[0].left, api_server.left) == (True, False)
 
 
 def test_who_has_called_verbs_has_a_pool_of_his_own() -> None:

@@ -1,6 +1,6 @@
 """Names in sentences: text of others, so on one line and of bounded length."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from extender.core.resources.requests import shorten
@@ -28,3 +28,10 @@ def bounded(sentence: str) -> str:
     """A sentence on one line that is not longer than anybody reads."""
     line = printable(sentence)
     return line if len(line) <= _MAX_SENTENCE else f"{line[: _MAX_SENTENCE - 4]} ..."
+
+
+def of_stopped_agent(node: str, silent: Collection[str]) -> str:
+    """What is added to a sentence about a node, where it is one of those whose agent has stopped."""
+    if not node or node not in silent:
+        return ""
+    return f". The agent of {named(node)} has stopped: what is told of its GPUs is not kept up to date"

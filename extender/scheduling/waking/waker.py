@@ -49,6 +49,7 @@ _MAX_LOOKS: Final = 16
 _MAX_DUE: Final = 64
 """Pods of a namespace that a round considers, by precedence and again by the longest time since the last look."""
 _CLEAN_UP_S: Final = 10.0
+_LOST_INTERVAL_S: Final = 1.0
 _EXPLAINED_AGAIN_S: Final = 300.0
 _MAX_EXPLANATION: Final = 1_000
 _MAX_LARGER: Final = 8
@@ -116,12 +117,13 @@ class Waker(Background):
         self._fence = fence
         self._clock = clock
         self._waiting: FairCache[_Waiting] = FairCache(_MAX_WAITING)
-        self._cleaned_up = float("-inf")
+        self._cleaned_up = self._looked_for_lost = float("-inf")
         self._first: tuple[WaitingPod, ...] = ()
         self._queue = queue
         self._why = why
         self.skips = Skips(placer, lambda: self._first, clock, max_skip_s, max_skips, queue, takes_more)
         """Who is left pending although there is room."""
+        self._unbound = unbound
         self._overlooked = Overlooked(unbound.all)
         unbound.left = self.placed
         self._explain_after_s = explain_after_s
@@ -167,8 +169,10 @@ class Waker(Background):
             self._cleaned_up = now
             self._placer.forget_old()
             await self._wake_overlooked(now)
-        for pod in self._placer.lost.overdue():
-            self.num_woken += await self._annotate(pod, {_WOKEN: f"given a node {now:.0f}"})
+        if now - self._looked_for_lost >= _LOST_INTERVAL_S:
+            self._looked_for_lost = now
+            for pod in self._placer.lost.overdue(self._is_refused):
+                self.num_woken += await self._annotate(pod, {_WOKEN: f"given a node {now:.0f}"})
         self._first = self._in_turn() if self.skips.enabled else ()
         fits: dict[PodRequest, bool] = {}  # most waiting pods are of few kinds
         woken = 0
@@ -212,6 +216,11 @@ class Waker(Background):
             turn[kind] = num_of[kind[0]]
             num_of[kind[0]] += 1
         return sorted(due, key=lambda waiting: turn[waiting.pod.namespace, waiting.request])
+
+    def _is_refused(self, uid: str) -> bool:
+        """Whether kube-scheduler has found no node for a pod when it tried last."""
+        pod = self._unbound.get(uid)
+        return pod is not None and pod.refused
 
     async def _wake_overlooked(self, now: float) -> None:
         """Wake those that nobody has asked about."""

@@ -6,11 +6,12 @@ import msgspec
 import pytest
 
 from extender.core.resources.requests import GpuRequest, PodRequest
+from extender.kube import objects
 from extender.kube.client import ApiError, ClusterError, UnreachableError
 from extender.plugins.holdings import Holding, Part
 from extender.scheduling.placer import PodIdentity
 from extender.scheduling.waking.waker import _WOKEN
-from tests.ledger.builders import pod_object, until
+from tests.ledger.builders import pod_manifest, pod_object, until
 from tests.scheduling.waking.rigs import RefusingTransport, Rig
 
 
@@ -190,3 +191,24 @@ def test_many_kinds_of_one_namespace_hold_nobody_elses_up() -> None:
         rig.woken(0.25)
     looks = rig.placer.looks
     assert {request.gpus.count for request in looks if request.gpus} >= set(range(3, 303))  # and everybody's turn comes
+
+
+def test_a_pod_that_was_given_a_node_is_woken_once_kube_scheduler_refused_it_and_not_before() -> None:
+    rig, request = Rig(), GpuRequest(1)
+    for name in ("refused", "silent"):
+        rig.transport.inner.apply(pod_manifest(name, 1))
+        rig.placer.lost.answered(PodIdentity("default", name, f"uid-{name}"), request, "n")
+        rig.unbound.upsert(pod_object(name, 1))
+    assert rig.woken(6.0) == []
+    refused = pod_object("refused", 1)
+    refused.status.conditions = [objects.Condition(type="PodScheduled", status="False", reason="Unschedulable")]
+    rig.unbound.upsert(refused)
+    assert [rig.woken(wait_s) for wait_s in (1.0, 9.0, 2.0, 19.0, 2.0)] == [
+        ["refused"],
+        [],
+        ["refused"],
+        [],
+        ["refused"],
+    ]
+    rig.placer.lost.accepted("uid-refused")
+    assert "refused" not in rig.woken(100.0)

@@ -181,7 +181,8 @@ def uneven(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     rows = [f"{10 * number},{seconds},8,{8 * seconds},{team}" for number, (team, seconds) in enumerate(teams)]
     listed = folder / "uneven.csv"
     listed.write_text("\n".join(["timestamp,duration,num_gpus,gpu_time,cluster", *rows]))
-    sizes = ("--number=24", "--nodes=1", "--span=8", "--load=3", "--seeds=1")
+    # So long that what a busy machine adds to each job is small beside it.
+    sizes = ("--number=24", "--nodes=1", "--span=16", "--load=3", "--seeds=1")
     return report_of(folder, "jobs", f"--jobs={listed}", *sizes)
 
 
@@ -203,7 +204,7 @@ def test_a4_the_queue_lowers_completion_times_on_the_control_plane(uneven: dict[
     assert reductions.keys() == {"real", "simulated", "retried"}
     lower = {which: found["jct_reduction"]["mean"] for which, found in reductions.items()}
     assert lower["simulated"] > 0.2
-    assert lower["real"] > 0  # 0.2 on a machine that does nothing else
+    assert lower["real"] > 0.1  # the queue itself, its looks at the cluster included
 
 
 def test_hostile_pods_are_measured_beside_plain_ones(tmp_path: Path) -> None:

@@ -213,8 +213,14 @@ class Steps:
     def _resize(self, fault: Fault) -> bool:
         """What is asked for is small at once, what it has when its kubelet says so."""
         path = f"{_PODS}/resized-{fault.target}"
-        self._cluster.plane.request("PATCH", f"{path}/status", of_refusals.running(of_refusals.RESIZED_CPU), _STRATEGIC)
-        self._cluster.plane.request("PATCH", f"{path}/resize", of_refusals.smaller(), _STRATEGIC)
+        has = of_refusals.running(of_refusals.RESIZED_CPU)
+        try:
+            self._cluster.plane.request("PATCH", f"{path}/status", has, _STRATEGIC)
+            self._cluster.plane.request("PATCH", f"{path}/resize", of_refusals.smaller(), _STRATEGIC)
+        except ApiError as error:
+            if error.status not in (403, 404):
+                raise
+            return self._now_s() > fault.at_s + _EDIT_WITHIN_S  # its node has gone: it may come back
         self.counts[fault.kind] += 1
 
         def end() -> bool:
