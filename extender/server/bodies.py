@@ -1,9 +1,10 @@
 """How much of bodies may be on its way in: what is half read takes memory for as long as its caller likes.
 
 Verbs of addresses that have called some before share one pool of bytes, all else another: neither takes the other's.
-Where a pool is full, or an address has more than its part of it, the bodies of which least has come in lately are cut
-off: who sends a list in earnest goes on sending, and of what is only held nothing comes any more. Bodies that have come
-in whole, until they are answered, and those of callers with a certificate count, but are never cut off.
+Where a pool is full, or an address has more than its part of it, the bodies are cut off of which nothing has come in
+for longest: who sends a list in earnest goes on sending, and of what is only held nothing comes any more. A few bytes
+are nothing. Bodies that have come in whole, until they are answered, and those of callers with a certificate count, but
+are never cut off.
 """
 
 from collections import Counter, OrderedDict
@@ -12,14 +13,11 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 _SMALL_BYTES: Final = 1 << 16
-"""Nothing is to be had from cutting those off: as many bytes may wait in a connection's buffers."""
+"""Nothing is to be had from cutting those off: as many may wait in a connection's buffers. Fewer are no progress."""
 _EACH_FRAC: Final = 0.75
 """Of a pool, for one address."""
 _ROOM_FRAC: Final = 0.9
 """How full a pool is left by making room: not every piece that comes is to look at all bodies."""
-_HALF_LIFE_S: Final = 0.05
-"""After which a byte counts half of one that comes now. What comes in earnest may pause for as long as the machine is
-busy: the bodies that are held have paused for as long then, and more."""
 _MAX_KNOWN: Final = 1024
 
 
@@ -42,18 +40,15 @@ class _Body:
     known: bool
     num_bytes: int = 0
     at: float = 0.0
-    """When its last piece came."""
-    recent: float = 0.0
-    """Bytes that had come by then, the older the less."""
-
-    def lately(self, now: float) -> float:
-        """Bytes that have come lately."""
-        return self.recent * 0.5 ** ((now - self.at) / _HALF_LIFE_S)
+    """When it had last grown by `_SMALL_BYTES`."""
+    had: int = 0
+    """Its bytes by then."""
 
     def take(self, num_bytes: int, now: float) -> None:
         """A piece has come."""
-        self.recent, self.at = self.lately(now) + num_bytes, now
         self.num_bytes += num_bytes
+        if self.num_bytes - self.had >= _SMALL_BYTES or not self.had:
+            self.at, self.had = now, self.num_bytes
 
 
 class Bodies:
@@ -91,9 +86,9 @@ class Bodies:
         self._of_address[sender.address, body.known] += num_bytes
         if self._of_address[sender.address, body.known] > _EACH_FRAC * self._pool_bytes:
             of_address = [one for one in self._bodies if one.address == sender.address]
-            self._make_room(of_address, known=body.known, now=now, most_bytes=_EACH_FRAC * self._pool_bytes)
+            self._make_room(of_address, known=body.known, most_bytes=_EACH_FRAC * self._pool_bytes)
         if self._in_pool[body.known] > self._pool_bytes:
-            self._make_room(self._bodies, known=body.known, now=now, most_bytes=self._pool_bytes)
+            self._make_room(self._bodies, known=body.known, most_bytes=self._pool_bytes)
 
     def ended(self, sender: Sender) -> None:
         """A body has been answered, or its connection has ended."""
@@ -105,8 +100,8 @@ class Bodies:
         if not self._of_address[sender.address, body.known]:
             del self._of_address[sender.address, body.known]
 
-    def _make_room(self, among: Iterable[Sender], *, known: bool, now: float, most_bytes: float) -> None:
-        """Cut off those of which least has come lately until a pool has no more than so many bytes, or less."""
+    def _make_room(self, among: Iterable[Sender], *, known: bool, most_bytes: float) -> None:
+        """Cut off those of which nothing has come for longest, until a pool has no more than so many bytes, or less."""
         bodies = {one: self._bodies[one] for one in among if self._bodies[one].known is known}
         left = sum(body.num_bytes for body in bodies.values())
         half_read = [
@@ -114,7 +109,7 @@ class Bodies:
             for one, body in bodies.items()
             if not one.certified and not one.answering and body.num_bytes > _SMALL_BYTES
         ]
-        for one in sorted(half_read, key=lambda one: bodies[one].lately(now)):
+        for one in sorted(half_read, key=lambda one: bodies[one].at):
             if left <= _ROOM_FRAC * most_bytes:
                 return
             left -= bodies[one].num_bytes

@@ -119,6 +119,20 @@ def test_a_pause_of_the_machine_makes_nobody_slow() -> None:
     assert (holders[0].left, api_server.left) == (True, False)
 
 
+def test_bodies_of_a_flood_make_room_however_fast_they_come() -> None:
+    pool, api_server = Bodies(64 * MIB), One("api server")
+    flood = [One(f"holder-{number}") for number in range(200)]
+    for number, holder in enumerate(flood):  # 800 MiB/s
+        pool.came(holder, 4 * MIB, number / 200, of_verb=False)
+        if number >= 150:
+            pool.came(api_server, 100_000, number / 200 + 0.001, of_verb=False)
+            for trickle in flood[140:number]:
+                if not trickle.left:
+                    pool.came(trickle, 1, number / 200 + 0.002, of_verb=False)
+    assert not api_server.left
+    assert pool.num_bytes <= 64 * MIB
+
+
 def test_who_has_called_verbs_has_a_pool_of_his_own() -> None:
     pool = Bodies(POOL)
     pool.knows("scheduler")
