@@ -101,7 +101,7 @@ class Bodies:
             del self._of_address[sender.address, body.known]
 
     def _make_room(self, among: Iterable[Sender], *, known: bool, most_bytes: float) -> None:
-        """Cut off the bodies of a pool that have been idle longest, until it has so many bytes at most, or fewer."""
+        """Cut off the bodies of a pool that have been idle longest, until it is no more than `_ROOM_FRAC` full."""
         bodies = {one: self._bodies[one] for one in among if self._bodies[one].known is known}
         left = sum(body.num_bytes for body in bodies.values())
         half_read = [
