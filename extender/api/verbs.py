@@ -24,7 +24,7 @@ from extender.explain.explanations import RejectionLog, failures
 from extender.metrics.registry import Metrics
 from extender.plugins.managed_resources import UNMARKED, is_managed
 from extender.plugins.pods import has_soft_preferences
-from extender.scheduling.assignments import Candidates, Without
+from extender.scheduling.assignments import Without
 from extender.scheduling.binding.binder import Binder, BindError
 from extender.scheduling.callers import Callers
 from extender.scheduling.cpu_pods import CpuPods
@@ -234,14 +234,13 @@ class Verbs:
 
         Raises WireError.
         """
-        placement = self._decide(pod, gpus, policy, _named(asked), one_is_enough=one_is_enough)
+        placement = self._decide(asked, pod, gpus, policy, one_is_enough=one_is_enough)
         best = placement.decision.best
         kept = self.waker.skips.kept_rows(pod, request, gpus, policy) if best is not None else frozenset()
         if not kept or (one_is_enough and best not in kept):
             return placement
-        row_of = placement.cluster.row_of
-        others = [name for name in asked.candidates() if row_of.get(name) not in kept]
-        placement = self.placer.place(pod, gpus, policy, others)
+        left_out = frozenset(placement.cluster.node_names[row] for row in kept)
+        placement = self._decide(asked, pod, gpus, policy, one_is_enough=False, left_out=left_out)
         return placement if placement.node is not None else None
 
     def _place_elsewhere(
@@ -249,26 +248,28 @@ class Verbs:
     ) -> Placement | None:
         """Decide among the candidates but for nodes that were answered in vain, and those that larger pods need; None
         where that leaves no node. Raises WireError."""
-        policy, names = self.readiness.policy(request), _named(asked)
-        others = [name for name in names if name not in lost] if isinstance(names, list) else Without(names, lost)
-        placement = self._decide(pod, gpus, policy, others, one_is_enough=True)
+        policy = self.readiness.policy(request)
+        placement = self._decide(asked, pod, gpus, policy, one_is_enough=True, left_out=lost)
         kept = self.waker.skips.kept_rows(pod, request, gpus, policy) if placement.node else frozenset()
         return placement if placement.node is not None and placement.decision.best not in kept else None
 
     def _decide(
         self,
+        asked: wire.Asked,
         pod: PodIdentity,
         gpus: GpuRequest,
         policy: Policy,
-        candidates: Candidates | list[str],
         *,
         one_is_enough: bool,
+        left_out: frozenset[str] = frozenset(),
     ) -> Placement:
-        """Decide among the candidates, without a look at each where one of them is enough. Raises WireError."""
-        placement = None
-        if one_is_enough and not isinstance(candidates, list):
-            placement = self.placer.place_best(pod, gpus, policy, candidates)
-        return self.placer.place(pod, gpus, policy, candidates) if placement is None else placement
+        """Decide among the candidates but for some, without a look at each where one is enough. Raises WireError."""
+        if asked.names is None:
+            names = [name for name in asked.candidates() if name not in left_out]
+            return self.placer.place(pod, gpus, policy, names)
+        candidates = Without(asked.names, left_out) if left_out else asked.names
+        best = self.placer.place_best(pod, gpus, policy, candidates) if one_is_enough else None
+        return self.placer.place(pod, gpus, policy, candidates) if best is None else best
 
     def _skip(self, asked: wire.Asked, pod: PodIdentity, request: PodRequest) -> wire.FilterResult:
         """Leave a pod pending for now: no preemption for it, and it is woken when the reason has gone."""

@@ -1,10 +1,10 @@
 """How much of bodies may be on its way in: what is half read takes memory for as long as its caller likes.
 
 Verbs of addresses that have called some before share one pool of bytes, all else another: neither takes the other's.
-Where a pool is full, or an address has more than its part of it, the bodies are cut off of which nothing has come in
-for longest: who sends a list in earnest goes on sending, and of what is only held nothing comes any more. A few bytes
-are nothing. Bodies that have come in whole, until they are answered, and those of callers with a certificate count, but
-are never cut off.
+Where a pool is full, or an address has more than its part of it, the bodies that have been idle longest are cut off:
+who sends a list in earnest goes on sending, who only holds what he can does not, and a few bytes now and then do not
+count as sending. Bodies that have come in whole, until they are answered, and those of callers with a certificate
+count, but are never cut off.
 """
 
 from collections import Counter, OrderedDict
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 _SMALL_BYTES: Final = 1 << 16
-"""Nothing is to be had from cutting those off: as many may wait in a connection's buffers. Fewer are no progress."""
+"""Nothing is to be had from cutting those off: as many may wait in a connection's buffers. Fewer are still idleness."""
 _EACH_FRAC: Final = 0.75
 """Of a pool, for one address."""
 _ROOM_FRAC: Final = 0.9
@@ -40,7 +40,7 @@ class _Body:
     known: bool
     num_bytes: int = 0
     at: float = 0.0
-    """When it had last grown by `_SMALL_BYTES`."""
+    """When it had last grown by `_SMALL_BYTES`: idle since then."""
     had: int = 0
     """Its bytes by then."""
 
@@ -101,7 +101,7 @@ class Bodies:
             del self._of_address[sender.address, body.known]
 
     def _make_room(self, among: Iterable[Sender], *, known: bool, most_bytes: float) -> None:
-        """Cut off those of which nothing has come for longest, until a pool has no more than so many bytes, or less."""
+        """Cut off the bodies of a pool that have been idle longest, until it is no more than `_ROOM_FRAC` full."""
         bodies = {one: self._bodies[one] for one in among if self._bodies[one].known is known}
         left = sum(body.num_bytes for body in bodies.values())
         half_read = [

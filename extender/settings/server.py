@@ -29,7 +29,7 @@ class ServerSettings(Section):
     max_body_mib: int = Field(default=64, ge=1)
     """Larger request bodies are rejected, in MiB. Twice as much is kept in all of bodies under way to kube-scheduler's
     verbs, of addresses that have called them before, and as much of all others; with webhook.alone it is sixteen times
-    webhook.max_body_mib. Beyond that, or three quarters of it from one address, those of which nothing has come for
+    webhook.max_body_mib. Beyond that, or three quarters of it from one address, those that have been idle
     longest are cut off."""
     request_s: float = Field(default=10.0, gt=0)
     """A connection is closed if its TLS handshake, or a request with its body, takes longer to arrive, in seconds."""
