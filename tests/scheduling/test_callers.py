@@ -118,7 +118,7 @@ def test_while_others_are_asked_about_one_that_names_no_scheduler_is_no_alert() 
 
 def test_without_an_extender_the_scheduler_of_the_pod_is_what_says_nothing() -> None:
     rig = Rig(extender=False)
-    rig.pods.upsert(pod("marked", UNCALLED))  # asks by annotation: placed by nobody, and told why elsewhere
+    rig.pods.changed(None, pod("marked", UNCALLED))  # asks by annotation: placed by nobody, and told why elsewhere
     rig.pods.changed(None, pod("p", scheduler="gone"))
     rig.wait(_AFTER_S + 60)
     assert (rig.unasked.num_pods(), rig.why("marked")) == (1, "")

@@ -149,9 +149,8 @@ class WatchHub:
         return self._watches[feed]
 
     def begin(self, feed: Feed[Any], name: str, *, needed: bool = True) -> None:
-        """Watch a feed in the background, in the running event loop, unless it is watched."""
-        if name not in self.tasks.names:
-            self.tasks.begin(name, self._watches[feed][0].run, needed=needed)
+        """Watch a feed in the background, in the running event loop."""
+        self.tasks.begin(name, self._watches[feed][0].run, needed=needed)
 
     async def list_again(self, feed: Feed[Any], name: str, *, needed: bool = True) -> None:
         """Take in all of a feed as it is now, however far its watch lags; `name` is that of its work. Raises

@@ -198,11 +198,11 @@ def test_a_pod_that_was_given_a_node_is_woken_once_kube_scheduler_refused_it_and
     for name in ("refused", "silent"):
         rig.transport.inner.apply(pod_manifest(name, 1))
         rig.placer.lost.answered(PodIdentity("default", name, f"uid-{name}"), request, "n")
-        rig.unbound.upsert(pod_object(name, 1))
+        rig.unbound.changed(None, pod_object(name, 1))
     assert rig.woken(6.0) == []
     refused = pod_object("refused", 1)
     refused.status.conditions = [objects.Condition(type="PodScheduled", status="False", reason="Unschedulable")]
-    rig.unbound.upsert(refused)
+    rig.unbound.changed(None, refused)
     assert [rig.woken(wait_s) for wait_s in (1.0, 9.0, 2.0, 19.0, 2.0)] == [
         ["refused"],
         [],
