@@ -199,7 +199,7 @@ def build_parts(
         base.leadership,
         label,
         waker,
-        binder.settler,
+        base.resolver,
         corrections,
         queue,
         mover,

@@ -4,9 +4,10 @@ from extender.api import wire
 from extender.core.policies.policy import Policy
 from extender.core.resources.requests import PodRequest
 from extender.kube import objects
+from extender.kube.commit import FencedError
 from extender.ledger.mirror import Mirror
 from extender.plugins.pods import owner_of
-from extender.scheduling.fence import Fence, FencedError
+from extender.scheduling.fence import Fence
 from extender.scheduling.placer import Placer, PodIdentity
 
 

@@ -21,12 +21,12 @@ from typing import Final
 from extender.core.resources.nodes import PRODUCT_LABEL
 from extender.kube.background import all_of
 from extender.kube.objects import Pod
+from extender.kube.turns import LastTurns
 from extender.planning.plans import Plan
 from extender.planning.wait_reasons import Code
 from extender.queueing.direct.products import is_picky
 from extender.queueing.dispatch import Dispatcher
 from extender.queueing.gangs import Unit
-from extender.queueing.last_turns import LastTurns
 from extender.queueing.options import Counts, Options
 from extender.queueing.pods.backlog import Backlog
 from extender.queueing.pods.entries import Entry, Stage

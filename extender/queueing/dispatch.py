@@ -15,6 +15,7 @@ from extender.core.resources.requests import PodRequest
 from extender.core.texts import printable
 from extender.kube.background import Work, all_of
 from extender.kube.client import ClusterError
+from extender.kube.commit import FencedError
 from extender.kube.pauses import Pauses
 from extender.kube.rights import needed_by
 from extender.kube.transport import right_lacking
@@ -27,7 +28,6 @@ from extender.queueing.options import Counts
 from extender.queueing.pods.backlog import Backlog
 from extender.queueing.pods.entries import Entry, Stage
 from extender.queueing.pods.nominations import PodWriter, nominated_node
-from extender.scheduling.fence import FencedError
 from extender.scheduling.placer import Placement, Placer, PodIdentity
 
 logger = logging.getLogger(__name__)

@@ -17,10 +17,10 @@ from extender.kube import objects
 from extender.kube.client import ApiError, ClusterError, Transport
 from extender.kube.decoding import Decoder
 from extender.kube.objects import Pod
+from extender.kube.turns import in_turn
 from extender.kube.watches.lists import PAGE_SIZE, Lister
 from extender.planning.plans import PlanPod
 from extender.planning.wait_reasons import Code, WaitReason
-from extender.queueing.last_turns import in_turn
 from extender.queueing.pods.batches import POD_GROUP_LABEL, by_gang, gang_of
 from extender.queueing.pods.entries import Entry
 from extender.queueing.pods.objects import PIPELINE_LABEL, is_gated

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+from extender.kube.turns import in_turn
 from extender.queueing.dispatch import Dispatcher
-from extender.queueing.last_turns import in_turn
 from extender.queueing.options import Counts
 from extender.queueing.pods.backlog import Backlog
 from extender.queueing.pods.entries import Entry, Stage

@@ -26,13 +26,13 @@ from extender.core.clusters import Cluster, Mask
 from extender.core.resources.requests import GpuRequest
 from extender.core.texts import printable
 from extender.kube.background import give_way
+from extender.kube.turns import LastTurns
 from extender.ledger.ledger import ClaimState, Ledger
 from extender.planning.plan_state import PlanState
 from extender.planning.plans import ANYWHERE, Plan, PlanPod, View
 from extender.planning.rounds import Trial, within
 from extender.planning.wait_reasons import FOR_WANT_OF_ROOM, Code, WaitReason
 from extender.queueing.gangs import Unit
-from extender.queueing.last_turns import LastTurns
 from extender.queueing.node_view import NodeBook
 from extender.queueing.pods.backlog import ON_ITS_WAY_S, Backlog
 from extender.queueing.pods.entries import Entry, Stage

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from extender.kube.turns import LastTurns
 from extender.planning.plans import Plan
-from extender.queueing.last_turns import LastTurns
 from extender.queueing.pods.backlog import Backlog
 from extender.queueing.pods.entries import Entry
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from extender.core.resources.requests import GpuRequest
 from extender.kube import objects
 from extender.kube.client import Transport
+from extender.kube.commit import Resolver
 from extender.kube.events import EventRecorder
 from extender.kube.leadership.elections import Election, Spectator, Unelected
 from extender.kube.leadership.followed_leases import FollowedLease
@@ -45,6 +46,7 @@ class Foundation:
     events: EventRecorder
     fence: Fence
     leadership: Leadership
+    resolver: Resolver
 
 
 def build_foundation(settings: Settings, transport: Transport, clock: Callable[[], float]) -> Foundation:
@@ -72,7 +74,9 @@ def build_foundation(settings: Settings, transport: Transport, clock: Callable[[
     leadership = Leadership(
         transport, election, fence, mirror, clock, key=key, page_size=page_size, marks_gated=not settings.queue.extender
     )
-    return Foundation(transport, clock, ledger, mirror, EventRecorder(transport, clock), fence, leadership)
+    return Foundation(
+        transport, clock, ledger, mirror, EventRecorder(transport, clock), fence, leadership, Resolver(fence, clock)
+    )
 
 
 def build_label(settings: Settings, base: Foundation) -> LeaderLabel | None:
@@ -112,7 +116,17 @@ def build_waker(
 def build_binder(base: Foundation, placer: Placer, waker: Waker, queue: QueueRules) -> Binder:
     """What binds pods."""
     notes = lambda uid: waker.skips.notes(uid) | queue.notes(uid)  # noqa: E731 - one expression
-    return Binder(base.transport, base.ledger, placer, base.events, base.clock, base.fence, time.time, notes)
+    return Binder(
+        transport=base.transport,
+        ledger=base.ledger,
+        placer=placer,
+        events=base.events,
+        clock=base.clock,
+        fence=base.fence,
+        resolver=base.resolver,
+        wall_clock=time.time,
+        notes=notes,
+    )
 
 
 def build_corrections(base: Foundation) -> Corrections:

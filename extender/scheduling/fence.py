@@ -13,13 +13,10 @@ from collections.abc import Callable
 from typing import Final
 
 from extender.kube import objects
+from extender.kube.commit import FencedError
 from extender.kube.leadership.elections import Election, Led, Unelected
 
 _MAX_KEPT: Final = 20_000
-
-
-class FencedError(Exception):
-    """This process may not write any more; says why."""
 
 
 class Fence:

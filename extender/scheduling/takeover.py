@@ -25,6 +25,7 @@ from extender.core.resources.requests import RequestError
 from extender.kube import objects
 from extender.kube.background import Backoff, Tasks
 from extender.kube.client import ClusterError, Transport
+from extender.kube.commit import refused
 from extender.kube.leadership.elections import Election
 from extender.kube.paths import PODS_PATH
 from extender.kube.stand_ins import stand_in
@@ -32,7 +33,7 @@ from extender.kube.watches.feeds import PENDING_PODS
 from extender.kube.watches.lists import Lister
 from extender.ledger.mirror import Mirror
 from extender.plugins.pods import read_pod_request
-from extender.scheduling.binding.marks import change, refused
+from extender.scheduling.binding.marks import change
 from extender.scheduling.fence import Fence
 from extender.scheduling.placer import PodIdentity
 

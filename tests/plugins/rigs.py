@@ -7,6 +7,7 @@ import msgspec
 
 from extender.core.fit.reasons import Reason
 from extender.kube import objects
+from extender.kube.commit import Resolver
 from extender.kube.events import EventRecorder
 from extender.kube.memory import Manifest, MemoryCluster
 from extender.kube.paths import NODES_PATH, PODS_PATH
@@ -75,14 +76,16 @@ class Rig:
         """A new Kerf, which knows what the API server knows."""
         self.ledger = Ledger(reservation_ttl_s=30.0)
         self.placer = Placer(self.ledger, default_policy="bestfit", clock=self.clock, wall_clock=self.clock)
+        fence = open_fence()
         self.binder = Binder(
             self.transport,
             self.ledger,
             self.placer,
             EventRecorder(self.transport),
             self.clock,
-            open_fence(),
+            fence,
             lambda: NOW,
+            resolver=Resolver(fence, self.clock),
         )
         self.warnings: list[str] = []
         self.sync()

@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from extender.kube.client import ApiError
+from extender.kube.turns import in_turn
 from extender.kube.watches.feeds import PODS
 from extender.queueing.gangs import Gangs
-from extender.queueing.last_turns import in_turn
 from extender.queueing.pods.objects import decode_pod
 from tests.queueing.rigs import GATES, Api, Manifest, Rig
 

@@ -14,6 +14,7 @@ import pytest
 
 from extender.kube import objects
 from extender.kube.client import ApiError, Query, UnreachableError
+from extender.kube.commit import Resolver
 from extender.kube.events import EventRecorder
 from extender.kube.leadership.elections import Election
 from extender.kube.leadership.followed_leases import FollowedLease
@@ -104,16 +105,19 @@ class Process:
         )
         self.placer = Placer(self.ledger, default_policy="bestfit", clock=self.clock, wall_clock=self.clock)
         events = EventRecorder(self.line)
-        self.binder = Binder(self.line, self.ledger, self.placer, events, self.clock, self.fence, self.clock)
+        self.resolver = Resolver(self.fence, self.clock)
+        self.binder = Binder(
+            self.line, self.ledger, self.placer, events, self.clock, self.fence, self.clock, resolver=self.resolver
+        )
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         self.leadership.start()
-        self.binder.settler.start()
+        self.resolver.start()
         try:
             yield
         finally:
-            await self.binder.settler.stop()
+            await self.resolver.stop()
             await self.leadership.stop()
             await self.mirror.stop()
 
@@ -201,7 +205,7 @@ def test_a_lapse_that_nobody_takes_over_gives_nothing_away_that_may_come_yet(oth
             for process in rest:
                 process.clock.now += 8.0
             assert first.fence.standby()
-            await first.binder.settler.settle_round()
+            await first.resolver.resolve_round()
             assert first.undecided == 1, "nobody has taken over"
             if arrives == "before the line is back":
                 assert await first.line.arrive() == 201
@@ -322,7 +326,7 @@ def test_a_sidecar_cut_off_for_longer_than_the_term_gives_nothing_away_that_may_
             sidecar.line.keeps_bindings = True
             assert "its outcome is unknown" in await sidecar.bind("p")
             sidecar.clock.now += 20.0
-            await sidecar.binder.settler.settle_round()
+            await sidecar.resolver.resolve_round()
             assert sidecar.undecided == 1
             sidecar.line.keeps_bindings = sidecar.line.cut = False
             await server.renew("host_1")

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from extender.kube.client import ApiError, Query, UnreachableError
+from extender.kube.commit import FencedError
 from extender.kube.connections import MAX_CONNECTIONS
 from extender.kube.leadership.elections import Election, Spectator, Unelected
 from extender.kube.leadership.leases import HeldLease, LeaseName, LeaseTimes
@@ -15,7 +16,7 @@ from extender.kube.leadership.terms import Terms
 from extender.kube.memory import Manifest, MemoryCluster
 from extender.ledger.ledger import Ledger
 from extender.ledger.mirror import Mirror
-from extender.scheduling.fence import Fence, FencedError
+from extender.scheduling.fence import Fence
 from extender.scheduling.takeover import Leadership, epoch_key
 from tests.ledger.builders import Clock, node_manifest, pod_manifest, until
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Set
 from typing import Final
 
 from extender.explain.defrag_policy.waits import Wait
-from extender.queueing.last_turns import LastTurns
+from extender.kube.turns import LastTurns
 
 _MOST_ASKED: Final = 4
 """Pods and gangs asked about in a round; each question is a search of seconds."""

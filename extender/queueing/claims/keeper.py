@@ -18,6 +18,7 @@ from extender.dra.pod_claims import Hold, PodClaims
 from extender.dra.results import allocation_of
 from extender.kube.background import all_of
 from extender.kube.client import ApiError, Transport
+from extender.kube.commit import FencedError, refused
 from extender.kube.objects import Pod
 from extender.kube.watches.lists import Lister
 from extender.ledger.ledger import Ledger
@@ -26,8 +27,7 @@ from extender.queueing.claims.maker import ClaimMaker
 from extender.queueing.claims.whose import Whose
 from extender.queueing.claims.writer import ClaimWriter, is_protected
 from extender.queueing.pods.entries import Entry
-from extender.scheduling.binding.marks import refused
-from extender.scheduling.fence import Fence, FencedError
+from extender.scheduling.fence import Fence
 
 _MAX_CONCURRENT: Final = 16
 _TOLD_WITHIN_S: Final = 0.5

@@ -7,9 +7,9 @@ import msgspec
 
 from extender.dra.objects import ResourceClaim
 from extender.kube.client import ApiError, Transport
+from extender.kube.commit import refused
 from extender.kube.decoding import Decoder
 from extender.kube.objects import Pod
-from extender.scheduling.binding.marks import refused
 
 _FINALIZER: Final = "resource.kubernetes.io/delete-protection"
 """Keeps a claim that has devices from being deleted; kube-controller-manager takes it off again."""

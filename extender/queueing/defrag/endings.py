@@ -6,8 +6,9 @@ from typing import Final
 import msgspec
 
 from extender.kube.client import ApiError, ClusterError
+from extender.kube.commit import FencedError
 from extender.queueing.defrag.record import Record, Records
-from extender.scheduling.fence import Fence, FencedError
+from extender.scheduling.fence import Fence
 
 NOT_TO_BE_HAD: Final = (403, 404, 422)
 """Answers about a ConfigMap that is not there, or that Kerf may not use."""

@@ -4,25 +4,20 @@ Like a Binding, an eviction carries the version of the pod that it was decided o
 that nobody else leads. Whoever leads next changes the pods that may be about to be evicted: a late one is refused.
 """
 
-import secrets
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
-from extender.kube.client import ApiError, ClusterError, Transport
-from extender.kube.decoding import Decoder
+from extender.kube.client import ApiError, Transport
+from extender.kube.commit import Outcome, Result, Target, commit, refused
 from extender.kube.objects import Pod
 from extender.queueing.defrag.plan import PlannedMove
-from extender.scheduling.binding.marks import change, read, refused
-from extender.scheduling.binding.unanswered_bindings import SEALED
+from extender.scheduling.binding.marks import read, seal
 from extender.scheduling.fence import Fence
 from extender.scheduling.placer import PodIdentity
 
-_MOST_CHANGES: Final = 5
-"""How often a pod may change under the hands of who would evict it: its kubelet writes its status."""
-_CONFLICT, _TOO_MANY = 409, 429
-_pod_decoder: Final = Decoder(Pod)
+_CONFLICT: Final = 409
 
 
 class EvictionError(Exception):
@@ -33,6 +28,53 @@ class BudgetError(EvictionError):
     """A PodDisruptionBudget keeps it for now."""
 
 
+class _Eviction(Target[Pod]):
+    """Has a pod go that is still where a plan found it; its kubelet may write its status meanwhile."""
+
+    tries = 5
+    conflicts_pass = True  # of its budget
+
+    def __init__(self, transport: Transport, move: PlannedMove, epoch: str) -> None:
+        self._transport, self._pod = transport, identity_of(move)
+        super().__init__(self._pod.namespace, move.uid, f"evicting pod {move.pod}", epoch)
+
+    def accepts(self, found: Pod) -> str:
+        if found.finished:
+            return f"pod {self._pod.key} is gone"
+        return f"pod {self._pod.key} is going already" if found.metadata.deletion_timestamp else ""
+
+    async def send(self, version: str) -> Pod | None:
+        pod = self._pod
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": pod.name, "namespace": pod.namespace},
+            "deleteOptions": {"preconditions": {"uid": pod.uid, "resourceVersion": version}},
+        }
+        await self._transport.post(f"{pod.path}/eviction", msgspec.json.encode(body))
+        return None
+
+    async def read(self) -> Pod | None:
+        return await read(self._transport, self._pod)
+
+    async def seal(self) -> Pod | None:
+        """A pod that can't be changed, or is another one of its name, counts as gone: as far as anybody knows."""
+        try:
+            return await seal(self._transport, self._pod)
+        except ApiError as error:
+            if error.status != _CONFLICT and not refused(error):
+                raise
+        return None
+
+    def judge(self, found: Pod | None, *, sealed: bool) -> Outcome | None:
+        if sealed:
+            return Outcome.DONE if found is None or found.metadata.deletion_timestamp else None
+        return Outcome.GONE if found is None else None
+
+    def settle(self, result: Result[Pod]) -> None:
+        """Nothing is held by it alone: whoever waits for the pod to leave sees whether it does."""
+
+
 @dataclass(eq=False)
 class Evictor:
     """Evicts pods that are still where a plan found them."""
@@ -41,56 +83,29 @@ class Evictor:
     fence: Fence
 
     async def evict(self, move: PlannedMove, epoch: str) -> None:
-        """Have a pod go. Raises EvictionError, BudgetError, FencedError; ClusterError where nobody knows what became of
+        """Have a pod go. Raises EvictionError, BudgetError; ClusterError where nobody knows what became of
         it, nor can see to it that nothing will."""
-        pod = identity_of(move)
-        for _ in range(_MOST_CHANGES):
-            found = await read(self.transport, pod)
-            if found is None or found.finished:
+        result = await commit(_Eviction(self.transport, move, epoch), self.fence)
+        error = result.error
+        match result.outcome:
+            case Outcome.DONE:
+                return
+            case Outcome.FENCED | Outcome.UNKNOWN if error is not None:
+                raise error
+            case Outcome.NOT_NOW:
+                raise BudgetError(f"pod {move.pod} can't be evicted now: {getattr(error, 'message', error)}") from error
+            case Outcome.GONE:
                 raise EvictionError(f"pod {move.pod} is gone")
-            if found.metadata.deletion_timestamp:
-                raise EvictionError(f"pod {move.pod} is going already")
-            await self.fence.confirm_now()
-            self.fence.check(epoch)
-            try:
-                await self._post(pod, found.metadata.resource_version)
-            except ApiError as error:
-                if error.status == _CONFLICT:
-                    continue
-                if error.status == _TOO_MANY:
-                    raise BudgetError(f"pod {move.pod} can't be evicted now: {error.message}") from error
-                if error.status < 500:
-                    raise EvictionError(f"pod {move.pod} can't be evicted: {error}") from error
-                await self._find_out(move, error)
-            except ClusterError as error:
-                await self._find_out(move, error)
-            return
-        raise EvictionError(f"pod {move.pod} changes too fast to be evicted")
+            case Outcome.CONFLICT:
+                raise EvictionError(f"pod {move.pod} changes too fast to be evicted")
+        failed = "can't be" if isinstance(error, ApiError) and error.status < 500 else "was not"
+        raise EvictionError(result.why or f"pod {move.pod} {failed} evicted: {error}") from error
 
     async def seal(self, move: PlannedMove) -> bool:
         """See to it that no eviction which was sent before takes effect any more; whether one has, as far as anybody
         knows. Raises ClusterError, DecodeError."""
-        try:
-            found = await change(self.transport, identity_of(move), SEALED, secrets.token_hex(4))
-        except ApiError as error:
-            if error.status != _CONFLICT and not refused(error):  # another one of its name, or too large for a mark
-                raise
-            return True
-        return found is None or bool(_pod_decoder.decode(found).metadata.deletion_timestamp)
-
-    async def _find_out(self, move: PlannedMove, cause: ClusterError) -> None:
-        """What became of an eviction without an answer. Raises EvictionError where nothing did, and nothing will."""
-        if not await self.seal(move):
-            raise EvictionError(f"pod {move.pod} was not evicted: {cause}") from cause
-
-    async def _post(self, pod: PodIdentity, version: str) -> None:
-        body = {
-            "apiVersion": "policy/v1",
-            "kind": "Eviction",
-            "metadata": {"name": pod.name, "namespace": pod.namespace},
-            "deleteOptions": {"preconditions": {"uid": pod.uid, "resourceVersion": version}},
-        }
-        await self.transport.post(f"{pod.path}/eviction", msgspec.json.encode(body))
+        eviction = _Eviction(self.transport, move, "")
+        return eviction.judge(await eviction.seal(), sealed=True) is Outcome.DONE
 
 
 def identity_of(move: PlannedMove) -> PodIdentity:

@@ -13,6 +13,7 @@ import msgspec
 
 from extender.kube.background import Background, all_of, repeat
 from extender.kube.client import ApiError, ClusterError
+from extender.kube.commit import FencedError
 from extender.kube.objects import Pod
 from extender.queueing.defrag.checks import RoomError
 from extender.queueing.defrag.endings import NOT_TO_BE_HAD, Ending
@@ -23,7 +24,6 @@ from extender.queueing.defrag.state import RoomState, state_of
 from extender.queueing.defrag.steps import Run
 from extender.queueing.defrag.tools import Counts, Tools
 from extender.queueing.pods.entries import Entry
-from extender.scheduling.fence import FencedError
 
 logger = logging.getLogger(__name__)
 

@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 
 from extender.kube.client import ClusterError
+from extender.kube.commit import FencedError
 from extender.queueing.defrag import proof
 from extender.queueing.defrag.checks import RoomError, TargetError, check, siblings, siblings_running, targets_of
 from extender.queueing.defrag.evictions import BudgetError, EvictionError, identity_of
@@ -15,7 +16,6 @@ from extender.queueing.defrag.proof import Arrival
 from extender.queueing.defrag.record import Culprit, Stage
 from extender.queueing.defrag.steps import Moving, Run
 from extender.queueing.defrag.tools import Counts, Tools
-from extender.scheduling.fence import FencedError
 
 _BUDGET_PAUSE_S: Final = 2.0
 

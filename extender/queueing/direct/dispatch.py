@@ -15,6 +15,7 @@ from extender.core.resources.requests import AskedUnit, RequestError
 from extender.kube.background import Work, all_of
 from extender.kube.cache import Part
 from extender.kube.client import ClusterError, Transport
+from extender.kube.commit import FencedError
 from extender.kube.events import EventRecorder
 from extender.kube.objects import Pod
 from extender.planning.plans import PlanPod
@@ -28,7 +29,7 @@ from extender.queueing.direct.writer import DirectWriter, is_blank
 from extender.queueing.dispatch import Dispatcher
 from extender.queueing.pods.entries import Entry, Stage
 from extender.queueing.pods.nominations import NOMINATION_LOST
-from extender.scheduling.fence import Fence, FencedError
+from extender.scheduling.fence import Fence
 
 logger = logging.getLogger(__name__)
 

@@ -16,6 +16,7 @@ import msgspec
 from extender.core.resources.requests import RequestError
 from extender.kube.background import repeat
 from extender.kube.client import ClusterError
+from extender.kube.commit import FencedError
 from extender.kube.events import EventRecorder
 from extender.kube.objects import Pod
 from extender.kube.pauses import Pauses
@@ -26,7 +27,7 @@ from extender.queueing.direct.writer import DirectWriter
 from extender.queueing.options import Counts
 from extender.queueing.pods.entries import Entry, Stage
 from extender.queueing.pods.nominations import NOMINATION_LOST, PLANNED_BY
-from extender.scheduling.fence import Fence, FencedError
+from extender.scheduling.fence import Fence
 
 logger = logging.getLogger(__name__)
 

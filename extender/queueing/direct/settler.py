@@ -14,16 +14,17 @@ import msgspec
 
 from extender.kube.background import repeat
 from extender.kube.client import ClusterError
+from extender.kube.commit import FencedError
 from extender.kube.objects import Pod
 from extender.kube.pauses import Pauses
+from extender.kube.turns import in_turn
 from extender.ledger.ledger import Ledger
 from extender.queueing.direct.writer import DirectWriter, is_blank
-from extender.queueing.last_turns import in_turn
 from extender.queueing.pods.backlog import Backlog
 from extender.queueing.pods.entries import Entry, Stage
 from extender.queueing.pods.nominations import nominated_node
 from extender.queueing.pods.objects import is_gated
-from extender.scheduling.fence import Fence, FencedError
+from extender.scheduling.fence import Fence
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from extender.kube.client import ApiError, ClusterError
-from extender.queueing.last_turns import in_turn
+from extender.kube.turns import in_turn
 from extender.queueing.pods.entries import Entry
 from extender.queueing.pods.nominations import PodWriter
 

@@ -5,9 +5,9 @@ as a precondition: there is no state in between that would have to be rolled bac
 resourceVersion is a precondition too, which is what the fence between two leaders rests on.
 """
 
-import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -16,17 +16,16 @@ from extender.core.fit.reasons import Reason, sentence
 from extender.core.resources.requests import AskedUnit, GpuRequest, PodRequest, RequestError
 from extender.kube import objects
 from extender.kube.client import ApiError, ClusterError, Transport
+from extender.kube.commit import FencedError, Outcome, Resolver, Result, Target, commit
 from extender.kube.decoding import Decoder
 from extender.kube.events import EventRecorder
-from extender.ledger.ledger import ClaimState, Ledger, NodeState
+from extender.ledger.ledger import Claim, ClaimState, Ledger
 from extender.plugins.pods import read_pod_request
-from extender.plugins.protocol import LockError
+from extender.plugins.protocol import Handover, LockError
 from extender.scheduling.binding.handovers import Handovers
-from extender.scheduling.binding.unanswered_bindings import Settler
-from extender.scheduling.fence import Fence, FencedError
+from extender.scheduling.binding.marks import seal
+from extender.scheduling.fence import Fence
 from extender.scheduling.placer import Assignment, Placer, PodIdentity
-
-logger = logging.getLogger(__name__)
 
 _OWN_PREFIX: Final = "kerf.dev/"
 
@@ -37,47 +36,166 @@ class BindError(Exception):
     """A pod was not bound; the sentence becomes a message on the pod."""
 
 
-class _UndecidedError(BindError):
-    """A Binding may yet take effect: what it holds must not be given away until it is settled."""
+@dataclass(frozen=True, slots=True)
+class BindingTools:
+    """What Bindings are written with."""
+
+    transport: Transport
+    ledger: Ledger
+    resolver: Resolver
+    handovers: Handovers
+    clock: Callable[[], float]
 
 
-@dataclass(slots=True)
-class _Attempt:
-    """What a binding rests on."""
+class Binding(Target[objects.Pod]):
+    """Gives a pod its node, and writes with that which GPUs of it the pod gets."""
 
-    epoch: str
-    version: str = ""
-    """The resourceVersion that the last Binding sent carries, "" before there is one."""
-    state: NodeState | None = None
-    """Of the node, when its GPUs were taken."""
-
-
-class Binder:
-    """Binds pods to the nodes that kube-scheduler has settled on."""
+    tries = 2
+    kept_on_standby = True
 
     def __init__(
         self,
-        transport: Transport,
-        ledger: Ledger,
-        placer: Placer,
-        events: EventRecorder,
-        clock: Callable[[], float],
-        fence: Fence,
-        wall_clock: Callable[[], float],
-        notes: Callable[[str], dict[str, str]] = lambda uid: {},
+        tools: BindingTools,
+        pod: PodIdentity,
+        request: PodRequest,
+        node: str,
+        *,
+        held: Claim | None = None,
+        epoch: str = "",
+        annotations: Mapping[str, str] = MappingProxyType({}),
+        decided_at: float = 0.0,
     ) -> None:
-        """`notes` gives more annotations for a pod, by its UID."""
-        self._transport = transport
-        self._ledger = ledger
-        self._placer = placer
-        self._notes = notes
-        self._events = events
-        self._fence = fence
-        self._clock = clock
-        self._wall_clock = wall_clock
-        self._handovers = Handovers(transport, ledger.rows, clock, wall_clock)
-        self.settler = Settler(transport, ledger, fence, clock)
-        """For Bindings whose answer was lost; to be started and stopped with the service."""
+        """`held` is what is held for the pod, None where it asks for no GPUs: then anybody may bind it. `decided_at`
+        is the Unix time at which it got that."""
+        super().__init__(pod.namespace, pod.uid, f"binding {pod.key} to {node}", epoch)
+        self.seals = held is not None
+        self.pod = pod
+        self._tools, self._request, self._node, self._held = tools, request, node, held
+        self._annotations, self._decided_at, self._handed = annotations, decided_at, Handover()
+        self._state = None if held is None else tools.ledger.rows.state_of(node)
+        self._replaced = False
+
+    async def prepare(self) -> None:
+        """Raises ClusterError, DecodeError, RequestError, LockError."""
+        if self._held is not None:
+            self._handed = await self._tools.handovers.prepare(self.pod, self._held, self._decided_at, self.read)
+
+    async def undo(self) -> None:
+        await self._tools.handovers.give_up(self.pod, self._node, self._handed)
+
+    def stands(self) -> str:
+        if self._held is None or self._tools.ledger.rows.state_of(self._node) == self._state:
+            return ""
+        return f"node {self._node} has changed since pod {self.pod.key} was given its GPUs"
+
+    def accepts(self, found: objects.Pod) -> str:
+        """A pod that was changed for a reason that does not matter, such as its status, is bound as it is now."""
+        wanted = self._request.gpus
+        try:
+            asked = read_pod_request(found).gpus
+        except RequestError as error:
+            return str(error)
+        by_claims = asked is None and wanted is not None and wanted.unit is AskedUnit.CLAIM  # claims can't be changed
+        return "" if by_claims or asked == wanted else f"pod {self.pod.key} has changed its request since the decision"
+
+    async def send(self, version: str) -> objects.Pod | None:
+        metadata = {
+            "name": self.pod.name,
+            "namespace": self.pod.namespace,
+            "uid": self.pod.uid,
+            "annotations": {**self._handed.annotations, **self._annotations},
+            "resourceVersion": version,
+        }
+        node = {"apiVersion": "v1", "kind": "Node", "name": self._node}
+        body = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": node}
+        await self._tools.transport.post(f"{self.pod.path}/binding", msgspec.json.encode(body))
+        return None
+
+    async def read(self) -> objects.Pod | None:
+        try:
+            found = await _read(self._tools.transport, self.pod)
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            return None
+        self._replaced = found.metadata.uid != self.uid
+        return None if self._replaced else found
+
+    async def seal(self) -> objects.Pod | None:
+        return await seal(self._tools.transport, self.pod)
+
+    def judge(self, found: objects.Pod | None, *, sealed: bool) -> Outcome | None:
+        if found is None:
+            return Outcome.GONE
+        if not found.spec.node_name:
+            return Outcome.REFUSED if found.finished else None
+        # A device plugin changes its own annotations as soon as it sees them: Kerf's tell whose Binding it was.
+        own = {key: value for key, value in self._annotations.items() if key.startswith(_OWN_PREFIX)}
+        written = (found.metadata.annotations or {}).items() >= own.items()
+        return Outcome.DONE if found.spec.node_name == self._node and written else Outcome.REFUSED
+
+    def is_told(self) -> bool:
+        held = self._held
+        return held is None or held.state is not ClaimState.UNDECIDED or self._tools.ledger.claim(held.uid) is not held
+
+    def settle(self, result: Result[objects.Pod]) -> None:
+        """What it holds is not given away while it may take effect."""
+        tools, held, found = self._tools, self._held, result.found
+        if held is None:
+            return
+        now, node = tools.clock(), "" if found is None or found.finished else found.spec.node_name
+        if result.outcome is Outcome.UNKNOWN:
+            tools.ledger.end_binding(held, ClaimState.UNDECIDED, now)
+            tools.resolver.add(self)
+        elif result.outcome is Outcome.DONE or (node == self._node and held.state is ClaimState.UNDECIDED):
+            tools.ledger.end_binding(held, ClaimState.BOUND, now)
+        elif found is None or not node:
+            tools.ledger.end_binding(held, None, now)
+        elif (read := tools.ledger.hold_as_read(found, now)) is not None:  # somebody else has bound it
+            tools.resolver.add(Binding(tools, self.pod, self._request, read.node, held=read))
+        else:
+            tools.ledger.end_binding(held, None, now)
+
+    def sentence(self, result: Result[objects.Pod]) -> str:
+        """Why it has not taken effect, or why nobody knows."""
+        error, node = result.error, "" if result.found is None else result.found.spec.node_name
+        match result.outcome:
+            case Outcome.FENCED:
+                return str(error)
+            case Outcome.GONE:
+                return _replaced(self.pod) if self._replaced else f"pod {self.pod.key} is gone"
+            case Outcome.UNKNOWN if result.why:
+                return f"{self.words}: {error}; its outcome is unknown: {result.why}"
+        if result.why:
+            return result.why
+        if node:
+            return f"pod {self.pod.key} is bound to node {node} by somebody else"
+        if not self.version:
+            return f"pod {self.pod.key}: {error}"
+        if isinstance(error, ApiError) and error.status < 500:
+            return f"the API server refused to bind {self.pod.key} to {self._node}: {error}"
+        return f"{self.words} failed: {error}"
+
+
+@dataclass(eq=False)
+class Binder:
+    """Binds pods to the nodes that kube-scheduler has settled on."""
+
+    transport: Transport
+    ledger: Ledger
+    placer: Placer
+    events: EventRecorder
+    clock: Callable[[], float]
+    fence: Fence
+    wall_clock: Callable[[], float]
+    notes: Callable[[str], dict[str, str]] = lambda uid: {}
+    """More annotations for a pod, by its UID."""
+    resolver: Resolver = field(kw_only=True)
+    """Finds out what became of Bindings whose answer was lost."""
+
+    def __post_init__(self) -> None:
+        handovers = Handovers(self.transport, self.ledger.rows, self.clock, self.wall_clock)
+        self._tools = BindingTools(self.transport, self.ledger, self.resolver, handovers, self.clock)
 
     async def bind(self, pod: PodIdentity, node: str, fault: str) -> None:
         """Bind a pod, with the very GPUs it gets. Raises BindError; nothing stays reserved for a pod not bound.
@@ -86,88 +204,66 @@ class Binder:
         checked afresh on the ledger of this moment.
         `fault` says why no GPUs may be given away, "" when they may: only pods without GPUs are bound then.
         """
-        request = self._placer.remembered(pod.uid)
+        request = self.placer.remembered(pod.uid)
         if request is None or request.gpus is None:  # what is asked by annotation may have come since
             request = await self._ask_request(pod)
         if request.gpus is None:
-            await self._write(pod, request, node, {}, None)
-            self._placer.forget(pod.uid)
-            self._fence.forget(pod.uid)
+            await self._write(Binding(self._tools, pod, request, node))
+            self.placer.forget(pod.uid)
+            self.fence.forget(pod.uid)
             return
         if fault:
-            self._ledger.release(pod.uid)
+            self.ledger.release(pod.uid)
             raise BindError(f"Kerf can't tell which GPUs are free: {fault}")
         try:
-            attempt = _Attempt(self._fence.enter())
+            epoch = self.fence.enter()
         except FencedError as error:
             raise BindError(str(error)) from error
-        assignment = self._placer.reserved(pod.uid, node) or self._check(pod, request, request.gpus, node)
+        assignment = self.placer.reserved(pod.uid, node) or self._check(pod, request, request.gpus, node)
         if assignment is None:
             return  # the watch tells that it is bound there already
         decided_at = self._decided_at(pod.uid)
-        claim = self._ledger.begin_binding(pod.uid, node, assignment.holding, self._clock())
-        attempt.state = self._ledger.rows.state_of(node)
-        outcome: ClaimState | None = ClaimState.UNDECIDED  # while nobody knows: cancellation and surprises included
-        try:
-            await self._hand_over(pod, request, assignment, attempt, decided_at)
-            outcome = ClaimState.BOUND
-        except _UndecidedError:
-            raise
-        except BindError:
-            outcome = None
-            raise
-        finally:
-            self._ledger.end_binding(claim, outcome, self._clock())
-            if outcome is ClaimState.UNDECIDED:
-                self.settler.add(pod, claim, attempt.version)
-        self._placer.forget(pod.uid)
-        self._fence.forget(pod.uid)
-        self._events.emit(pod.namespace, pod.name, pod.uid, reason="GPUsAssigned", message=str(assignment))
+        binding = Binding(
+            self._tools,
+            pod,
+            request,
+            node,
+            held=self.ledger.begin_binding(pod.uid, node, assignment.holding, self.clock()),
+            epoch=epoch,
+            annotations=dict.fromkeys(request.stale, "") | assignment.annotations | self.notes(pod.uid),
+            decided_at=decided_at,
+        )
+        await self._write(binding)
+        self.placer.forget(pod.uid)
+        self.fence.forget(pod.uid)
+        self.events.emit(pod.namespace, pod.name, pod.uid, reason="GPUsAssigned", message=str(assignment))
 
     def _decided_at(self, uid: str) -> float:
         """Unix time at which a pod was given what it holds. Bindings are written side by side and end in any order, but
         gpushare's plugin takes pods of one size by the time that is written on them: this keeps them as decided."""
-        claim = self._ledger.claim(uid)
-        return self._wall_clock() - (self._clock() - claim.since if claim is not None else 0.0)
-
-    async def _hand_over(
-        self, pod: PodIdentity, request: PodRequest, assignment: Assignment, attempt: _Attempt, decided_at: float
-    ) -> None:
-        """Write the Binding in the way of the node's device plugin. Raises BindError, _UndecidedError."""
-        node = assignment.node
-        annotations = dict.fromkeys(request.stale, "") | assignment.annotations | self._notes(pod.uid)
-        try:
-            handed = await self._handovers.prepare(pod, assignment, decided_at, self._get)
-        except (ClusterError, msgspec.DecodeError, RequestError, LockError) as error:
-            raise BindError(f"pod {pod.key}: {error}") from error
-        try:
-            await self._write(pod, request, node, {**handed.annotations, **annotations}, attempt)
-        except _UndecidedError:
-            raise  # if it takes effect yet, the lock is needed; if not, the next one takes it over
-        except BindError:
-            await self._handovers.give_up(pod, node, handed)
-            raise
+        claim = self.ledger.claim(uid)
+        return self.wall_clock() - (self.clock() - claim.since if claim is not None else 0.0)
 
     def _check(self, pod: PodIdentity, request: PodRequest, gpus: GpuRequest, node: str) -> Assignment | None:
         """What a pod gets on the one node now, None when it is bound there already. Raises BindError."""
-        claim = self._ledger.claim(pod.uid)
+        claim = self.ledger.claim(pod.uid)
         if claim is not None and claim.state is not ClaimState.RESERVED:
             if claim.state is ClaimState.BOUND and claim.node == node:
                 return None
             raise BindError(f"pod {pod.key} is already bound, or being bound, to node {claim.node}")
         try:
-            policy = self._placer.policy_of(request)
+            policy = self.placer.policy_of(request)
         except RequestError as error:
             raise BindError(str(error)) from error
         asked = policy.asked(request) or gpus
-        placement = self._placer.place(pod, asked, policy, [node])
-        if placement.node is None and self._ledger.cycles.claim_back(pod.uid):
-            placement = self._placer.place(pod, asked, policy, [node])
+        placement = self.placer.place(pod, asked, policy, [node])
+        if placement.node is None and self.ledger.cycles.claim_back(pod.uid):
+            placement = self.placer.place(pod, asked, policy, [node])
         if placement.unknown:
             raise BindError(f"node {node} is not known to Kerf")
         assignment = placement.assignment()
         if assignment is None:
-            self._placer.decided.add(placement)
+            self.placer.decided.add(placement)
             evaluation = placement.decision.evaluation
             why = sentence(Reason(evaluation.reason[0]), gpus, int(evaluation.available[0]))
             raise BindError(f"node {node} no longer fits pod {pod.key}: {why}")
@@ -176,122 +272,31 @@ class Binder:
     async def _ask_request(self, pod: PodIdentity) -> PodRequest:
         """The request of a pod that was never offered to Kerf, or before a restart: the API server knows it."""
         try:
-            found = await self._get(pod)
-            self._fence.note(found.metadata)
-            return self._placer.read_request(found)
+            found = await _read(self.transport, pod)
+            if found.metadata.uid != pod.uid:
+                raise BindError(_replaced(pod))
+            self.fence.note(found.metadata)
+            return self.placer.read_request(found)
         except (ClusterError, msgspec.DecodeError, RequestError) as error:
             raise BindError(f"pod {pod.key}: {error}") from error
 
-    async def _get(self, pod: PodIdentity) -> objects.Pod:
-        found = _pod_decoder.decode(await self._transport.get(pod.path))
-        if found.metadata.uid != pod.uid:
-            raise BindError(f"pod {pod.key} was deleted and created again: UID {pod.uid} is gone")
-        return found
-
-    async def _write(
-        self, pod: PodIdentity, request: PodRequest, node: str, annotations: dict[str, str], attempt: _Attempt | None
-    ) -> None:
-        """Write a Binding that fails if another leader, or anybody, has changed the pod since it was read.
-
-        Whoever leads after the confirmation changes it, so what this rests on is not over when the Binding is written.
-        Without an attempt nothing is confirmed: a pod without GPUs may be bound by whoever is asked, as long as it
-        asks for none.
-
-        A pod that was changed for a reason that does not matter, such as its status, is bound as it is now.
-        Raises BindError, _UndecidedError.
-        """
-        version = self._fence.version_of(pod.uid) or await self._ask_version(pod, request)
-        for repeatable in (True, False):
-            if attempt is not None:
-                await self._check_fence(pod, version, attempt.epoch)
-                if self._ledger.rows.state_of(node) != attempt.state:
-                    raise BindError(f"node {node} has changed since pod {pod.key} was given its GPUs")
-                attempt.version = version
-            try:
-                return await self._post(pod, node, annotations, version)
-            except ClusterError as error:
-                found = await self._resolve(pod, node, annotations, error, fenced=attempt is not None)
-                if found is None:
-                    return
-                if not repeatable or found.metadata.resource_version == version:
-                    raise _refused(pod, node, error) from error
-                version = self._accept(pod, request, found)
-
-    async def _check_fence(self, pod: PodIdentity, version: str, epoch: str) -> None:
+    async def _write(self, binding: Binding) -> None:
+        """Raises BindError where it has not taken effect, or nobody knows whether it has."""
+        pod = binding.pod
         try:
-            await self._fence.confirm(pod.uid, version)
-            self._fence.check(epoch)
-        except FencedError as error:
-            raise BindError(str(error)) from error
-
-    async def _ask_version(self, pod: PodIdentity, request: PodRequest) -> str:
-        try:
-            return self._accept(pod, request, await self._get(pod))
-        except (ClusterError, msgspec.DecodeError) as error:
+            result = await commit(
+                binding, self.fence if binding.seals else None, version=self.fence.version_of(pod.uid)
+            )
+        except (ClusterError, msgspec.DecodeError, RequestError, LockError) as error:
             raise BindError(f"pod {pod.key}: {error}") from error
-
-    def _accept(self, pod: PodIdentity, request: PodRequest, found: objects.Pod) -> str:
-        """The resourceVersion of a pod that is still what was decided on. Raises BindError."""
-        self._fence.note(found.metadata)
-        try:
-            asked = read_pod_request(found).gpus
-            by_claims = asked is None and request.gpus is not None and request.gpus.unit is AskedUnit.CLAIM
-            if by_claims or asked == request.gpus:  # claims can't be changed
-                return found.metadata.resource_version
-        except RequestError as error:
-            raise BindError(str(error)) from error
-        raise BindError(f"pod {pod.key} has changed its request since the decision")
-
-    async def _post(self, pod: PodIdentity, node: str, annotations: dict[str, str], version: str) -> None:
-        binding = {
-            "apiVersion": "v1",
-            "kind": "Binding",
-            "metadata": {
-                "name": pod.name,
-                "namespace": pod.namespace,
-                "uid": pod.uid,
-                "annotations": annotations,
-                "resourceVersion": version,
-            },
-            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
-        }
-        await self._transport.post(f"{pod.path}/binding", msgspec.json.encode(binding))
-
-    async def _resolve(
-        self, pod: PodIdentity, node: str, annotations: dict[str, str], cause: ClusterError, *, fenced: bool
-    ) -> objects.Pod | None:
-        """Find out whether a Binding took effect after all: None when it did, the unbound pod when 409 means that it
-        never will. Raises BindError, _UndecidedError otherwise.
-
-        Without an answer, a `fenced` Binding is kept from taking effect later.
-        """
-        conflict = isinstance(cause, ApiError) and cause.status == 409
-        if isinstance(cause, ApiError) and not conflict and cause.status < 500:
-            raise _refused(pod, node, cause) from cause
-        sealed = fenced and not conflict
-        try:
-            found = await self.settler.seal(pod) if sealed else await self._get(pod)
-        except (ClusterError, msgspec.DecodeError) as error:
-            if isinstance(error, ApiError) and error.status == 404:
-                raise BindError(f"pod {pod.key} is gone") from cause
-            raise _UndecidedError(f"binding {pod.key} to {node}: {cause}; its outcome is unknown: {error}") from cause
-        if found is None:
-            raise BindError(f"pod {pod.key} is gone") from cause
-        bound_to = found.spec.node_name
-        # A device plugin changes its own annotations as soon as it sees them: Kerf's tell whose Binding it was.
-        own = {key: value for key, value in annotations.items() if key.startswith(_OWN_PREFIX)}
-        written = (found.metadata.annotations or {}).items() >= own.items()
-        if bound_to == node and written:
-            return None
-        if bound_to:
-            held = self._ledger.hold_as_read(found, self._clock())
-            if held is not None:
-                self.settler.add(pod, held, "")
-            raise BindError(f"pod {pod.key} is bound to node {bound_to} by somebody else") from cause
-        if conflict:
-            return found
-        raise BindError(f"binding {pod.key} to {node} failed: {cause}") from cause  # and a late write will, too
+        if result.outcome is not Outcome.DONE:
+            raise BindError(binding.sentence(result)) from result.error
 
 
-def _refused(pod: PodIdentity, node: str, cause: ClusterError) -> BindError:
-    return BindError(f"the API server refused to bind {pod.key} to {node}: {cause}")
+def _replaced(pod: PodIdentity) -> str:
+    return f"pod {pod.key} was deleted and created again: UID {pod.uid} is gone"
+
+
+async def _read(transport: Transport, pod: PodIdentity) -> objects.Pod:
+    """The pod of that name. Raises ClusterError, DecodeError."""
+    return _pod_decoder.decode(await transport.get(pod.path))

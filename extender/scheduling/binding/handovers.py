@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 
 from extender.kube import objects
 from extender.kube.client import Transport
+from extender.ledger.ledger import Claim
 from extender.ledger.rows import NodeRows
 from extender.plugins.protocol import DevicePlugin, Handover, Locks
 from extender.plugins.registry import assigned_gpus
-from extender.scheduling.assignments import Assignment, PodIdentity
+from extender.scheduling.assignments import PodIdentity
 
 
 @dataclass(eq=False)
@@ -24,20 +25,20 @@ class Handovers:
     async def prepare(
         self,
         pod: PodIdentity,
-        assignment: Assignment,
+        held: Claim,
         decided_at: float,
-        read: Callable[[PodIdentity], Awaitable[objects.Pod]],
+        read: Callable[[], Awaitable[objects.Pod | None]],
     ) -> Handover:
         """What has to be written with a Binding; the node is locked for it where its plugin wants that.
 
         `read` reads the pod as it is. Raises ClusterError, DecodeError, RequestError, LockError.
         """
-        node = assignment.node
+        node = held.node
         plugin, manifest = self.rows.plugin_on(node), self.rows.manifest(node)
-        gpus = assigned_gpus(self.rows.offer_of(node), assignment.holding)
-        if manifest is None or not plugin.told or not gpus:
+        gpus = assigned_gpus(self.rows.offer_of(node), held.holding)
+        if manifest is None or not plugin.told or not gpus or (found := await read()) is None:
             return Handover()
-        handed = plugin.handover(await read(pod), gpus, manifest, decided_at)
+        handed = plugin.handover(found, gpus, manifest, decided_at)
         if handed.locks_node and (locks := self._locks_of(plugin)) is not None:
             await locks.take(node, pod.namespace, pod.name)
         return handed

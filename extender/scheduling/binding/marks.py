@@ -13,6 +13,7 @@ import msgspec
 
 from extender.kube import objects
 from extender.kube.client import ApiError, Transport
+from extender.kube.commit import refused
 from extender.kube.decoding import Decoder
 from extender.plugins.kerf import ASSIGNMENT, EXPLANATION
 from extender.plugins.registry import plugins
@@ -21,21 +22,10 @@ from extender.scheduling.waking.skips import SKIPPED, SKIPPED_COUNT
 
 _WRITTEN_BY_KERF: Final = frozenset({*ASSIGNMENT, EXPLANATION, SKIPPED, SKIPPED_COUNT, "kerf.dev/nomination-lost"})
 """What a Binding may set, besides what it sets for device plugins."""
-_TOO_LARGE: Final = "request is too large"
-_NO_RIGHT: Final = "cannot patch resource"
-"""What the API server says, with 403, of a user who may not; admission has other words."""
-_PASSING: Final = (401, 404, 408, 409, 429)
+_SEALED: Final = "kerf.dev/sealed"
+"""Changed to make a pod's older versions unbindable; what it says means nothing."""
 
 _pod_decoder = Decoder(objects.Pod)
-
-
-def refused(error: Exception) -> bool:
-    """Whether a pod can't be changed as it is: to try again would end in the same way, for reasons of its own."""
-    if not isinstance(error, ApiError):
-        return False
-    if error.status >= 500:
-        return _TOO_LARGE in error.message
-    return error.status not in _PASSING and not (error.status == 403 and _NO_RIGHT in error.message)
 
 
 async def read(transport: Transport, pod: PodIdentity) -> objects.Pod | None:
@@ -66,6 +56,13 @@ async def change(transport: Transport, pod: PodIdentity, key: str, value: str) -
     gone = dict.fromkeys(written & (found.metadata.annotations or {}).keys())
     status = {"message": f"Kerf {secrets.token_hex(4)}"}
     return await _patch(transport, pod, {"metadata": {"uid": pod.uid, "annotations": gone}, "status": status})
+
+
+async def seal(transport: Transport, pod: PodIdentity) -> objects.Pod | None:
+    """Change a pod so that nothing sent before takes effect on it any more, unless it has; the pod after that, None
+    when it is gone. Raises ClusterError, DecodeError."""
+    answer = await change(transport, pod, _SEALED, secrets.token_hex(4))
+    return None if answer is None else _pod_decoder.decode(answer)
 
 
 async def _patch(transport: Transport, pod: PodIdentity, body: dict[str, Any]) -> bytes | None:

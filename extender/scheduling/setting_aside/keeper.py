@@ -17,13 +17,14 @@ from extender.core.resources.nodes import GpuUnit
 from extender.kube import objects
 from extender.kube.background import Background, repeat
 from extender.kube.client import ApiError, ClusterError, Transport
+from extender.kube.commit import FencedError
 from extender.kube.events import EventRecorder
 from extender.kube.paths import NODES_PATH
 from extender.kube.pauses import Pauses
 from extender.ledger.ledger import Ledger
 from extender.plugins.protocol import UnreadableError
 from extender.plugins.set_aside import MAX_TIMES, NEVER, SET_ASIDE, Note, is_exempt, read_note, text_of
-from extender.scheduling.fence import Fence, FencedError
+from extender.scheduling.fence import Fence
 from extender.scheduling.setting_aside.failures import Case, Failures
 from extender.scheduling.setting_aside.lives import Lives
 

@@ -15,6 +15,7 @@ from extender.core.resources.requests import AskedUnit, GpuRequest
 from extender.dra.feeds import CLAIMS
 from extender.dra.objects import DeviceClass, ResourceClaim, ResourceSlice
 from extender.kube.client import ApiError, ClusterError
+from extender.kube.commit import FencedError
 from extender.kube.objects import Pod
 from extender.kube.watches.feeds import WatchHub
 from extender.ledger.ledger import Ledger
@@ -22,7 +23,6 @@ from extender.queueing.claims.keeper import ClaimKeeper
 from extender.queueing.claims.reclaimer import Reclaimer
 from extender.queueing.pods.entries import Entry
 from extender.queueing.pods.objects import decode_node, decode_pod
-from extender.scheduling.fence import FencedError
 
 Manifest = dict[str, Any]
 

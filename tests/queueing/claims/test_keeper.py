@@ -11,13 +11,13 @@ from extender.core.fit.device_fits import fit_devices
 from extender.core.fit.device_obstacles import why_not
 from extender.core.fit.reasons import Reason
 from extender.kube.client import ApiError, ClusterError, UnreachableError
+from extender.kube.commit import FencedError
 from extender.queueing.claims.turns import Turns
 from extender.queueing.claims.writer import _FINALIZER
 from extender.queueing.pods.batches import plan_pod
 from extender.queueing.pods.entries import Stage
 from extender.queueing.pods.objects import decode_node, decode_pod
 from extender.queueing.pods.restrictions import Kinds
-from extender.scheduling.fence import FencedError
 from tests.queueing.claims.rigs import ClaimRig
 
 

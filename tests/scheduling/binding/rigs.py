@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from extender.kube import objects
-from extender.kube.client import ApiError, UnreachableError
+from extender.kube.client import ApiError, Transport, UnreachableError
+from extender.kube.commit import Resolver
 from extender.kube.events import EventRecorder
 from extender.kube.memory import Manifest, MemoryCluster
 from extender.kube.paths import NODES_PATH, PODS_PATH
@@ -51,14 +52,26 @@ class Rig:
         self.transport = FaultyTransport(self.cluster)
         self.ledger = Ledger(reservation_ttl_s=TTL_S)
         self.placer = Placer(self.ledger, default_policy="bestfit", clock=self.clock, wall_clock=self.clock)
-        self.events = EventRecorder(self.transport)
         self.fence = open_fence()
-        self.binder = Binder(
-            self.transport, self.ledger, self.placer, self.events, self.clock, self.fence, lambda: 1_800_000_000.0
-        )
+        self.resolver = Resolver(self.fence, self.clock)
+        self.binder = self.binder_on(self.transport)
+        self.events = self.binder.events
         self.cluster.apply(pod or pod_manifest("p", 1, uid="u"))
         self.identity = PodIdentity("default", "p", "u")
         self.sync()
+
+    def binder_on(self, transport: Transport) -> Binder:
+        """What binds by a transport, under the fence as it is."""
+        return Binder(
+            transport,
+            self.ledger,
+            self.placer,
+            EventRecorder(transport),
+            self.clock,
+            self.fence,
+            lambda: 1_800_000_000.0,
+            resolver=self.resolver,
+        )
 
     def sync(self) -> None:
         """What the watch would tell."""
@@ -91,7 +104,7 @@ class Rig:
         return str(raised.value)
 
     def settle(self) -> None:
-        asyncio.run(self.binder.settler.settle_round())
+        asyncio.run(self.resolver.resolve_round())
 
     def free(self, node: str) -> set[int]:
         cluster = self.ledger.snapshot(self.clock())

@@ -9,10 +9,9 @@ import pytest
 from extender.core.annotations import POLICY
 from extender.kube import objects
 from extender.kube.client import ApiError, ClusterError, UnreachableError
-from extender.kube.events import EventRecorder
 from extender.kube.memory import Manifest, MemoryCluster
 from extender.ledger.ledger import ClaimState
-from extender.scheduling.binding.binder import Binder, BindError
+from extender.scheduling.binding.binder import BindError
 from extender.scheduling.placer import PodIdentity
 from tests.ledger.builders import TTL_S, Fault, FaultyTransport, pod_manifest
 from tests.scheduling.binding.rigs import CONFLICT, FORBIDDEN, NOT_FOUND, SERVER_ERROR, TIMEOUT, Rig
@@ -286,7 +285,7 @@ def slow(scenario: Callable[[Rig, SlowTransport, "asyncio.Task[None]"], Awaitabl
 
     async def run() -> None:
         transport = SlowTransport(rig.cluster)
-        binder = Binder(transport, rig.ledger, rig.placer, EventRecorder(transport), rig.clock, rig.fence, rig.clock)
+        binder = rig.binder_on(transport)
         rig.binder = binder
         first = asyncio.create_task(binder.bind(rig.identity, "n", ""))
         await transport.asked.wait()

@@ -6,14 +6,12 @@ import msgspec
 import pytest
 
 from extender.core.annotations import COUNT, MEMORY_TOTAL
-from extender.kube.events import EventRecorder
 from extender.kube.leadership.elections import Unelected
 from extender.kube.memory import Manifest
 from extender.ledger.ledger import ClaimState
 from extender.plugins.kerf import (
     ASSIGNED_GPUS,
 )
-from extender.scheduling.binding.binder import Binder
 from tests.ledger.builders import Fault, FaultyTransport, node_manifest, open_fence, pod_manifest
 from tests.scheduling.binding.rigs import (
     CONFLICT,
@@ -95,7 +93,7 @@ def test_a_pod_that_asks_by_annotation_as_it_is_bound_is_not_bound_without_gpus(
             return await super().post(path, body)
 
     transport = Edited(rig.cluster)
-    rig.binder = Binder(transport, rig.ledger, rig.placer, EventRecorder(transport), rig.clock, rig.fence, rig.clock)
+    rig.binder = rig.binder_on(transport)
     rig.filter()
     assert rig.fail() == "pod default/p has changed its request since the decision"
     assert "nodeName" not in rig.cluster.pod("default", "p")["spec"]
@@ -116,7 +114,7 @@ def test_a_late_binding_cannot_take_effect_once_a_successor_has_marked_the_pod()
             return await super().post(path, body)
 
     transport = Paused(rig.cluster)
-    rig.binder = Binder(transport, rig.ledger, rig.placer, EventRecorder(transport), rig.clock, rig.fence, rig.clock)
+    rig.binder = rig.binder_on(transport)
     assert rig.fail() == "standby: b leads"
     assert [verb for verb, _, _ in transport.calls] == ["POST", "GET"]
     assert "nodeName" not in rig.cluster.pod("default", "p")["spec"]
@@ -134,7 +132,7 @@ def test_nothing_is_bound_that_is_not_confirmed_though_the_term_looks_good() -> 
     """A process that was paused with its clock, or beside a kube-scheduler that has released its lease."""
     rig = Rig()
     rig.fence = open_fence(Replaced())
-    rig.binder = Binder(rig.transport, rig.ledger, rig.placer, rig.events, rig.clock, rig.fence, rig.clock)
+    rig.binder = rig.binder_on(rig.transport)
     rig.filter("n")
     assert rig.fail() == "this process can't be sure that it still leads"
     assert (rig.transport.calls, rig.state(), rig.free("n")) == ([], None, {0, 1})
@@ -161,7 +159,7 @@ def test_what_is_known_before_the_binding_is_sent_counts(change: Manifest) -> No
 
     rig = Rig()
     rig.fence = open_fence(Asked())
-    rig.binder = Binder(rig.transport, rig.ledger, rig.placer, rig.events, rig.clock, rig.fence, rig.clock)
+    rig.binder = rig.binder_on(rig.transport)
     rig.filter("n")
     assert rig.fail() == "node n has changed since pod default/p was given its GPUs"
     assert (rig.bindings(), rig.state()) == ([], None)

@@ -7,13 +7,16 @@ from typing import Any
 import msgspec
 import pytest
 
+from extender.core.resources.requests import GpuRequest, PodRequest
 from extender.kube import objects
 from extender.kube.client import ApiError, UnreachableError
+from extender.kube.commit import Resolver
 from extender.kube.memory import MemoryCluster
 from extender.ledger.ledger import Claim, ClaimState, Ledger
 from extender.plugins.holdings import Holding
 from extender.plugins.pods import read_holding
-from extender.scheduling.binding.unanswered_bindings import Settler
+from extender.scheduling.binding.binder import Binding, BindingTools
+from extender.scheduling.binding.handovers import Handovers
 from extender.scheduling.placer import PodIdentity
 from tests.ledger.builders import Clock, Fault, FaultyTransport, node_manifest, node_object, open_fence, pod_manifest
 
@@ -22,7 +25,7 @@ REFUSED = ApiError(422, "Invalid", "metadata.annotations: Too long: may not be m
 
 
 class Rig:
-    """A settler that has one Binding of pod "p" to GPU 0 of node "n" to settle."""
+    """A resolver that has one Binding of pod "p" to GPU 0 of node "n" to settle."""
 
     def __init__(self) -> None:
         self.cluster = MemoryCluster([node_manifest("n", 2), node_manifest("m", 2), pod_manifest("p", 1, uid="u")])
@@ -31,14 +34,19 @@ class Rig:
         for name in ("n", "m"):
             self.ledger.upsert_node(node_object(name, 2))
         self.fence = open_fence()
-        self.settler = Settler(self.transport, self.ledger, self.fence, Clock())
+        clock = Clock()
+        self.resolver = Resolver(self.fence, clock)
+        handovers = Handovers(self.transport, self.ledger.rows, clock, clock)
+        self.tools = BindingTools(self.transport, self.ledger, self.resolver, handovers, clock)
         self.claim = self.undecided(POD, self.version())
 
     def undecided(self, pod: PodIdentity, version: str) -> Claim:
         """A claim of unknown outcome."""
         claim = self.ledger.begin_binding(pod.uid, "n", self.holding(), 0.0)
         self.ledger.end_binding(claim, ClaimState.UNDECIDED, 0.0)
-        self.settler.add(pod, claim, version)
+        binding = Binding(self.tools, pod, PodRequest(GpuRequest(1)), "n", held=claim)
+        binding.version = version
+        self.resolver.add(binding)
         return claim
 
     def holding(self) -> Holding:
@@ -51,7 +59,7 @@ class Rig:
 
     def settle(self) -> ClaimState | None:
         """After one round."""
-        asyncio.run(self.settler.settle_round())
+        asyncio.run(self.resolver.resolve_round())
         claim = self.ledger.claim("u")
         return claim.state if claim else None
 
@@ -149,7 +157,7 @@ def test_an_exception_loses_nothing() -> None:
     class Broken:
         """A pod whose path can't be made."""
 
-        key = uid = "broken"
+        namespace, key, uid = "default", "broken", "broken"
         num_tries = 0
 
         @property
