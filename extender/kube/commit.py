@@ -115,8 +115,10 @@ class Target(ABC, Generic[T]):
         self.version = ""
         """The resourceVersion that the last request carried, "" where none was sent."""
 
-    async def prepare(self) -> None:
-        """Make ready to write, as by a lock. Raises what keeps it from being written."""
+    async def prepare(self) -> str:
+        """Make ready to write, as by a lock; the version that the object has by that, "" where it is as it was. Raises
+        what keeps it from being written."""
+        return ""
 
     async def undo(self) -> None:
         """Take back what `prepare` has done: it has not taken effect, and never will."""
@@ -173,7 +175,7 @@ async def commit(target: Target[T], term: Term | None, *, version: str = "") -> 
     """
     result: Result[T] = Result(Outcome.REFUSED, why="it was given up")
     try:
-        await target.prepare()
+        version = await target.prepare() or version
         result = Result(Outcome.UNKNOWN, why="it was given up")
         result = await _write(target, term, version)
     finally:

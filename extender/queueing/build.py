@@ -63,6 +63,7 @@ def _keeper(base: Foundation, owned: OwnedDevices, settings: Settings) -> Callab
         ledger=base.ledger,
         owned=owned,
         fence=base.fence,
+        resolver=base.resolver,
         clock=base.clock,
         max_age_s=settings.cluster.max_age_s,
         classes_to_make=frozenset(settings.dra.rewrite_extended_resources.values()),

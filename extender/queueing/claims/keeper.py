@@ -9,16 +9,18 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from extender.core.dra.given import Allocation
+import msgspec
+
+from extender.core.dra.given import Allocation as DevicesGiven
 from extender.core.resources.requests import RequestError
 from extender.dra.feeds import CLAIMS, RULES, TO_ALLOCATE
-from extender.dra.objects import ResourceClaim
+from extender.dra.objects import Allocation, ResourceClaim
 from extender.dra.owned import OwnedDevices
 from extender.dra.pod_claims import Hold, PodClaims
 from extender.dra.results import allocation_of
 from extender.kube.background import all_of
 from extender.kube.client import ApiError, Transport
-from extender.kube.commit import FencedError, refused
+from extender.kube.commit import FencedError, Outcome, Resolver, Result, Target, commit
 from extender.kube.objects import Pod
 from extender.kube.watches.lists import Lister
 from extender.ledger.ledger import Ledger
@@ -37,8 +39,6 @@ _FIRST_REST_S: Final = 1.0
 _MAX_REST_S: Final = 60.0
 _MAX_RESTS: Final = 10_000
 _MAX_WHY: Final = 300
-_MAX_CLIENT_ERROR: Final = 499
-"""With a higher status the API server does not say whether it did what was asked."""
 
 
 @dataclass(slots=True)
@@ -60,6 +60,7 @@ class ClaimKeeper:
     ledger: Ledger
     owned: OwnedDevices
     fence: Fence
+    resolver: Resolver
     clock: Callable[[], float]
     entries_of: Callable[[str], Iterable[Entry]]
     """By a claim's `namespace/name`."""
@@ -162,7 +163,7 @@ class ClaimKeeper:
 
     # Allocating
 
-    def hold(self, pod: Pod, node: str, allocation: Allocation | None) -> bool:
+    def hold(self, pod: Pod, node: str, allocation: DevicesGiven | None) -> bool:
         """Hold devices of a node for a pod's claims, as they were decided on; whether the claims still ask that."""
         self.let_go(pod)
         try:
@@ -240,37 +241,28 @@ class ClaimKeeper:
         self._rests[pod] = self.clock() + rest_s, rest_s, why[:_MAX_WHY]
 
     async def _allocate(self, uid: str, epoch: str) -> bool:
+        """Raises ClusterError where the API server refuses, or nobody knows what it did; DecodeError, FencedError."""
         hold = self.owned.holds.get(uid)
         if hold is None:
             return False
-        written, known = None, False
         self.writing.add(uid)
         self._told[uid] = asyncio.Event()
-        try:
-            protected = await self.writer.protect(hold.claim)
-            if protected is not None:
-                await self.fence.confirm_now()  # nobody else led when it was so: whoever does next changes it
-                self.fence.check(epoch)  # in another term others may have what was free when it was decided
-                written = await self.writer.allocate(protected, hold.pod, hold.allocation)
-            known = True
-        except FencedError:
-            known = True
-            raise
-        except ApiError as error:
-            known = error.status <= _MAX_CLIENT_ERROR or refused(error)
-            raise
-        finally:
-            self.writing.discard(uid)
-            if known:
-                self.ledger.let_go_devices(uid)
-            if written is None:
-                self._told.pop(uid, None)
-            else:
-                self.ledger.claim_written(written)
-                self.counts.allocated += 1
-            if known:
-                self.changed(hold.claim.key)  # a watch may have told before that, of a claim that was still in doubt
-        return written is not None
+        result = await commit(_Allocation(self, uid, hold, epoch), self.fence)
+        if result.error is not None and result.outcome not in (Outcome.DONE, Outcome.CONFLICT, Outcome.GONE):
+            raise result.error
+        return result.outcome is Outcome.DONE
+
+    def settle(self, uid: str, hold: Hold, result: Result[ResourceClaim]) -> None:
+        """What became of a write that gives a claim its devices is known."""
+        self.writing.discard(uid)
+        if self.owned.holds.get(uid) is hold:
+            self.ledger.let_go_devices(uid)
+        self.counts.allocated += result.outcome is Outcome.DONE
+        if result.outcome is not Outcome.DONE:
+            self._told.pop(uid, None)
+        if result.found is not None:
+            self.ledger.claim_written(result.found)
+        self.changed(hold.claim.key)  # a watch may have told before that, of a claim that was still in doubt
 
     async def catch_up(self) -> None:
         """Before the first decision of a term: change every claim that a leader before may be about to allocate, so
@@ -281,13 +273,51 @@ class ClaimKeeper:
         """
         listed = await self._claims.all()
         doubtful = (claim for claim in listed.items if is_protected(claim))
-        await all_of(self._take_over(claim) for claim in doubtful if claim.status.allocation is None)
+        await all_of(self._seal(claim) for claim in doubtful if claim.status.allocation is None)
         await self.mirror.list_devices_again(CLAIMS)
 
-    async def _take_over(self, claim: ResourceClaim) -> None:
+    async def _seal(self, claim: ResourceClaim) -> None:
         async with self._slots:
-            found: ResourceClaim | None = claim
-            while found is not None and found.status.allocation is None:
-                if await self.writer.touch(found, secrets.token_hex(4)) is not None:
-                    return
-                found = await self.writer.read(claim)
+            await self.writer.seal(claim)
+
+
+class _Allocation(Target[ResourceClaim]):
+    """Gives a claim the devices that are held for it."""
+
+    def __init__(self, keeper: ClaimKeeper, uid: str, hold: Hold, epoch: str) -> None:
+        claim = hold.claim
+        super().__init__(claim.metadata.namespace, uid, f"allocating to claim {claim.key}", epoch)
+        self._keeper, self._hold = keeper, hold
+
+    async def prepare(self) -> str:
+        """Without its finalizer a claim may be deleted with the devices that it is about to get."""
+        protected = await self._keeper.writer.protect(self._hold.claim)
+        return "" if protected is None else protected.metadata.resource_version
+
+    def accepts(self, found: ResourceClaim) -> str:
+        return "it has changed since it was decided on"
+
+    async def send(self, version: str) -> ResourceClaim | None:
+        hold = self._hold
+        return await self._keeper.writer.allocate(hold.claim, version, hold.pod, hold.allocation)
+
+    async def read(self) -> ResourceClaim | None:
+        return await self._keeper.writer.read(self._hold.claim)
+
+    async def seal(self) -> ResourceClaim | None:
+        return await self._keeper.writer.seal(self._hold.claim)
+
+    def judge(self, found: ResourceClaim | None, *, sealed: bool) -> Outcome | None:
+        if found is None:
+            return Outcome.GONE
+        if found.status.allocation is None:
+            return None
+        own = msgspec.convert(self._hold.allocation, Allocation)
+        mine = any(consumer.uid == self._hold.pod.metadata.uid for consumer in found.status.reserved_for or ())
+        return Outcome.DONE if mine and found.status.allocation.devices == own.devices else Outcome.REFUSED
+
+    def settle(self, result: Result[ResourceClaim]) -> None:
+        if result.outcome is Outcome.UNKNOWN:
+            self._keeper.resolver.add(self)
+        else:
+            self._keeper.settle(self.uid, self._hold, result)

@@ -1,14 +1,12 @@
 """Taking back: what may be written on claims and must not be, and devices of claims that no pod needs."""
 
 import logging
-import secrets
 from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
 
 from extender.dra.objects import ResourceClaim
-from extender.dra.pod_claims import Hold
 from extender.kube.background import repeat
 from extender.kube.client import ClusterError
 from extender.kube.commit import FencedError
@@ -57,31 +55,11 @@ class Reclaimer:
             self._orphaned_since.clear()
             return
         for uid, hold in list(keeper.owned.holds.items()):
-            awaited = uid in keeper.writing or self._is_awaited(hold.claim.key, hold.node)
-            if not awaited and not self._rests(hold.claim):
-                await self._settle(uid, hold)
+            if uid not in keeper.writing and not self._is_awaited(hold.claim.key, hold.node):
+                keeper.ledger.let_go_devices(uid)  # nothing was ever written
+                keeper.changed(hold.claim.key)
         self._forget_orphans()
         await self._free_unused()
-
-    async def _settle(self, uid: str, hold: Hold) -> None:
-        """Find out whether a claim got what is held for it; else make sure that it never will."""
-        keeper = self.keeper
-        try:
-            found = await keeper.writer.read(hold.claim)
-            if found is not None and found.status.allocation is None:
-                await keeper.fence.confirm_now()
-                found = await keeper.writer.touch(found, secrets.token_hex(4))
-                if found is None:
-                    return  # it has changed meanwhile: once more
-        except (ClusterError, FencedError, msgspec.DecodeError) as error:
-            logger.warning("claim %s is still in doubt: %s", hold.claim.key, error)
-            self._failed(hold.claim, error)
-            return
-        self._pauses.succeeded(hold.claim.metadata.namespace, uid)
-        keeper.ledger.let_go_devices(uid)
-        if found is not None:
-            keeper.ledger.claim_written(found)
-        keeper.changed(hold.claim.key)
 
     def _rests(self, claim: ResourceClaim) -> bool:
         """Whether what was to be written on it failed a short while ago."""

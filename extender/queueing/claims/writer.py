@@ -1,5 +1,6 @@
 """What is written on ResourceClaims, each time on the version that was decided on."""
 
+import secrets
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -44,13 +45,16 @@ class ClaimWriter:
             return claim
         return await self._patch(claim, "", {"finalizers": [*(claim.metadata.finalizers or []), _FINALIZER]})
 
-    async def allocate(self, claim: ResourceClaim, pod: Pod, allocation: Mapping[str, Any]) -> ResourceClaim | None:
-        """Give a claim that is protected its devices for a pod.
+    async def allocate(
+        self, claim: ResourceClaim, version: str, pod: Pod, allocation: Mapping[str, Any]
+    ) -> ResourceClaim:
+        """Give a claim of that version, which is protected, its devices for a pod; the claim as it is then.
 
         It is reserved for the pod in the same write: kube-controller-manager frees it when the pod is gone, and
         kube-scheduler has nothing to write.
         """
-        return await self._patch(claim, "/status", status={"allocation": allocation, "reservedFor": [_consumer(pod)]})
+        status = {"allocation": allocation, "reservedFor": [_consumer(pod)]}
+        return await self._send(claim, version, "/status", status=status)
 
     async def free(self, claim: ResourceClaim) -> ResourceClaim | None:
         """Take a claim's devices away that no pod uses."""
@@ -60,13 +64,23 @@ class ClaimWriter:
         """Change a claim that has its devices, so that nobody can take these away who knows this version of it."""
         return await self._patch(claim, "", {"annotations": {_TOUCHED: word}})
 
-    async def touch(self, claim: ResourceClaim, word: str) -> ResourceClaim | None:
-        """Change a claim that has no devices, so that no write to this version of it succeeds any more.
+    async def seal(self, claim: ResourceClaim) -> ResourceClaim | None:
+        """Change a claim until it has devices or no write to a version before this succeeds any more; the claim as it
+        is then, None once it is gone."""
+        found = await self.read(claim)
+        while found is not None and found.status.allocation is None:
+            if (touched := await self._touch(found)) is not None:
+                return touched
+            found = await self.read(claim)
+        return found
+
+    async def _touch(self, claim: ResourceClaim) -> ResourceClaim | None:
+        """Change a claim that has no devices.
 
         Its author may have filled its annotations: then the finalizer comes or goes, which guards nothing yet.
         """
         try:
-            return await self.secure(claim, word)
+            return await self.secure(claim, secrets.token_hex(4))
         except ApiError as error:
             if not refused(error):
                 raise
@@ -82,14 +96,19 @@ class ClaimWriter:
     async def _patch(
         self, claim: ResourceClaim, part: str, metadata: dict[str, Any] | None = None, **parts: Any
     ) -> ResourceClaim | None:
-        known = {"uid": claim.metadata.uid, "resourceVersion": claim.metadata.resource_version}
-        body = msgspec.json.encode({"metadata": known | (metadata or {}), **parts})
         try:
-            return _decoder.decode(await self._transport.patch(_path(claim) + part, body))
+            return await self._send(claim, claim.metadata.resource_version, part, metadata, **parts)
         except ApiError as error:
             if error.status in (404, 409) or (error.status == 422 and await self.read(claim) is None):
                 return None
             raise
+
+    async def _send(
+        self, claim: ResourceClaim, version: str, part: str, metadata: dict[str, Any] | None = None, **parts: Any
+    ) -> ResourceClaim:
+        known = {"uid": claim.metadata.uid, "resourceVersion": version}
+        body = msgspec.json.encode({"metadata": known | (metadata or {}), **parts})
+        return _decoder.decode(await self._transport.patch(_path(claim) + part, body))
 
 
 def is_protected(claim: ResourceClaim) -> bool:

@@ -75,10 +75,11 @@ class Binding(Target[objects.Pod]):
         self._state = None if held is None else tools.ledger.rows.state_of(node)
         self._replaced = False
 
-    async def prepare(self) -> None:
+    async def prepare(self) -> str:
         """Raises ClusterError, DecodeError, RequestError, LockError."""
         if self._held is not None:
             self._handed = await self._tools.handovers.prepare(self.pod, self._held, self._decided_at, self.read)
+        return ""
 
     async def undo(self) -> None:
         await self._tools.handovers.give_up(self.pod, self._node, self._handed)

@@ -14,8 +14,8 @@ from extender.core.policies.registry import POLICIES
 from extender.core.resources.requests import AskedUnit, GpuRequest
 from extender.dra.feeds import CLAIMS
 from extender.dra.objects import DeviceClass, ResourceClaim, ResourceSlice
-from extender.kube.client import ApiError, ClusterError
-from extender.kube.commit import FencedError
+from extender.kube.client import ApiError, ClusterError, UnreachableError
+from extender.kube.commit import FencedError, Resolver
 from extender.kube.objects import Pod
 from extender.kube.watches.feeds import WatchHub
 from extender.ledger.ledger import Ledger
@@ -40,6 +40,8 @@ class ClaimApi:
         self.version = 100
         self.fail: Callable[[str, str], ClusterError | None] = lambda name, part: None
         self.lose: Callable[[str, str], ClusterError | None] = lambda name, part: None
+        self.unread = False
+        """Whether nothing can be read."""
         self.refuse = ""
         """What of the metadata is refused."""
         self.writes: list[tuple[str, str]] = []
@@ -59,6 +61,8 @@ class ClaimApi:
         self.claims[name]["metadata"]["resourceVersion"] = str(self.version)
 
     async def get(self, path: str, query: object = None) -> bytes:
+        if self.unread:
+            raise UnreachableError("no answer")
         if path == CLAIMS.path:
             return json.dumps({"metadata": {}, "items": list(self.claims.values())}).encode()
         name = path.removeprefix(_PREFIX)
@@ -117,6 +121,9 @@ class _Fence:
         if term != self.term:
             raise FencedError("the term has ended")
 
+    async def confirm(self, uid: str, version: str) -> None:
+        await self.confirm_now()
+
     async def confirm_now(self) -> None:
         self.confirmed_after.append(list(self._api.writes))
         if self.others_lead:
@@ -155,12 +162,14 @@ class ClaimRig:
         self.owned = owned
         hub = WatchHub(self.api, clock)  # type: ignore[arg-type]
         self.mirror = _Mirror(hub, self.tell_all)
+        self.resolver = Resolver(self.fence, clock)
         self.keeper = ClaimKeeper(
             self.api,  # type: ignore[arg-type]
             self.mirror,  # type: ignore[arg-type]
             self.ledger,
             owned,
             self.fence,  # type: ignore[arg-type]
+            self.resolver,
             clock,
             entries_of=lambda key: [entry for entry in self.entries.values() if self._names(entry, key)],
             entries=self.entries.values,
@@ -173,6 +182,11 @@ class ClaimRig:
             reflector.num_lists = 1
         self.ledger.upsert_device(msgspec.convert({"metadata": {"name": "gpu", "uid": "u-class"}}, DeviceClass))
         self.publish(node, gpus)
+
+    async def look(self) -> None:
+        """One round of what finds out what is in doubt, and of what takes back."""
+        await self.resolver.resolve_round()
+        await self.reclaimer.look()
 
     def publish(self, node: str, gpus: int, generation: int = 1, **facts: Manifest) -> None:
         """A node, and all that its driver has; `facts` are attributes of each device."""

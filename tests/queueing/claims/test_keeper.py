@@ -80,27 +80,47 @@ def test_a_lost_answer_holds_the_device_until_the_claim_was_read(done: bool) -> 
     started(rig, "a")
     lost = lambda name, part: UnreachableError("no answer") if part == "status" else None  # noqa: E731
     setattr(rig.api, "lose" if done else "fail", lost)
+    rig.api.unread = True
     with pytest.raises(UnreachableError):
         asyncio.run(rig.keeper.allocate(rig.entries["a"].pod))
     assert rig.free() == 0
     rig.entries["a"].put_back(rig.now)
     rig.api.lose = rig.api.fail = lambda name, part: None
-    asyncio.run(rig.reclaimer.look())
+    rig.api.unread = False
+    asyncio.run(rig.look())
     assert rig.free() == (0 if done else 1)
     assert not rig.owned.holds
     assert rig.changed[-1] == "default/a"
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_what_became_of_a_write_without_an_answer_is_asked_at_once(done: bool) -> None:
+    rig = ClaimRig(gpus=1)
+    started(rig, "a")
+    lost = lambda name, part: UnreachableError("no answer") if part == "status" else None  # noqa: E731
+    setattr(rig.api, "lose" if done else "fail", lost)
+    if done:
+        assert asyncio.run(rig.keeper.allocate(rig.entries["a"].pod))
+    else:
+        version = rig.api.claims["a"]["metadata"]["resourceVersion"]
+        with pytest.raises(UnreachableError):
+            asyncio.run(rig.keeper.allocate(rig.entries["a"].pod))
+        assert int(rig.api.claims["a"]["metadata"]["resourceVersion"]) > int(version) + 1, "protected, and sealed"
+    assert (rig.free(), rig.owned.holds, rig.keeper.writing) == (0 if done else 1, {}, set())
 
 
 def test_a_write_that_comes_after_all_changes_nothing() -> None:
     rig = ClaimRig(gpus=1)
     started(rig, "a")
     rig.api.fail = lambda name, part: UnreachableError("no answer") if part == "status" else None
+    rig.api.unread = True
     with pytest.raises(UnreachableError):
         asyncio.run(rig.keeper.allocate(rig.entries["a"].pod))
+    rig.api.unread = False
     late = rig.api.claims["a"]["metadata"]["resourceVersion"]
     rig.api.fail = lambda name, part: None
     rig.entries["a"].put_back(rig.now)
-    asyncio.run(rig.reclaimer.look())
+    asyncio.run(rig.look())
     assert rig.free() == 1
     assert rig.api.claims["a"]["metadata"]["resourceVersion"] != late  # the API server would refuse it: 409
 
@@ -108,11 +128,12 @@ def test_a_write_that_comes_after_all_changes_nothing() -> None:
 def test_what_is_still_doubtful_stays_held() -> None:
     rig = ClaimRig(gpus=1)
     started(rig, "a")
-    rig.api.fail = lambda name, part: UnreachableError("no answer")
+    rig.api.fail = lambda name, part: UnreachableError("no answer") if part == "status" else None
+    rig.api.unread = True
     with pytest.raises(UnreachableError):
         asyncio.run(rig.keeper.allocate(rig.entries["a"].pod))
     rig.entries["a"].put_back(rig.now)
-    asyncio.run(rig.reclaimer.look())
+    asyncio.run(rig.look())
     assert rig.free() == 0
 
 
@@ -120,15 +141,15 @@ def test_devices_of_a_claim_that_no_pod_on_its_way_needs_are_taken_back() -> Non
     rig = ClaimRig(gpus=1)
     started(rig, "a")
     asyncio.run(rig.keeper.allocate(rig.entries["a"].pod))
-    asyncio.run(rig.reclaimer.look())
+    asyncio.run(rig.look())
     rig.now += 60
-    asyncio.run(rig.reclaimer.look())
+    asyncio.run(rig.look())
     assert rig.free() == 0  # its pod is on its way
     rig.entries["a"].put_back(rig.now)
-    asyncio.run(rig.reclaimer.look())
+    asyncio.run(rig.look())
     assert rig.free() == 0  # it may be planned on its node the next moment
     rig.now += 3
-    asyncio.run(rig.reclaimer.look())
+    asyncio.run(rig.look())
     assert rig.free() == 1
     assert rig.api.claims["a"]["status"] == {}
     assert rig.keeper.counts.freed == 1
@@ -138,12 +159,12 @@ def test_devices_for_a_pod_that_is_gone_are_taken_back_where_nobody_else_does() 
     rig = ClaimRig(gpus=1)
     started(rig, "a")
     asyncio.run(rig.keeper.allocate(rig.entries.pop("a").pod))
-    asyncio.run(rig.reclaimer.look())
+    asyncio.run(rig.look())
     rig.now += 10
-    asyncio.run(rig.reclaimer.look())
+    asyncio.run(rig.look())
     assert rig.free() == 0  # kube-controller-manager's to free, for now
     rig.now += 10
-    asyncio.run(rig.reclaimer.look())
+    asyncio.run(rig.look())
     assert rig.free() == 1
 
 
@@ -151,10 +172,10 @@ def test_a_reservation_that_comes_first_keeps_what_is_taken_back() -> None:
     rig = ClaimRig(gpus=1)
     started(rig, "a")
     asyncio.run(rig.keeper.allocate(rig.entries.pop("a").pod))
-    asyncio.run(rig.reclaimer.look())
+    asyncio.run(rig.look())
     rig.now += 60
     rig.api.claims["a"]["metadata"]["resourceVersion"] = "999"  # kube-scheduler has reserved it for another pod
-    asyncio.run(rig.reclaimer.look())
+    asyncio.run(rig.look())
     assert "allocation" in rig.api.claims["a"]["status"]
     assert rig.free() == 0
 
@@ -168,7 +189,7 @@ def test_whoever_stands_by_holds_nothing_and_takes_nothing_back() -> None:
     rig.fence.others_lead = "standby"
     rig.now += 60
     writes = len(rig.api.writes)
-    asyncio.run(rig.reclaimer.look())
+    asyncio.run(rig.look())
     assert rig.free() == 1
     assert len(rig.api.writes) == writes
 
@@ -191,7 +212,9 @@ def test_what_a_leader_that_was_paused_writes_afterwards_is_refused() -> None:
     protected = asyncio.run(old.keeper.writer.protect(hold.claim))
     assert protected is not None
     asyncio.run(new.keeper.catch_up())
-    assert asyncio.run(old.keeper.writer.allocate(protected, hold.pod, hold.allocation)) is None
+    version = protected.metadata.resource_version
+    with pytest.raises(ApiError, match="409"):
+        asyncio.run(old.keeper.writer.allocate(protected, version, hold.pod, hold.allocation))
     assert new.free() == 1
 
 
@@ -256,13 +279,15 @@ def test_a_claim_that_takes_no_annotation_holds_no_new_leader_up() -> None:
 def test_a_claim_in_doubt_that_takes_no_annotation_is_protected_instead() -> None:
     rig = ClaimRig(gpus=1)
     started(rig, "a")
-    rig.api.fail = lambda name, part: UnreachableError("no answer")
+    rig.api.fail = lambda name, part: UnreachableError("no answer") if part == "status" else None
+    rig.api.unread = True
     with pytest.raises(UnreachableError):
         asyncio.run(rig.keeper.allocate(rig.entries["a"].pod))
     rig.api.fail = lambda name, part: None
+    rig.api.unread = False
     rig.api.refuse = "annotations"
     rig.entries["a"].put_back(rig.now)
-    asyncio.run(rig.reclaimer.look())
+    asyncio.run(rig.look())
     assert rig.api.claims["a"]["metadata"]["finalizers"] == [_FINALIZER]
     assert rig.free() == 1
 
@@ -350,12 +375,12 @@ def test_a_claim_that_is_deleted_under_a_running_pod_keeps_its_device_for_that_p
     pod.spec.node_name = "n"
     rig.ledger.upsert_pod(pod, rig.now)
     rig.ledger.remove_device(type(rig.owned.claims["u-a"]), "u-a")  # its author has taken the finalizer off
-    asyncio.run(rig.reclaimer.look())
+    asyncio.run(rig.look())
     assert rig.free() == 0
     rig.ledger.remove_pod("p-a")
-    asyncio.run(rig.reclaimer.look())
+    asyncio.run(rig.look())
     rig.now += 6
-    asyncio.run(rig.reclaimer.look())
+    asyncio.run(rig.look())
     assert rig.free() == 1
 
 
@@ -377,9 +402,9 @@ def test_a_pod_on_its_way_counts_by_its_node() -> None:
     entry.was_opened()
     assert entry.stage is Stage.OPENED
     entry.node = "another"
-    asyncio.run(rig.reclaimer.look())
+    asyncio.run(rig.look())
     rig.now += 3
-    asyncio.run(rig.reclaimer.look())
+    asyncio.run(rig.look())
     assert rig.free() == 1
 
 
@@ -403,6 +428,7 @@ def test_a_claim_in_doubt_is_not_decided_on_again() -> None:
     rig = ClaimRig(gpus=2)
     started(rig, "a")
     rig.api.fail = lambda name, part: UnreachableError("no answer") if part == "status" else None
+    rig.api.unread = True
     with pytest.raises(UnreachableError):
         asyncio.run(rig.keeper.allocate(rig.entries["a"].pod))
     rig.entries["a"].put_back(rig.now)
@@ -415,11 +441,13 @@ def test_a_server_that_fails_may_have_done_it(status: int) -> None:
     rig = ClaimRig(gpus=1)
     started(rig, "a")
     rig.api.lose = lambda name, part: ApiError(status, "", "etcd timed out") if part == "status" else None
+    rig.api.unread = True
     with pytest.raises(ApiError):
         asyncio.run(rig.keeper.allocate(rig.entries["a"].pod))
     assert rig.free() == 0
     rig.entries["a"].put_back(rig.now)
-    asyncio.run(rig.reclaimer.look())
+    rig.api.unread = False
+    asyncio.run(rig.look())
     assert rig.free() == 0
     assert not rig.owned.holds
 
@@ -430,16 +458,17 @@ def test_a_write_that_is_given_up_leaves_the_device_held() -> None:
 
     async def cancelled() -> None:
         task = asyncio.create_task(rig.keeper.allocate(rig.entries["a"].pod))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
+        await sent.wait()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
-    blocked = asyncio.Event()
+    sent, blocked = asyncio.Event(), asyncio.Event()
     patch = rig.api.patch
 
     async def slow(path: str, body: bytes) -> bytes:
-        await blocked.wait()
+        if path.endswith("/status"):
+            sent.set()
+            await blocked.wait()
         return await patch(path, body)
 
     rig.api.patch = slow  # type: ignore[method-assign]
@@ -504,7 +533,7 @@ def test_and_that_its_devices_were_not_taken_back() -> None:
     rig.changed.clear()
     rig.api.fail = lambda name, part: ApiError(500, "InternalError", name)
     for _ in range(2):
-        asyncio.run(rig.reclaimer.look())
+        asyncio.run(rig.look())
         rig.now += 20
     assert rig.changed == ["default/p"] * 2, "told as it begins, and as it ends"
     assert not rig.keeper.freeing
@@ -546,13 +575,13 @@ def test_a_claim_that_is_deleted_before_the_watch_of_bound_pods_tells_of_its_pod
     asyncio.run(rig.keeper.allocate(pod))
     rig.ledger.remove_device(type(rig.owned.claims["u-a"]), "u-a")
     del rig.entries["a"]
-    asyncio.run(rig.reclaimer.look())
+    asyncio.run(rig.look())
     assert rig.free() == 0
     pod.spec.node_name = "n"
     rig.ledger.upsert_pod(pod, rig.now)
     for _ in range(3):
         rig.now += 20
-        asyncio.run(rig.reclaimer.look())
+        asyncio.run(rig.look())
     assert rig.free() == 0
 
 

@@ -15,9 +15,9 @@ def _allocated(rig: ClaimRig, name: str = "a") -> None:
 
 
 def _look(rig: ClaimRig, seconds: float) -> None:
-    asyncio.run(rig.reclaimer.look())
+    asyncio.run(rig.look())
     rig.now += seconds
-    asyncio.run(rig.reclaimer.look())
+    asyncio.run(rig.look())
 
 
 def test_while_nobody_knows_which_pods_run_nothing_is_taken_back() -> None:
@@ -27,7 +27,7 @@ def test_while_nobody_knows_which_pods_run_nothing_is_taken_back() -> None:
     _look(rig, 60.0)
     assert rig.api.claims["a"]["status"]["allocation"]
     rig.mirror.failing = ""
-    asyncio.run(rig.reclaimer.look())
+    asyncio.run(rig.look())
     assert rig.api.claims["a"]["status"]["allocation"], "the pods may be told of a moment later"
     _look(rig, 20.0)
     assert "allocation" not in rig.api.claims["a"]["status"]
@@ -77,7 +77,7 @@ def test_a_pod_that_is_let_go_while_another_s_devices_are_taken_back_keeps_its_o
     for name in "ab":
         _allocated(rig, name)
         rig.pod(name)
-    asyncio.run(rig.reclaimer.look())
+    asyncio.run(rig.look())
 
     def goes_on(name: str, part: str) -> None:
         other = rig.entries["b" if name == "a" else "a"]
@@ -86,5 +86,5 @@ def test_a_pod_that_is_let_go_while_another_s_devices_are_taken_back_keeps_its_o
 
     rig.now += 3.0
     rig.api.fail = goes_on
-    asyncio.run(rig.reclaimer.look())
+    asyncio.run(rig.look())
     assert len([claim for claim in rig.api.claims.values() if "allocation" in claim["status"]]) == 1
