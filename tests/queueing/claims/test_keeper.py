@@ -276,7 +276,7 @@ def test_a_claim_that_takes_no_annotation_holds_no_new_leader_up() -> None:
     assert metadata["finalizers"] == ["example.org/own"]
 
 
-def test_a_claim_in_doubt_that_takes_no_annotation_is_protected_instead() -> None:
+def test_a_claim_in_doubt_that_takes_no_annotation_loses_its_finalizer_instead() -> None:
     rig = ClaimRig(gpus=1)
     started(rig, "a")
     rig.api.fail = lambda name, part: UnreachableError("no answer") if part == "status" else None
@@ -287,8 +287,10 @@ def test_a_claim_in_doubt_that_takes_no_annotation_is_protected_instead() -> Non
     rig.api.unread = False
     rig.api.refuse = "annotations"
     rig.entries["a"].put_back(rig.now)
+    version = rig.api.claims["a"]["metadata"]["resourceVersion"]
     asyncio.run(rig.look())
-    assert rig.api.claims["a"]["metadata"]["finalizers"] == [_FINALIZER]
+    assert rig.api.claims["a"]["metadata"]["finalizers"] == []
+    assert rig.api.claims["a"]["metadata"]["resourceVersion"] != version
     assert rig.free() == 1
 
 

@@ -1,0 +1,326 @@
+"""The promises of a commit, for every target: two leaders, and an API server that loses, delays, repeats and reorders.
+
+What is checked of each schedule, once all that is on its way has arrived:
+
+- a write that was settled as done has taken effect, one that was settled otherwise has not and never does;
+- nothing that a leader has sent takes effect once its successor has taken over;
+- whatever was unknown is known in the end.
+
+A new target is a line in `CASES`.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from extender.core.resources.requests import GpuRequest, PodRequest
+from extender.kube.client import ApiError, ClusterError
+from extender.kube.commit import FencedError, Outcome, Resolver, Result, Target, commit
+from extender.kube.memory import Manifest, MemoryCluster
+from extender.ledger.ledger import Ledger
+from extender.plugins.pods import read_holding
+from extender.queueing.claims.keeper import AllocationTarget
+from extender.queueing.defrag.evictions import Eviction
+from extender.queueing.defrag.plan import PlannedMove
+from extender.scheduling.binding.binder import Binding, BindingTools
+from extender.scheduling.binding.handovers import Handovers
+from extender.scheduling.binding.marks import change
+from extender.scheduling.placer import PodIdentity
+from tests.kube.slow_server import Line, Request, SlowServer
+from tests.ledger.builders import node_manifest, node_object, pod_manifest, pod_object
+from tests.queueing.claims.rigs import ClaimApi, ClaimRig
+
+POD = PodIdentity("default", "p", "uid-p")
+MOVE = PlannedMove("default/p", "uid-p", "n", "m", step=0, gpus=[0], cost_gpu_s=0.0, controller="c")
+MAX_STEPS = 400
+
+
+class Server(MemoryCluster):
+    """A pod to be bound or evicted, a claim to be allocated, and who holds the lease."""
+
+    def __init__(self) -> None:
+        super().__init__([node_manifest("n", 2), node_manifest("m", 2), pod_manifest("p", 1)])
+        self.claims = ClaimApi()
+        self.claims.add("a")
+        self.leader = "a"
+
+    async def get(self, path: str, query: Any = None) -> bytes:
+        return await (self.claims.get(path, query) if "resourceclaims" in path else super().get(path, query))
+
+    async def patch(self, path: str, body: bytes) -> bytes:
+        return await (self.claims.patch(path, body) if "resourceclaims" in path else super().patch(path, body))
+
+    async def post(self, path: str, body: bytes) -> bytes:
+        if not path.endswith("/eviction"):
+            return await super().post(path, body)
+        found = self.pod("default", "p")
+        asked = msgspec.json.decode(body, type=Manifest)["deleteOptions"]["preconditions"]
+        if any(found["metadata"][key] != value for key, value in asked.items()):
+            raise ApiError(409, "Conflict", "the precondition failed")
+        self.delete(found)
+        return b"{}"
+
+    async def lead(self, name: str) -> bytes:
+        """The lease is taken."""
+        self.leader = name
+        return b""
+
+    async def asked_who_leads(self) -> bytes:
+        return self.leader.encode()
+
+
+@dataclass(eq=False)
+class Term:
+    """A term, as far as its process knows."""
+
+    line: Line
+    leads: bool
+    others: str = "another one leads"
+
+    async def confirm(self, uid: str, version: str) -> None:
+        try:
+            found = await self.line.ask("lease", self.line.slow.server.asked_who_leads)
+        except ClusterError as error:
+            raise FencedError(str(error)) from error
+        if found.decode() != self.line.name:
+            self.leads = False
+            raise FencedError(self.others)
+
+    async def confirm_now(self) -> None:
+        await self.confirm("", "")
+
+    def check(self, epoch: str) -> None:
+        if not self.leads:
+            raise FencedError(self.others)
+
+    def enter(self) -> str:
+        self.check("")
+        return ""
+
+    def fault(self) -> str:
+        return self.standby()
+
+    def standby(self) -> str:
+        return "" if self.leads else self.others
+
+
+@dataclass(eq=False)
+class Process:
+    """One of the two leaders, and the write that it has decided on."""
+
+    name: str
+    slow: SlowServer
+    case: "Case"
+    leads: bool = False
+    target: Target[Any] | None = None
+    settled: list[Outcome] = field(default_factory=list)
+    now: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.line = self.slow.line(self.name)
+        self.term = Term(self.line, self.leads)
+        self.resolver = Resolver(self.term, self._clock)
+
+    def _clock(self) -> float:
+        self.now += 100.0  # whatever paused is due
+        return self.now
+
+    async def write(self) -> None:
+        """Commit what it decides on."""
+        target = self.target = self.case.target(self)
+        if target is None:
+            return
+        settle, send = target.settle, target.send
+
+        def settled(result: Result[Any]) -> None:
+            self.settled.append(result.outcome)
+            settle(result)
+
+        async def sent(version: str) -> Any:
+            self.line.decisive = True
+            return await send(version)
+
+        target.settle, target.send = settled, sent  # type: ignore[method-assign]
+        with contextlib.suppress(ClusterError):  # of what comes before it
+            await commit(target, self.term)
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """What became of its write, as far as it knows."""
+        return self.settled[-1] if self.settled else None
+
+
+@dataclass(frozen=True)
+class Case:
+    """A target, and how whoever takes over makes what is under way fail."""
+
+    name: str
+    target: Callable[[Process], Target[Any] | None]
+    """What a process decides to write, None where there is nothing to decide any more."""
+    take_over: Callable[[Process], Coroutine[Any, Any, object]]
+    shared: bool = False
+    """Whether it is done whoever has done it, as a pod is gone."""
+
+
+def binding(process: Process) -> Binding:
+    ledger = Ledger(reservation_ttl_s=30.0)
+    node = "n" if process.name == "a" else "m"
+    ledger.upsert_node(node_object(node, 2))
+    holding, _ = read_holding(pod_object("p", 1, node=node, assigned="0"))
+    clock = lambda: 0.0  # noqa: E731 - a clock
+    handovers = Handovers(process.line, ledger.rows, clock, clock)
+    tools = BindingTools(process.line, ledger, process.resolver, handovers, clock)
+    held = ledger.begin_binding(POD.uid, node, holding, 0.0)
+    annotations = {"kerf.dev/node": node}
+    return Binding(tools, POD, PodRequest(GpuRequest(1)), node, held=held, annotations=annotations)
+
+
+def eviction(process: Process) -> Eviction:
+    return Eviction(process.line, MOVE, "")
+
+
+def allocation(process: Process) -> AllocationTarget | None:
+    if process.slow.server.claims.claims["a"]["status"]:
+        return None  # it has its devices
+    rig = ClaimRig(gpus=1, api=process.slow.server.claims)
+    rig.tell("a")
+    pod = rig.pod(process.name, "a").pod
+    assert rig.decide(pod)
+    (hold,) = rig.owned.holds.values()
+    rig.keeper.writer._transport = process.line
+    rig.keeper.resolver = process.resolver
+    return AllocationTarget(rig.keeper, "u-a", hold, "")
+
+
+async def mark(process: Process) -> None:
+    """What a leader does with each pod that may be bound or evicted."""
+    await change(process.line, POD, "kerf.dev/epoch", process.name)
+
+
+async def seal_claims(process: Process) -> None:
+    """What it does with each claim."""
+    rig = ClaimRig(gpus=1, api=process.slow.server.claims)
+    rig.keeper.writer._transport = process.line
+    rig.keeper._claims._transport = process.line
+    await rig.keeper.catch_up()
+
+
+CASES = [
+    Case("a Binding", binding, mark),
+    Case("an eviction", eviction, mark, shared=True),
+    Case("a claim's allocation", allocation, seal_claims),
+]
+
+
+class World:
+    """Two processes, of which "a" leads at first and "b" takes over at some time."""
+
+    def __init__(self, case: Case, choices: list[int]) -> None:
+        self.case, self.choices = case, iter(choices)
+        self.slow = SlowServer(Server())
+        self.a, self.b = (Process(name, self.slow, case, leads=name == "a") for name in "ab")
+        self.taken_over = 0
+        """How many decisive writes had taken effect when that was done."""
+        self.tasks: list[asyncio.Task[Any]] = []
+
+    def choose(self, options: int) -> int:
+        return next(self.choices, 0) % options
+
+    async def run(self) -> None:
+        self.tasks = [asyncio.create_task(self.a.write()), asyncio.create_task(self.succeed())]
+        for _ in range(MAX_STEPS):
+            await self.settle_down()
+            if all(task.done() for task in self.tasks) and not self.open():
+                break
+            await self.step()
+        assert all(task.done() for task in self.tasks), "all ends"
+        await self.end()
+        await asyncio.gather(*self.tasks)
+
+    async def succeed(self) -> None:
+        """The other process takes the lease, makes what is under way fail, and decides for itself."""
+        await self.again(lambda: self.b.line.ask("lease", lambda: self.slow.server.lead("b")))
+        await self.again(lambda: self.case.take_over(self.b))
+        self.taken_over = len(self.slow.applied)
+        self.b.term.leads = True
+        await self.b.write()
+
+    async def again(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        while True:
+            try:
+                await work()
+                return
+            except ClusterError:
+                continue
+
+    def open(self) -> list[Request]:
+        """Requests that are awaited or have not arrived."""
+        return [one for one in self.slow.requests if one.awaited or not one.num_arrived]
+
+    async def step(self) -> None:
+        """One request comes a step further; or somebody looks after what is unknown."""
+        requests = self.open()
+        choice = self.choose(2 * len(requests) + 2)
+        if choice >= 2 * len(requests):
+            process = (self.a, self.b)[choice - 2 * len(requests)]
+            self.tasks.append(asyncio.create_task(process.resolver.resolve_round()))
+            return
+        request = requests[choice // 2]
+        if choice % 2 and request.awaited and self.choose(3) == 0:
+            self.slow.lose(request)
+        elif request.num_arrived == 0:
+            await self.slow.arrive(request)
+            if not self.choose(4):
+                await self.slow.arrive(request)  # a proxy repeats it
+        elif request.awaited:
+            self.slow.tell(request)
+
+    async def end(self) -> None:
+        """All that is on its way arrives, and nothing is lost any more."""
+        for _ in range(20):
+            for request in list(self.slow.requests):
+                if not request.num_arrived:
+                    await self.slow.arrive(request)
+                if request.awaited:
+                    self.slow.tell(request)
+            rounds = [asyncio.create_task(process.resolver.resolve_round()) for process in (self.a, self.b)]
+            while not all(task.done() for task in rounds):
+                await self.settle_down()
+                for request in [one for one in self.slow.requests if one.awaited]:
+                    if not request.num_arrived:
+                        await self.slow.arrive(request)
+                    self.slow.tell(request)
+
+    @staticmethod
+    async def settle_down() -> None:
+        for _ in range(40):
+            await asyncio.sleep(0)
+
+    def check(self) -> None:
+        by = [request.line.name for request in self.slow.applied]
+        assert "a" not in by[self.taken_over :], "nothing of a leader takes effect once another has taken over"
+        for process in (self.a, self.b):
+            if process.outcome is Outcome.DONE:
+                assert process.name in by or self.case.shared
+            elif process.outcome is Outcome.FENCED and process.target is not None and process.target.version:
+                assert process is self.a, "who leads next finds it out"
+            else:
+                assert process.outcome is not Outcome.UNKNOWN
+                assert process.name not in by, f"{process.outcome}, and it has taken effect"
+        assert len(self.slow.applied) <= 1, "and all of this at most once"
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@settings(max_examples=300, deadline=None)
+@given(choices=st.lists(st.integers(0, 999), max_size=120))
+def test_a_write_takes_effect_once_or_never_and_it_is_known_which(case: Case, choices: list[int]) -> None:
+    world = World(case, choices)
+    asyncio.run(world.run())
+    world.check()
