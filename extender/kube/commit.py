@@ -250,7 +250,7 @@ class Resolver(Background):
         super().__init__(name)
         self._term = term
         self._clock = clock
-        self._unknown: list[Target[objects.Named]] = []
+        self._unknown: dict[Target[objects.Named], None] = {}  # in the order in which they came
         self._pauses = Pauses()
         self._slots = asyncio.Semaphore(_MAX_CONCURRENT)
 
@@ -259,7 +259,7 @@ class Resolver(Background):
 
     def add(self, target: Target[T]) -> None:
         """A write may have taken effect, or may yet: it is settled once that is known."""
-        self._unknown.append(target)  # type: ignore[arg-type]
+        self._unknown[target] = None  # type: ignore[index]
 
     async def run(self) -> None:
         await repeat(self.resolve_round, _INTERVAL_S, "a round of settling")
@@ -284,8 +284,10 @@ class Resolver(Background):
                 logger.exception("%s: could not find out what became of it", target.words)
                 return
             self._pauses.succeeded(target.namespace, target.uid)
-            if result is None or result.outcome is not Outcome.UNKNOWN:
-                self._unknown.remove(target)  # type: ignore[arg-type]
+            if result is not None and result.outcome is Outcome.UNKNOWN:
+                return
+            if target in self._unknown:
+                del self._unknown[target]  # type: ignore[arg-type]
                 if result is not None:
                     target.settle(result)
 

@@ -34,7 +34,7 @@ def build_mover(settings: Settings, base: Foundation, placer: Placer, queue: Que
     exempt = frozenset(wanted.exempt_namespaces)
     tools = Tools(
         records=Records(base.transport, namespace, name),
-        evictor=Evictor(base.transport, base.fence),
+        evictor=Evictor(base.transport, base.fence, base.resolver),
         follower=Follower(base.transport, queue, running, places, limits),
         targets=TargetPlacer(queue, running, places, limits),
         around=Around(

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from extender.kube.client import ApiError, Transport
-from extender.kube.commit import Outcome, Result, Target, commit, refused
+from extender.kube.commit import Outcome, Resolver, Result, Target, commit, refused
 from extender.kube.objects import Pod
 from extender.queueing.defrag.plan import PlannedMove
 from extender.scheduling.binding.marks import read, seal
@@ -34,8 +34,8 @@ class Eviction(Target[Pod]):
     tries = 5
     conflicts_pass = True  # of its budget
 
-    def __init__(self, transport: Transport, move: PlannedMove, epoch: str) -> None:
-        self._transport, self._pod = transport, identity_of(move)
+    def __init__(self, transport: Transport, resolver: Resolver, move: PlannedMove, epoch: str) -> None:
+        self._transport, self._resolver, self._pod = transport, resolver, identity_of(move)
         super().__init__(self._pod.namespace, move.uid, f"evicting pod {move.pod}", epoch)
 
     def accepts(self, found: Pod) -> str:
@@ -72,7 +72,8 @@ class Eviction(Target[Pod]):
         return Outcome.GONE if found is None else None
 
     def settle(self, result: Result[Pod]) -> None:
-        """Nothing is held by it alone: whoever waits for the pod to leave sees whether it does."""
+        if result.outcome is Outcome.UNKNOWN:
+            self._resolver.add(self)  # whoever waits for the pod to leave sees whether it does; a late one is to fail
 
 
 @dataclass(eq=False)
@@ -81,11 +82,12 @@ class Evictor:
 
     transport: Transport
     fence: Fence
+    resolver: Resolver
 
     async def evict(self, move: PlannedMove, epoch: str) -> None:
         """Have a pod go. Raises EvictionError, BudgetError; ClusterError where nobody knows what became of
         it, nor can see to it that nothing will."""
-        result = await commit(Eviction(self.transport, move, epoch), self.fence)
+        result = await commit(Eviction(self.transport, self.resolver, move, epoch), self.fence)
         error = result.error
         match result.outcome:
             case Outcome.DONE:
@@ -104,7 +106,7 @@ class Evictor:
     async def seal(self, move: PlannedMove) -> bool:
         """See to it that no eviction which was sent before takes effect any more; whether one has, as far as anybody
         knows. Raises ClusterError, DecodeError."""
-        eviction = Eviction(self.transport, move, "")
+        eviction = Eviction(self.transport, self.resolver, move, "")
         return eviction.judge(await eviction.seal(), sealed=True) is Outcome.DONE
 
 

@@ -14,7 +14,7 @@ from extender.core.policies.registry import POLICIES
 from extender.core.resources.requests import AskedUnit, GpuRequest
 from extender.dra.feeds import CLAIMS
 from extender.dra.objects import DeviceClass, ResourceClaim, ResourceSlice
-from extender.kube.client import ApiError, ClusterError, UnreachableError
+from extender.kube.client import ApiError, ClusterError, Transport, UnreachableError
 from extender.kube.commit import FencedError, Resolver
 from extender.kube.objects import Pod
 from extender.kube.watches.feeds import WatchHub
@@ -148,7 +148,10 @@ class _Mirror:
 class ClaimRig:
     """One node with some GPUs, which Kerf owns."""
 
-    def __init__(self, gpus: int = 2, node: str = "n", api: ClaimApi | None = None) -> None:
+    def __init__(
+        self, gpus: int = 2, node: str = "n", api: ClaimApi | None = None, transport: Transport | None = None
+    ) -> None:
+        """`transport` is by which what is tested reaches `api`; straight, unless it is said."""
         self.now = 1000.0
         self.api = api or ClaimApi()
         self.ledger = Ledger(reservation_ttl_s=30.0, allocates=True)
@@ -164,7 +167,7 @@ class ClaimRig:
         self.mirror = _Mirror(hub, self.tell_all)
         self.resolver = Resolver(self.fence, clock)
         self.keeper = ClaimKeeper(
-            self.api,  # type: ignore[arg-type]
+            transport or self.api,  # type: ignore[arg-type]
             self.mirror,  # type: ignore[arg-type]
             self.ledger,
             owned,

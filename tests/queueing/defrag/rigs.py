@@ -8,6 +8,7 @@ from typing import Any, cast
 import msgspec
 
 from extender.kube.client import ApiError, ClusterError, Transport
+from extender.kube.commit import Resolver
 from extender.kube.events import EventRecorder
 from extender.kube.objects import Pod
 from extender.kube.watches.feeds import BOUND_PODS, PODS
@@ -131,7 +132,7 @@ class Defrag:
         places = Places(rig.ledger, rig.placer, queue.dispatcher, lambda: rig.now)
         tools = Tools(
             records=Records(transport, "kerf", "kerf-defrag"),
-            evictor=Evictor(transport, rig.fence),
+            evictor=Evictor(transport, rig.fence, Resolver(rig.fence, lambda: rig.now)),
             follower=Follower(transport, queue, running, places, LIMITS),
             targets=TargetPlacer(queue, running, places, LIMITS),
             around=Around(
