@@ -196,15 +196,16 @@ class MemoryCluster:
         return msgspec.json.encode(lease)
 
     def _patch_config_map(self, held: Manifest, asked: Manifest) -> bytes:
-        """A merge patch of annotations and binary data."""
+        """A merge patch of annotations and data."""
         metadata = asked.get("metadata", {})
         if metadata.get("resourceVersion", held["metadata"]["resourceVersion"]) != held["metadata"]["resourceVersion"]:
             raise _changed(held["metadata"]["name"])
         self._version += 1
         held["metadata"]["resourceVersion"] = str(self._version)
         _annotate(held["metadata"], metadata)
-        data = {**held.get("binaryData", {}), **asked.get("binaryData", {})}
-        held["binaryData"] = {key: value for key, value in data.items() if value is not None}
+        for part in ("data", "binaryData"):
+            data = {**held.get(part, {}), **asked.get(part, {})}
+            held[part] = {key: value for key, value in data.items() if value is not None}
         return msgspec.json.encode(held)
 
     def _publish(self, path: str, kind: str, manifest: Manifest) -> None:

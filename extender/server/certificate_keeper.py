@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
+from extender.kube import records
 from extender.kube.background import Background, Backoff
 from extender.kube.client import ApiError, ClusterError, Transport
 from extender.kube.decoding import Decoder
@@ -117,10 +118,8 @@ class CertificateKeeper(Background):
 
     async def _write_secret(self, secret: dict[str, Any], data: dict[str, bytes]) -> None:
         """Raises ApiError 409 where another replica was first."""
-        version = secret["metadata"]["resourceVersion"]
         encoded = {name: b64encode(content).decode() for name, content in data.items()}
-        body = {"metadata": {"resourceVersion": version}, "data": encoded}
-        await self._transport.patch(self._path, msgspec.json.encode(body))
+        await records.write(self._transport, self._path, secret["metadata"]["resourceVersion"], data=encoded)
 
     async def _tell(self, name: str, bundle: str) -> None:
         """Have the API server trust these. Raises ClusterError, DecodeError."""

@@ -7,17 +7,16 @@ it can have nodes kept for a while, and nobody evicted: what is read there is fi
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
-from extender.kube.client import ApiError, ClusterError, Transport
+from extender.kube import records
+from extender.kube.client import ClusterError, Transport
 from extender.kube.paths import is_name
 from extender.queueing.defrag.plan import RoomPlan
 
 _KEY: Final = "plan.json"
-_NOT_FOUND, _CONFLICT = 404, 409
-_decoder: Final = msgspec.json.Decoder(dict[str, Any])
 
 
 class Phase(StrEnum):
@@ -124,31 +123,20 @@ class Records:
     async def read(self) -> Record | None:
         """The last plan, None where there was none, or none that can be understood. Raises ClusterError."""
         try:
-            found = _decoder.decode(await self.transport.get(self._path))
-            self._version = str(found["metadata"]["resourceVersion"])
-            text = (found.get("data") or {}).get(_KEY)
+            found = await records.read(self.transport, self._path)
+            if found is None:
+                raise RecordError(f"there is no ConfigMap {self.namespace}/{self.name}")
+            self._version = found.metadata.resource_version
+            text = (found.data or {}).get(_KEY)
             record = None if text is None else msgspec.json.decode(text, type=Record)
             return record if record is not None and _is_sound(record) else None
-        except ApiError as error:
-            if error.status == _NOT_FOUND:
-                raise RecordError(f"there is no ConfigMap {self.namespace}/{self.name}") from error
-            raise
-        except (msgspec.DecodeError, KeyError, TypeError):
+        except msgspec.DecodeError:
             return None  # another version's, or somebody's idea of one: it holds nothing up
 
     async def write(self, record: Record) -> None:
         """Write it over what was read or written last. Raises ClusterError, also where somebody else has written."""
-        text = msgspec.json.encode(record).decode()
-        body = {"metadata": {"resourceVersion": self._version}, "data": {_KEY: text}}
-        try:
-            found = _decoder.decode(await self.transport.patch(self._path, msgspec.json.encode(body)))
-        except ApiError as error:
-            if error.status != _CONFLICT:
-                raise
-            found = _decoder.decode(await self.transport.get(self._path))
-            if (found.get("data") or {}).get(_KEY) != text:  # else its answer was lost, and it was sent again
-                raise
-        self._version = str(found["metadata"]["resourceVersion"])
+        data = {_KEY: msgspec.json.encode(record).decode()}
+        self._version = await records.write(self.transport, self._path, self._version, data=data)
 
     @property
     def _path(self) -> str:

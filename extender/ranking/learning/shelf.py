@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import msgspec
 
-from extender.kube.client import ApiError, Transport
+from extender.kube import records
+from extender.kube.client import Transport
 from extender.ranking.files import MANIFEST, WEIGHTS
 from extender.ranking.learning.course import Course
 
@@ -20,8 +21,6 @@ _PIN: Final = "kerf.dev/pin"
 """Annotation by which a person has the say: `released`, or the beginning of a model's SHA-256."""
 CANDIDATE: Final = "candidate."
 SERVING: Final = "serving."
-_NOT_FOUND: Final = 404
-_decoder: Final = msgspec.json.Decoder(dict[str, Any])
 _course_decoder: Final = msgspec.json.Decoder(Course)
 Contents = dict[str, bytes]
 """A model's files by name; empty for none."""
@@ -48,21 +47,18 @@ class LearnedModels:
 
     async def read(self) -> Shelf | None:
         """As it is, None where there is no such ConfigMap. Raises ClusterError, DecodeError."""
-        try:
-            found = _decoder.decode(await self._transport.get(self._path))
-        except ApiError as error:
-            if error.status == _NOT_FOUND:
-                return None
-            raise
-        metadata = found["metadata"]
-        annotations = metadata.get("annotations") or {}
+        found = await records.read(self._transport, self._path)
+        if found is None:
+            return None
+        annotations = found.metadata.annotations or {}
         try:
             course = _course_decoder.decode(annotations.get(_COURSE, "{}"))
         except msgspec.DecodeError:
             course = Course()
-        held = found.get("binaryData") or {}
+        held = found.binary_data or {}
         candidate, serving = (_contents(held, slot) for slot in (CANDIDATE, SERVING))
-        return Shelf(metadata["resourceVersion"], course, annotations.get(_PIN, "").strip(), candidate, serving)
+        version = found.metadata.resource_version
+        return Shelf(version, course, annotations.get(_PIN, "").strip(), candidate, serving)
 
     async def write(self, shelf: Shelf, course: Course, changes: dict[str, Contents]) -> None:
         """Write the course, and the models of some slots; no contents remove what is there. Raises ClusterError."""
@@ -70,12 +66,8 @@ class LearnedModels:
         for slot, contents in changes.items():
             for name in (MANIFEST, WEIGHTS):
                 data[slot + name] = b64encode(contents[name]).decode() if contents else None
-        told = msgspec.json.encode(course).decode()
-        body = {
-            "metadata": {"resourceVersion": shelf.version, "annotations": {_COURSE: told}},
-            "binaryData": data,
-        }
-        await self._transport.patch(self._path, msgspec.json.encode(body))
+        annotations = {_COURSE: msgspec.json.encode(course).decode()}
+        await records.write(self._transport, self._path, shelf.version, binary_data=data, annotations=annotations)
 
     async def hand_in(self, contents: Contents, *, replace: bool) -> str:
         """Have a model tried; "", or the SHA-256 of one that is on trial and whose place it is not to take.

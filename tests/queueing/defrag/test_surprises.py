@@ -314,7 +314,27 @@ def test_a_plan_that_can_not_be_written_down_is_refused_and_keeps_nothing() -> N
 
 
 def test_a_plan_that_was_written_down_and_never_begun_is_ended_there() -> None:
-    """The answer to the first write is lost: whoever leads next would keep places for it."""
+    """The answer to the first write is lost, and the line cut: whoever leads next would keep places for it."""
+    defrag = scattered()
+    patch = defrag.api.patch
+
+    async def lost(path: str, body: bytes) -> bytes:
+        await patch(path, body)
+        defrag.api.refuse_record = ClusterError("the line is cut")
+        raise ClusterError("the answer is lost")
+
+    defrag.api.patch = lost  # type: ignore[method-assign]
+    with pytest.raises(RoomError, match="can't be written down"):
+        defrag.begin(MOVE_V)
+    defrag.api.patch, defrag.api.refuse_record = patch, None  # type: ignore[method-assign]
+    assert (defrag.api.record.phase, defrag.free("b")) == ("moving", 1)
+    defrag.tick()
+    defrag.tick()
+    assert (defrag.api.record.phase, defrag.api.evicted) == ("stopped", [])
+    defrag.begin(MOVE_V)
+
+
+def test_a_plan_whose_record_says_that_it_was_written_down_is_begun() -> None:
     defrag = scattered()
     patch = defrag.api.patch
 
@@ -323,14 +343,8 @@ def test_a_plan_that_was_written_down_and_never_begun_is_ended_there() -> None:
         raise ClusterError("the answer is lost")
 
     defrag.api.patch = lost  # type: ignore[method-assign]
-    with pytest.raises(RoomError, match="can't be written down"):
-        defrag.begin(MOVE_V)
-    defrag.api.patch = patch  # type: ignore[method-assign]
-    assert (defrag.api.record.phase, defrag.free("b")) == ("moving", 1)
-    defrag.tick()
-    defrag.tick()
-    assert (defrag.api.record.phase, defrag.api.evicted) == ("stopped", [])
     defrag.begin(MOVE_V)
+    assert defrag.api.record.phase == "moving"
 
 
 def test_the_term_that_ends_before_an_eviction() -> None:
