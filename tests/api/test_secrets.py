@@ -13,6 +13,7 @@ import yaml
 from typer.testing import CliRunner
 
 from extender.cli.main import app
+from extender.kube.paths import NODES_PATH, PODS_PATH
 from tests.api.processes import Server, request
 from tests.controlplane.processes import clean_environment
 from tests.telemetry.servers import Page, serving
@@ -75,9 +76,15 @@ def serve(folder: Path, api: str, prometheus: str, credentials: Mapping[str, obj
 @pytest.mark.parametrize("kind", ["password", "bearer", "broken bearer"])
 def test_nothing_that_is_said_holds_a_secret(tmp_path: Path, kind: str) -> None:
     seen: list[str] = []
+    asked: list[str] = []
 
     def api(path: str, query: Mapping[str, str], headers: Mapping[str, str]) -> Page:
         seen.append(headers.get("Authorization", ""))
+        asked.append(path)
+        if path == PODS_PATH and asked.count(path) == 1:  # no pods are marked, which is told
+            return 500, b"not even JSON"
+        if path == PODS_PATH:  # and then there are none: what is mirrored from there on fails
+            return 200, b'{"metadata": {"resourceVersion": "1"}, "items": []}'
         return (401, b"{}") if len(seen) % 3 == 0 else (500, b"not even JSON")
 
     def prometheus(path: str, query: Mapping[str, str], headers: Mapping[str, str]) -> Page:
@@ -103,7 +110,12 @@ def test_nothing_that_is_said_holds_a_secret(tmp_path: Path, kind: str) -> None:
             def telemetry_failed() -> bool:
                 return get("/telemetry", reader) == 200 and "telemetry" in server.log
 
+            def cluster_failed() -> bool:
+                failures = ("pods being placed were not marked", f"mirror of {NODES_PATH} interrupted")
+                return all(failure in server.log for failure in failures)
+
             server.wait_for(telemetry_failed)
+            server.wait_for(cluster_failed)
             for path in (
                 "/metrics",
                 "/readyz",

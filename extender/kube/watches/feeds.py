@@ -15,9 +15,18 @@ from extender.kube.watches.lists import PAGE_SIZE
 from extender.kube.watches.reflector import ObjectT, Reflector, ReflectorTimes, Sink
 
 
+def _nothing(item: Outline) -> None:
+    """What most kinds count with in place of an object that never could be read."""
+
+
+def _all(item: Any) -> bool:
+    """Whether an object belongs to a feed that takes all that are listed."""
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class Feed(Generic[ObjectT]):
-    """Objects of one kind, all of them or some."""
+    """Objects of one kind, all of them or some. Those of devices go to other processes with the ledger: no lambdas."""
 
     name: str
     path: str
@@ -25,11 +34,11 @@ class Feed(Generic[ObjectT]):
     field_selector: str = ""
     served_at: str = ""
     """Path of the API, where an API server may lack it."""
-    stand_in: Callable[[Outline], Any] = lambda item: None
+    stand_in: Callable[[Outline], Any] = _nothing
     """What is counted with in place of an object that never could be read, None where that is nothing."""
     keeps_unread: bool = True
     """Whether an object that can't be read any more stays what it was known as."""
-    wanted: Callable[[Any], bool] = lambda item: True
+    wanted: Callable[[Any], bool] = _all
     """Whether an object belongs to it, by what of the selection an object can tell."""
     indexes: tuple[Index[Any], ...] = ()
 

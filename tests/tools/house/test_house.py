@@ -16,21 +16,15 @@ ROOT: Final = Path(__file__).parents[3]
 
 GIVEN: Final = {
     # What the one cache and the one commit take the place of.
-    "extender/api/build.py: base.mirror.listeners = [placer, rank.mix]": "the cache's handlers",
-    "extender/api/optional_parts.py: base.mirror.listeners = meter.holders": "the cache's handlers",
-    "extender/explain/workload_tables/build.py: base.mirror.listeners = bound": "the cache's handlers",
-    "extender/explain/workload_tables/build.py: base.mirror.listeners = holders": "the cache's handlers",
-    "extender/queueing/direct/dispatch.py: self.mirror.listeners = self.follower": "the cache's handlers",
-    "extender/telemetry/service.py: base.mirror.listeners = [observer, owners]": "the cache's handlers",
     "extender/usage/holders.py: ledger.rows.written = self.changed.add": "the cache's handlers",
     "extender/scheduling/waking/waker.py: unbound.left = self.placed": "the cache's handlers",
     "extender/queueing/build.py: base.leadership.catch_ups = controller.claims.catch_up": "one take-over for all",
-    "extender/queueing/build.py: base.leadership.catch_ups = controller.list_again": "one take-over for all",
+    "extender/queueing/build.py: base.leadership.catch_ups = controller.forget": "one take-over for all",
     "extender/queueing/defrag/build.py: base.leadership.catch_ups = mover.catch_up": "one take-over for all",
     "extender/queueing/defrag/build.py: queue.aside = mover.others": "the queue is a part of what the mover is made of",
     "extender/queueing/defrag/build.py: queue.place_kept = mover.place_kept": "as above",
     # Doors of the kernel: what is made later is told to them, once, and before it is needed.
-    "extender/kube/watches/feeds.py: _Subscribers.add(set_aside, sink)": "the door by which watches are heard",
+    "extender/kube/cache.py: Cache.subscribe(handler, listed)": "the door by which changes are heard",
     "extender/metrics/registry.py: Metrics.add(read)": "the door by which metrics are read",
     "extender/kube/background.py: Tasks.begin(work)": "work that begins and ends, which is no part",
     # State that comes and goes while Kerf runs.
