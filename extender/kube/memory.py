@@ -130,6 +130,8 @@ class MemoryCluster:
         asked = change.get("metadata", {})
         if asked.get("uid", pod["metadata"]["uid"]) != pod["metadata"]["uid"]:
             raise ApiError(422, "Invalid", f"metadata.uid: Invalid value: {asked['uid']}: field is immutable")
+        if asked.get("resourceVersion", pod["metadata"]["resourceVersion"]) != pod["metadata"]["resourceVersion"]:
+            raise _changed(pod["metadata"]["name"])
         _annotate(pod["metadata"], asked)
         pod["status"] = {**pod.get("status", {}), **change.get("status", {})}
         self._publish(PODS_PATH, "MODIFIED", pod)

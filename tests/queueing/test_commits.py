@@ -12,20 +12,19 @@ A new target is a line in `CASES`.
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extender.core.resources.requests import GpuRequest, PodRequest
 from extender.kube import records
-from extender.kube.client import ApiError, ClusterError
+from extender.kube.client import ApiServer, ClusterError
 from extender.kube.commit import FencedError, Outcome, Resolver, Result, Target, commit
-from extender.kube.memory import Manifest, MemoryCluster
 from extender.ledger.ledger import Ledger
 from extender.plugins.pods import read_holding
 from extender.queueing.claims.keeper import AllocationTarget
@@ -35,49 +34,17 @@ from extender.scheduling.binding.binder import Binding, BindingTools
 from extender.scheduling.binding.handovers import Handovers
 from extender.scheduling.binding.marks import change
 from extender.scheduling.placer import PodIdentity
+from tests.controlplane import ControlPlane
+from tests.controlplane.objects import gpu_node, pod
 from tests.kube.slow_server import Line, Request, SlowServer
-from tests.ledger.builders import node_manifest, node_object, pod_manifest, pod_object
-from tests.queueing.claims.rigs import ClaimApi, ClaimRig
+from tests.ledger.builders import node_object, pod_object
+from tests.queueing.claims.rigs import ClaimRig
+from tests.queueing.contract import CONTRACT, Server, Stand, hold
 
 POD = PodIdentity("default", "p", "uid-p")
 MOVE = PlannedMove("default/p", "uid-p", "n", "m", step=0, gpus=[0], cost_gpu_s=0.0, controller="c")
-MAP = "/api/v1/namespaces/kerf/configmaps/plan"
+MAP = "/api/v1/namespaces/default/configmaps/plan"
 MAX_STEPS = 400
-
-
-class Server(MemoryCluster):
-    """A pod to be bound or evicted, a claim to be allocated, and who holds the lease."""
-
-    def __init__(self) -> None:
-        super().__init__([node_manifest("n", 2), node_manifest("m", 2), pod_manifest("p", 1)])
-        self.claims = ClaimApi()
-        self.claims.add("a")
-        self.leader = "a"
-        self.keep_config_map("kerf", "plan")
-
-    async def get(self, path: str, query: Any = None) -> bytes:
-        return await (self.claims.get(path, query) if "resourceclaims" in path else super().get(path, query))
-
-    async def patch(self, path: str, body: bytes) -> bytes:
-        return await (self.claims.patch(path, body) if "resourceclaims" in path else super().patch(path, body))
-
-    async def post(self, path: str, body: bytes) -> bytes:
-        if not path.endswith("/eviction"):
-            return await super().post(path, body)
-        found = self.pod("default", "p")
-        asked = msgspec.json.decode(body, type=Manifest)["deleteOptions"]["preconditions"]
-        if any(found["metadata"][key] != value for key, value in asked.items()):
-            raise ApiError(409, "Conflict", "the precondition failed")
-        self.delete(found)
-        return b"{}"
-
-    async def lead(self, name: str) -> bytes:
-        """The lease is taken."""
-        self.leader = name
-        return b""
-
-    async def asked_who_leads(self) -> bytes:
-        return self.leader.encode()
 
 
 @dataclass(eq=False)
@@ -337,3 +304,30 @@ def test_a_write_takes_effect_once_or_never_and_it_is_known_which(case: Case, se
     world = World(case, seed)
     asyncio.run(world.run())
     world.check()
+
+
+@pytest.mark.parametrize("rule", CONTRACT, ids=lambda rule: rule.__name__)
+def test_the_slow_server_answers_as_a_real_one_does(rule: Callable[[Stand], Awaitable[None]]) -> None:
+    hold(Server(), "default", rule)
+
+
+@pytest.mark.controlplane
+@pytest.mark.parametrize("rule", CONTRACT, ids=lambda rule: rule.__name__)
+def test_a_real_api_server_keeps_the_contract(
+    rule: Callable[[Stand], Awaitable[None]], control_plane: ControlPlane
+) -> None:
+    namespace = f"commit-{CONTRACT.index(rule)}"
+    control_plane.apply(
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}},
+        gpu_node("n", 2),
+        pod("p", 1, namespace=namespace),
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "plan", "namespace": namespace}},
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            "metadata": {"name": "a", "namespace": namespace},
+            "spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu"}}]}},
+        },
+    )
+    server = ApiServer(kubeconfig=str(control_plane.kubeconfig()), service_account_dir=Path())
+    hold(server, namespace, rule)
