@@ -132,7 +132,7 @@ async def an_eviction_on_an_older_version(stand: Stand) -> None:
 
 
 async def a_record_on_an_older_version(stand: Stand) -> None:
-    version = (await stand.metadata(stand.plan))["resourceVersion"]
+    version = (await stand.get(stand.plan))["metadata"]["resourceVersion"]
     body = {"metadata": {"resourceVersion": version}, "data": {"plan.json": "{}"}}
     assert (await stand.patch(stand.plan, body))["data"] == {"plan.json": "{}"}
     await refused(stand.patch(stand.plan, body))
