@@ -53,14 +53,14 @@ async def write(
     Raises ClusterError, also where somebody else has written meanwhile; DecodeError.
     """
     result = await commit(
-        Write(transport, path, data or {}, binary_data or {}, annotations or {}), None, version=version
+        _Write(transport, path, data or {}, binary_data or {}, annotations or {}), None, version=version
     )
     if result.outcome is Outcome.DONE and result.found is not None:
         return result.found.metadata.resource_version
     raise result.error or ClusterError(f"{path} is gone")
 
 
-class Write(Target[Record]):
+class _Write(Target[Record]):
     """What is to be written. Nobody makes it fail: what is written later is refused for its version."""
 
     def __init__(

@@ -22,13 +22,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extender.core.resources.requests import GpuRequest, PodRequest
-from extender.kube import records
 from extender.kube.client import ApiServer, ClusterError
 from extender.kube.commit import FencedError, Outcome, Resolver, Result, Target, commit
+from extender.kube.records import _Write
 from extender.ledger.ledger import Ledger
 from extender.plugins.pods import read_holding
-from extender.queueing.claims.keeper import AllocationTarget
-from extender.queueing.defrag.evictions import Eviction
+from extender.queueing.claims.keeper import _Allocation
+from extender.queueing.defrag.evictions import _Eviction
 from extender.queueing.defrag.plan import PlannedMove
 from extender.scheduling.binding.binder import Binding, BindingTools
 from extender.scheduling.binding.handovers import Handovers
@@ -157,11 +157,11 @@ def binding(process: Process) -> Binding:
     return Binding(tools, POD, PodRequest(GpuRequest(1)), node, held=held, annotations=annotations)
 
 
-def eviction(process: Process) -> Eviction:
-    return Eviction(process.line, process.resolver, MOVE, "")
+def eviction(process: Process) -> _Eviction:
+    return _Eviction(process.line, process.resolver, MOVE, "")
 
 
-def allocation(process: Process) -> AllocationTarget | None:
+def allocation(process: Process) -> _Allocation | None:
     if process.slow.server.claims.claims["a"]["status"]:
         return None  # it has its devices
     rig = ClaimRig(gpus=1, api=process.slow.server.claims, transport=process.line)
@@ -170,11 +170,11 @@ def allocation(process: Process) -> AllocationTarget | None:
     assert rig.decide(pod)
     (hold,) = rig.owned.holds.values()
     rig.keeper.resolver = process.resolver
-    return AllocationTarget(rig.keeper, "u-a", hold, "")
+    return _Allocation(rig.keeper, "u-a", hold, "")
 
 
-def record(process: Process) -> records.Write:
-    return records.Write(process.line, MAP, {"by": process.name}, {}, {})
+def record(process: Process) -> _Write:
+    return _Write(process.line, MAP, {"by": process.name}, {}, {})
 
 
 async def nothing(process: Process) -> None:

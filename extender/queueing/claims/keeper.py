@@ -247,7 +247,7 @@ class ClaimKeeper:
             return False
         self.writing.add(uid)
         self._told[uid] = asyncio.Event()
-        result = await commit(AllocationTarget(self, uid, hold, epoch), self.fence)
+        result = await commit(_Allocation(self, uid, hold, epoch), self.fence)
         if result.error is not None and result.outcome not in (Outcome.DONE, Outcome.CONFLICT, Outcome.GONE):
             raise result.error
         return result.outcome is Outcome.DONE
@@ -281,7 +281,7 @@ class ClaimKeeper:
             await self.writer.seal(claim)
 
 
-class AllocationTarget(Target[ResourceClaim]):
+class _Allocation(Target[ResourceClaim]):
     """Gives a claim the devices that are held for it."""
 
     def __init__(self, keeper: ClaimKeeper, uid: str, hold: Hold, epoch: str) -> None:

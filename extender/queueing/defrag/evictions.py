@@ -28,7 +28,7 @@ class BudgetError(EvictionError):
     """A PodDisruptionBudget keeps it for now."""
 
 
-class Eviction(Target[Pod]):
+class _Eviction(Target[Pod]):
     """Has a pod go that is still where a plan found it; its kubelet may write its status meanwhile."""
 
     tries = 5
@@ -87,7 +87,7 @@ class Evictor:
     async def evict(self, move: PlannedMove, epoch: str) -> None:
         """Have a pod go. Raises EvictionError, BudgetError; ClusterError where nobody knows what became of
         it, nor can see to it that nothing will."""
-        result = await commit(Eviction(self.transport, self.resolver, move, epoch), self.fence)
+        result = await commit(_Eviction(self.transport, self.resolver, move, epoch), self.fence)
         error = result.error
         match result.outcome:
             case Outcome.DONE:
@@ -106,7 +106,7 @@ class Evictor:
     async def seal(self, move: PlannedMove) -> bool:
         """See to it that no eviction which was sent before takes effect any more; whether one has, as far as anybody
         knows. Raises ClusterError, DecodeError."""
-        eviction = Eviction(self.transport, self.resolver, move, "")
+        eviction = _Eviction(self.transport, self.resolver, move, "")
         return eviction.judge(await eviction.seal(), sealed=True) is Outcome.DONE
 
 
