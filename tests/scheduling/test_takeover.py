@@ -14,6 +14,7 @@ from extender.kube.leadership.elections import Election, Spectator, Unelected
 from extender.kube.leadership.leases import HeldLease, LeaseName, LeaseTimes
 from extender.kube.leadership.terms import Terms
 from extender.kube.memory import Manifest, MemoryCluster
+from extender.kube.watches.feeds import PENDING_PODS
 from extender.ledger.ledger import Ledger
 from extender.ledger.mirror import Mirror
 from extender.scheduling.fence import Fence
@@ -171,6 +172,28 @@ def test_what_else_is_listed_again_is_so_after_the_marks_and_before_the_pods_wit
     replica.leadership.catch_ups.append(catch_up)
     run(replica, replica.leads)
     assert seen == [(["p"], False)] * 2
+
+
+def test_pods_without_a_node_are_known_as_they_were_after_all_that_and_before_anything_is_decided() -> None:
+    """However far a watch lags: this one tells nothing while what a predecessor has under way is looked after."""
+    server = Server(pod_manifest("p", 1))
+    replica = Replica(server)
+    waiting = replica.mirror.hub.part(PENDING_PODS)
+    known: list[set[str]] = []
+
+    async def catch_up() -> None:
+        server.apply(pod_manifest("late", 1))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        known.append(set(waiting))
+
+    async def opened() -> None:
+        await until(lambda: not replica.fence.fault())
+        known.append(set(waiting))
+
+    replica.leadership.catch_ups.append(catch_up)
+    run(replica, opened)
+    assert known == [set(), {"uid-p", "uid-late"}]
 
 
 def test_where_who_stands_by_holds_nothing_each_term_begins_with_marks_and_lists() -> None:

@@ -132,7 +132,6 @@ class Mover(Background):
         await tools.records.write(record)  # what another one is about to write is late from now on
         self._run = run
         self._keep(run)
-        await tools.list_waiting()  # who is under way has to be known before anybody asks about them
 
     async def run(self) -> None:
         """Go on with the plan, again and again."""
