@@ -111,7 +111,6 @@ class Mirror:
             for stock in (() if nodes_alone else ledger.rows.stocks)
             for feed in stock.feeds
         }
-        self._listing_pods = asyncio.Lock()
         self.running = False
         """Whether it was started, and not stopped."""
 
@@ -128,26 +127,20 @@ class Mirror:
         await self.tasks.end()
         self.running = False
 
-    async def list_pods_again(self) -> None:
-        """Take in all pods as they are now, however far the watch lags. Raises ClusterError, DecodeError."""
-        async with self._listing_pods:
-            await self.hub.list_again(PODS, _OF_PODS)
-
     @asynccontextmanager
     async def pods_held(self) -> AsyncIterator[None]:
-        """Take in nothing of pods meanwhile, and then all as they are at the end; begin to mirror where that has not
-        begun. Raises ClusterError, DecodeError."""
-        async with self._listing_pods:
+        """Take in nothing of pods meanwhile, and then all as they are at the end, however far the watch lags; begin to
+        mirror where that has not begun. For one at a time. Raises ClusterError, DecodeError."""
+        if self.running:
+            await self.tasks.end(_OF_PODS)
+        try:
+            yield
+            await self.hub.reflector(PODS).relist()
+        finally:
             if self.running:
-                await self.tasks.end(_OF_PODS)
-            try:
-                yield
-                await self.hub.reflector(PODS).relist()
-            finally:
-                if self.running:
-                    self.hub.begin(PODS, _OF_PODS)
-            if not self.running:
-                self.start()
+                self.hub.begin(PODS, _OF_PODS)
+        if not self.running:
+            self.start()
 
     async def list_devices_again(self, feed: Feed[Any]) -> None:
         """The same of objects of device plugins, once they are mirrored at all. Raises ClusterError, DecodeError."""

@@ -48,7 +48,6 @@ def build_mover(settings: Settings, base: Foundation, placer: Placer, queue: Que
         facts=lambda: Facts(running, queue.backlog.entries, queue.namespaces, exempt, queue.use),
         fault=lambda: queue.fault() or ("" if reflector.synced else "pods with a node are not synced yet"),
         fence=base.fence,
-        list_waiting=base.mirror.list_pods_again,
         events=base.events,
         clock=base.clock,
         wall_clock=time.time,

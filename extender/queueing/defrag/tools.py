@@ -41,8 +41,6 @@ class Tools:
     fault: Callable[[], str]
     """Why nothing can be judged now, "" where it can."""
     fence: Fence
-    list_waiting: Callable[[], Awaitable[None]]
-    """Takes in all waiting pods as they are now, however far the watch lags. Raises ClusterError, DecodeError."""
     events: EventRecorder
     clock: Callable[[], float]
     wall_clock: Callable[[], float]

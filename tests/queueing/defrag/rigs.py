@@ -115,8 +115,6 @@ class Defrag:
         self.exempt: frozenset[str] = frozenset()
         self.most_an_hour = 60
         self.pauses: list[float] = []
-        self.num_listed = 0
-        """How often all waiting pods were listed."""
         self.api.told = self.told
         labels = {"kerf.dev/queue": "enabled"}
         self.rig.queue.namespaces.changed(
@@ -140,7 +138,6 @@ class Defrag:
             facts=lambda: Facts(running, queue.backlog.entries, queue.namespaces, self.exempt, queue.use),
             fault=lambda: "",
             fence=rig.fence,
-            list_waiting=self._list_waiting,
             events=cast(EventRecorder, SimpleNamespace(emit=self._emit, emit_about_config_map=self._emit_map)),
             clock=lambda: rig.now,
             wall_clock=lambda: rig.now,
@@ -152,9 +149,6 @@ class Defrag:
     async def _pause(self, seconds: float) -> None:
         self.pauses.append(seconds)
         self.rig.now += seconds
-
-    async def _list_waiting(self) -> None:
-        self.num_listed += 1
 
     def _emit(self, namespace: str, name: str, uid: str, *, reason: str, message: str) -> None:
         self.events.append((name, reason, message))
