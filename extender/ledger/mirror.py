@@ -129,8 +129,8 @@ class Mirror:
 
     @asynccontextmanager
     async def pods_held(self) -> AsyncIterator[None]:
-        """Take in nothing of pods meanwhile, and then all as they are at the end; begin to mirror where that has not
-        begun. Raises ClusterError, DecodeError."""
+        """Take in nothing of pods meanwhile, and then all as they are at the end, however far the watch lags; begin to
+        mirror where that has not begun. For one at a time. Raises ClusterError, DecodeError."""
         if self.running:
             await self.tasks.end(_OF_PODS)
         try:

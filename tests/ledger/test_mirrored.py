@@ -75,6 +75,12 @@ def unreadable(manifest: Manifest) -> Manifest:
     return {**manifest, "metadata": {**manifest["metadata"], "labels": 7}}
 
 
+async def listed_again(rig: "Rig") -> None:
+    """Once all pods have been listed again."""
+    async with rig.mirror.pods_held():
+        pass
+
+
 class Rig:
     def __init__(self, **options: Any) -> None:
         self.clock = Clock()
@@ -96,12 +102,6 @@ class Rig:
     def tell_of_pod(self, assigned: str) -> None:
         """A pod with one GPU of node m."""
         self.cluster.apply(pod_manifest("p", 1, node="m", assigned=assigned))
-
-
-async def list_pods_again(rig: Rig) -> None:
-    """A list of all pods as they are, begun now."""
-    async with rig.mirror.pods_held():
-        pass
 
 
 def mirrored(rig: Rig, scenario: Callable[[Rig], Awaitable[None]]) -> None:
@@ -235,10 +235,10 @@ def test_a_list_frees_what_was_bound_before_it_and_is_not_there() -> None:
         assert claim.since == rig.clock.now
         ghost = rig.ledger.begin_binding("ghost", "m", whole_gpus(1, (1,)), rig.clock())
         rig.ledger.end_binding(ghost, ClaimState.BOUND, rig.clock())
-        await list_pods_again(rig)
+        await listed_again(rig)
         assert rig.taken() == {0, 1}, "it may be younger than the list"
         rig.clock.now += 1
-        await list_pods_again(rig)
+        await listed_again(rig)
         assert rig.taken() == {0}
 
     mirrored(rig, scenario)
@@ -260,7 +260,7 @@ def test_an_edit_changes_nothing_though_the_pod_could_not_be_read_for_a_while(re
         else:
             rig.tell_of_pod("0")
             await until(lambda: rig.taken() == {0})
-        await list_pods_again(rig)
+        await listed_again(rig)
         await until(lambda: rig.transport.opened[PODS_PATH] == 2)
         rig.tell_of_pod("2")
         await until(lambda: rig.ledger.num_edits_ignored == 1)

@@ -14,7 +14,7 @@ from extender.kube.leadership.elections import Election, Spectator, Unelected
 from extender.kube.leadership.leases import HeldLease, LeaseName, LeaseTimes
 from extender.kube.leadership.terms import Terms
 from extender.kube.memory import Manifest, MemoryCluster
-from extender.kube.watches.feeds import PENDING_PODS
+from extender.kube.watches.feeds import PENDING_PODS, PODS
 from extender.ledger.ledger import Ledger
 from extender.ledger.mirror import Mirror
 from extender.scheduling.fence import Fence
@@ -194,6 +194,30 @@ def test_pods_without_a_node_are_known_as_they_were_after_all_that_and_before_an
     replica.leadership.catch_ups.append(catch_up)
     run(replica, opened)
     assert known == [set(), {"uid-p", "uid-late"}]
+
+
+@pytest.mark.parametrize("contested", [False, True])
+def test_pods_are_listed_once_all_else_is_taken_over_and_until_then_nothing_is_taken_in(contested: bool) -> None:
+    server, clock = Server(pod_manifest("p", 1, uid="u")), Clock()
+    replica = Replica(server, held(server, clock) if contested else None, clock)
+    of_pods = replica.mirror.hub.reflector(PODS)
+    lists: list[int] = []
+
+    async def catch_up() -> None:
+        lists.append(of_pods.num_lists)
+        server.apply(pod_manifest("q", 1, uid="v", node="n", assigned="0"))
+        await asyncio.sleep(0.02)
+        assert (replica.ledger.claim("v"), of_pods.num_lists) == (None, lists[0])
+
+    async def scenario() -> None:
+        async with running(replica):
+            await until(lambda: not replica.fence.fault())
+            assert of_pods.num_lists > lists[0]
+            assert replica.ledger.claim("v") is not None
+
+    replica.leadership.catch_ups.append(catch_up)
+    asyncio.run(scenario())
+    assert len(lists) == 1
 
 
 def test_where_who_stands_by_holds_nothing_each_term_begins_with_marks_and_lists() -> None:

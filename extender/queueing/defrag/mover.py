@@ -100,7 +100,8 @@ class Mover(Background):
     async def catch_up(self) -> None:
         """Take over what a leader before this one has under way, before anything is decided. Raises ClusterError.
 
-        The evictions that it may have sent are kept from taking effect later, and the places of its pods are kept.
+        The evictions that it may have sent are kept from taking effect later, and the places of its pods are kept. Pods
+        are listed after it: who is under way has to be known before anybody asks about them.
         """
         self._run = self._ending.record = None
         self._places.clear()
