@@ -96,6 +96,8 @@ class Cache(Mapping[str, T], Generic[RawT, T]):
         self._handlers: list[_Subscriber[T]] = []
         self._stood_in: set[str] = set()
         self._filled = False
+        self.lists_gone = False
+        """Whether what handlers hear of now is gone by a list: when and how it went was missed."""
 
     # Reading
 
@@ -178,8 +180,10 @@ class Cache(Mapping[str, T], Generic[RawT, T]):
         """A complete list of that version, begun at that monotonic time, names these UIDs: others are gone, but for
         what this process has written later."""
         self._filled, self._newest = True, max(self._newest, _number(version))
+        self.lists_gone = True
         for uid in [uid for uid in self._objects if uid not in items and self._own.get(uid, 0) <= self._newest]:
             self._drop(uid)
+        self.lists_gone = False
         for subscriber in self._handlers:
             if subscriber.listed is not None:
                 _call(subscriber.listed, items, list_began)
@@ -235,6 +239,11 @@ class Part(Mapping[str, T]):
 
     def __getitem__(self, uid: str) -> T:
         return self._members[uid]
+
+    @property
+    def lists_gone(self) -> bool:
+        """As of `Cache`."""
+        return self._cache.lists_gone
 
     @property
     def _members(self) -> Mapping[str, T]:

@@ -1,11 +1,12 @@
 """Pods that run: how many GPUs each namespace uses, and how long pods of each owner have run."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from math import ceil
 from typing import Final
 
 from extender.core.durations import Durations
+from extender.kube.cache import Cache, Part
 from extender.kube.client import Transport
 from extender.kube.objects import Pod, unix_time
 from extender.kube.paths import PODS_PATH
@@ -18,7 +19,9 @@ _FINISHED_PODS: Final = "spec.nodeName!=,status.phase!=Pending,status.phase!=Run
 class RunningPods:
     """What follows from the pods that hold something; of one that has finished is learned how long it ran."""
 
-    def __init__(self, pods: Mapping[str, Pod], durations: Durations, wall_clock: Callable[[], float]) -> None:
+    def __init__(
+        self, pods: Cache[Pod, Pod] | Part[Pod], durations: Durations, wall_clock: Callable[[], float]
+    ) -> None:
         """`pods` are those with a node, by UID."""
         self._pods = pods
         self._durations = durations
@@ -43,13 +46,13 @@ class RunningPods:
         return left if left > 0 and self._durations.knows(owners) else None
 
     def changed(self, old: Pod | None, new: Pod | None) -> None:
-        """A pod has its node, or is gone: what was not being deleted has finished."""
+        """A pod has its node, or is gone: what was not being deleted has finished, unless that was missed."""
         if new is not None and new.metadata.uid not in self._known:
             gpus = _gpus_of(new)
             self._known[new.metadata.uid] = gpus, self._wall_clock()
             self.gpus[new.metadata.namespace] += gpus
         elif new is None and old is not None:
-            if not old.metadata.deletion_timestamp:
+            if not (old.metadata.deletion_timestamp or self._pods.lists_gone):
                 self._learn(old)
             gpus, _ = self._known.pop(old.metadata.uid)
             self.gpus[old.metadata.namespace] -= gpus

@@ -216,6 +216,14 @@ def test_runs_count_gpus_and_teach_durations() -> None:
     assert runs.gpus == {"ns": 0.0}
 
 
+def test_of_a_run_whose_end_was_missed_nothing_is_learned() -> None:
+    durations = Durations()
+    pods, runs = running_pods(durations, lambda: 1767225610.0 + 40)
+    pods.upsert(running("a", 2))
+    pods.keep(set(), 0.0)
+    assert (runs.gpus, durations.num_owners) == ({"ns": 0.0}, 0)
+
+
 def test_pods_that_ended_before_the_start_are_learned_from() -> None:
     def ended(name: str, gpus: int, *ends: str, started: bool = True) -> dict[str, Any]:
         manifest: dict[str, Any] = msgspec.to_builtins(running(name, gpus))
