@@ -254,9 +254,6 @@ class Resolver(Background):
         self._pauses = Pauses()
         self._slots = asyncio.Semaphore(_MAX_CONCURRENT)
 
-    def __len__(self) -> int:
-        return len(self._unknown)
-
     def add(self, target: Target[T]) -> None:
         """A write may have taken effect, or may yet: it is settled once that is known."""
         self._unknown[target] = None  # type: ignore[index]

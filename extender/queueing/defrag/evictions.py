@@ -85,7 +85,7 @@ class Evictor:
     resolver: Resolver
 
     async def evict(self, move: PlannedMove, epoch: str) -> None:
-        """Have a pod go. Raises EvictionError, BudgetError; ClusterError where nobody knows what became of
+        """Have a pod go. Raises EvictionError, BudgetError, FencedError; ClusterError where nobody knows what became of
         it, nor can see to it that nothing will."""
         result = await commit(_Eviction(self.transport, self.resolver, move, epoch), self.fence)
         error = result.error
