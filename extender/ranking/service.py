@@ -166,8 +166,7 @@ class LearnedRank(Background):
             return
         self.mix.num_gpus = int((cluster.gpu_model >= 0).sum())
         served = self.score.served
-        priced = self.priced.nodes is not None or not self._by_lp  # without prices it would rank otherwise in a moment
-        if (self.look is None and priced) or (served is not None and len(cluster.models) > served.num_models):
+        if self.look is None or (served is not None and len(cluster.models) > served.num_models):
             await self._serve(self.mix.counts())  # with the prices that there are: soon done
         if self._due(cluster):
             await self._price(cluster)
