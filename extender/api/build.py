@@ -41,7 +41,7 @@ from extender.kube.background import Tasks
 from extender.kube.client import Transport
 from extender.kube.objects import Pod
 from extender.kube.rights import MissingRights
-from extender.kube.watches.feeds import BOUND_PODS, PENDING_PODS
+from extender.kube.watches.feeds import BOUND_PODS, PENDING_PODS, PODS
 from extender.metrics import scheduling as of_scheduling
 from extender.metrics.devices import DeviceFigures, device_metrics
 from extender.metrics.gpu_hours import gpu_hour_metrics
@@ -265,8 +265,8 @@ def _placer(
         canary=rank.canary,
         on_request=rank.mix.asked,
     )
-    for heard in (placer.pod_changed, rank.mix.pod_changed):
-        base.mirror.hub.part(BOUND_PODS).subscribe(heard)
+    base.mirror.hub.part(BOUND_PODS).subscribe(placer.pod_changed)
+    base.mirror.hub.cache(PODS).subscribe(rank.mix.pod_changed)
     return placer
 
 

@@ -1,4 +1,4 @@
-"""The mix of pods that a running Kerf sees: those that kube-scheduler asks about, and those that have a node."""
+"""The mix of pods that a running Kerf sees: those that kube-scheduler asks about, and those that there are."""
 
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
@@ -92,12 +92,12 @@ class SeenPods:
         return drift(self.priced, self.counts())
 
     def asked(self, pod: PodIdentity, request: PodRequest) -> None:
-        """A pod is offered nodes; one without GPUs counts once it has one."""
+        """A pod is offered nodes; one without GPUs counts once it is heard of."""
         if request.gpus is not None and self._is_new(pod.uid):
             self._count(pod.namespace, kind_of(request))
 
     def pod_changed(self, old: objects.Pod | None, pod: objects.Pod | None) -> None:
-        """A pod has a node; those that a DaemonSet keeps on every node do not arrive."""
+        """A pod is there, with a node or without; those that a DaemonSet keeps on every node do not arrive."""
         if pod is None:
             return
         metadata, created = pod.metadata, pod.metadata.creation_timestamp
@@ -110,6 +110,8 @@ class SeenPods:
         try:
             request = read_pod_request(pod)
         except RequestError:
+            if not pod.spec.node_name:
+                del self._seen[metadata.uid]  # once it has a node, what it has counts
             return
         if request.gpus is None:
             request = PodRequest(None, "", 0, (), *read_compute(pod.spec))

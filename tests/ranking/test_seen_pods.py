@@ -56,3 +56,22 @@ def test_of_more_pods_than_are_looked_at_in_the_first_list_none_came_since(monke
     for number in range(12):
         seen.pod_changed(None, pod(number))
     assert seen.fresh.num == 2
+
+
+def test_a_pod_counts_once_before_it_has_a_node_and_after_it_was_asked_about() -> None:
+    seen = SeenPods(100.0, {}, None)
+    for node in ("", "n"):
+        seen.pod_changed(None, pod_object("p", 1, node=node))
+    waits = pod_object("asked", 1)
+    seen.asked(PodIdentity("team", "asked", waits.metadata.uid), PodRequest(GpuRequest(1)))
+    seen.pod_changed(None, waits)
+    assert seen.num_seen == 2
+
+
+def test_what_cannot_be_read_before_a_pod_has_a_node_counts_once_it_has_one() -> None:
+    seen = SeenPods(100.0, {}, None)
+    typo = {"kerf.dev/gpu-modell": "a100"}
+    seen.pod_changed(None, pod_object("p", 1, annotations=typo))
+    assert seen.num_seen == 0
+    seen.pod_changed(None, pod_object("p", 1, node="n", annotations=typo))
+    assert seen.num_seen == 1
