@@ -475,8 +475,7 @@ def test_a_pod_that_is_deleted_behind_a_finalizer_holds_nothing() -> None:
         if rig.node_of(f"p{number}"):
             rig.api.pods[f"p{number}"]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
             rig.versions.touch(f"p{number}")
-            rig.told(f"p{number}")
             assert rig.free() < 16
-            rig.follow()
+            rig.told(f"p{number}")
             assert rig.free() == 16
     assert rig.queue.use.by_namespace().get("ns", 0.0) == 0.0

@@ -52,6 +52,7 @@ class DirectDispatcher(Dispatcher):
         self._products = Products(self.placer, self.nodes)
         self.settler = Settler(self._direct, self.backlog, self.ledger, self.fence, self.clock, self.changed)
         self.follower = Follower(
+            pods=self.pods,
             writer=self._direct,
             ledger=self.ledger,
             assignments=self._assignments,
@@ -103,7 +104,6 @@ class DirectDispatcher(Dispatcher):
         """What was reserved for pods that are listed anew."""
         for claim in self.ledger.firm():
             self.ledger.release(claim.uid)
-        self.follower.forget()
 
     def reserve(self, members: Sequence[tuple[Entry, str]]) -> bool:
         """Hold the GPUs of a unit, and until that is taken back, where its nodes still fit."""

@@ -146,8 +146,8 @@ class DirectRig(Rig):
         self.now += later_s
         asyncio.run(self.direct.follower.follow())
 
-    def bind_to(self, name: str, node: str, *, leaves_first: bool = False) -> None:
-        """kube-scheduler binds a pod, as two watches tell in either order."""
+    def bind_to(self, name: str, node: str) -> None:
+        """kube-scheduler binds a pod, as the watch tells."""
         pod = self.api.pods[name]
         pod["spec"]["nodeName"] = node
         pod["status"].pop("nominatedNodeName", None)

@@ -47,7 +47,7 @@ def test_what_is_written_on_a_pod_is_held_until_it_has_a_node_however_long_that_
     rig.round()
     assert rig.written("b") == ("n", "1")
     rig.bind_to("a", "n")
-    rig.bind_to("b", "n", leaves_first=True)
+    rig.bind_to("b", "n")
     assert rig.free() == 0
     assert rig.queue.counts.honoured == 2
     assert rig.events == [("GPUsAssigned", "Assigned on node n, which it was nominated for")] * 2

@@ -9,11 +9,10 @@ from tests.queueing.direct.rigs import DirectRig
 from tests.queueing.direct.test_dispatch import let_go
 
 
-@pytest.mark.parametrize("leaves_first", [False, True])
-def test_a_pod_that_was_bound_elsewhere_holds_gpus_of_unknown_index_there(leaves_first: bool) -> None:
+def test_a_pod_that_was_bound_elsewhere_holds_gpus_of_unknown_index_there() -> None:
     rig = let_go("a", n=1, m=2)
     assert rig.node_of("a") == "n"
-    rig.bind_to("a", "m", leaves_first=leaves_first)
+    rig.bind_to("a", "m")
     cluster = rig.ledger.snapshot(rig.now)
     assert cluster.gpu_idle.sum() == 3
     assert cluster.untracked_units[cluster.row_of["m"]] == 1
@@ -47,49 +46,31 @@ def test_a_pod_that_is_gone_before_it_was_corrected_is_forgotten() -> None:
     rig.follow()
 
 
-def test_a_pod_of_which_no_watch_tells_is_asked_for() -> None:
+def test_a_pod_that_is_gone_holds_nothing() -> None:
     rig = let_go("a", n=1)
-    pod = decode_pod(rig.api.pods["a"])
-    rig.hub.cache(PODS).remove(pod)
-    rig.follow(0.5)
-    assert rig.free() == 0
-    del rig.api.pods["a"]
-    rig.follow(1.0)
+    rig.hub.cache(PODS).remove(decode_pod(rig.api.pods["a"]))
+    assert rig.free() == 1
+    assert (rig.queue.counts.honoured, rig.queue.counts.fallbacks) == (0, 1)
+
+
+def test_a_pod_that_is_being_deleted_without_a_node_gets_none_and_holds_nothing() -> None:
+    """However long a finalizer keeps it: an API server binds no pod that is being deleted."""
+    rig = let_go("a", n=1)
+    rig.api.pods["a"]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    rig.versions.touch("a")
+    rig.told("a")
     assert rig.free() == 1
     assert rig.queue.counts.fallbacks == 1
 
 
-def test_a_pod_that_has_its_node_before_the_watch_tells_keeps_its_gpus() -> None:
+def test_a_pod_has_its_gpus_without_a_gap_while_it_gets_its_node_and_until_it_is_gone() -> None:
     rig = let_go("a", n=1)
-    rig.hub.cache(PODS).remove(decode_pod(rig.api.pods["a"]))
-    rig.api.pods["a"]["spec"]["nodeName"] = "n"
-    rig.follow(2.0)
     assert rig.free() == 0
-    rig.tell_bound("a")
+    rig.bind_to("a", "n")
     assert rig.free() == 0
-    assert rig.queue.counts.honoured == 1
+    assert (rig.queue.counts.honoured, rig.queue.counts.fallbacks) == (1, 0)
     rig.ledger.remove_pod("a")
     assert rig.free() == 1
-
-
-def test_a_pod_found_elsewhere_before_the_watch_tells_holds_what_is_there() -> None:
-    rig = let_go("a", n=1, m=2)
-    rig.hub.cache(PODS).remove(decode_pod(rig.api.pods["a"]))
-    rig.api.pods["a"]["spec"]["nodeName"] = "m"
-    rig.follow(2.0)
-    cluster = rig.ledger.snapshot(rig.now)
-    assert cluster.untracked_units[cluster.row_of["m"]] == 1
-    assert rig.free() == 2
-
-
-def test_a_pod_that_has_ended_before_any_watch_told_of_it_leaks_nothing() -> None:
-    rig = let_go("a", n=1)
-    rig.hub.cache(PODS).remove(decode_pod(rig.api.pods["a"]))
-    rig.api.pods["a"]["spec"]["nodeName"] = "n"
-    rig.api.pods["a"]["status"]["phase"] = "Succeeded"
-    rig.follow(2.0)
-    assert rig.free() == 1
-    assert rig.queue.counts.honoured == 1
 
 
 def test_a_pod_deleted_behind_the_gate_holds_nothing() -> None:
