@@ -142,7 +142,8 @@ class Target(ABC, Generic[T]):
     @abstractmethod
     async def seal(self) -> T | None:
         """Change the object so that no request with an older version takes effect any more, unless one has; the object
-        after that, None where it is gone. Raises ClusterError, DecodeError."""
+        after that, None where it is gone. Raises ClusterError, DecodeError; FencedError where that takes a term, which
+        waits for the next one."""
 
     @abstractmethod
     def judge(self, found: T | None, *, sealed: bool) -> Outcome | None:
@@ -273,6 +274,8 @@ class Resolver(Background):
                 return
             try:
                 result = await self._resolve(target)
+            except FencedError:
+                return  # it is found out in the next term, or told
             except (ClusterError, msgspec.DecodeError) as error:
                 self._pauses.failed(target.namespace, target.uid, error, self._clock())
                 logger.warning("%s: what became of it is not known yet: %s", target.words, error)

@@ -7,10 +7,11 @@ from functools import partial
 from extender.core.resources.requests import GpuRequest
 from extender.dra.owned import OwnedDevices
 from extender.kube.watches.feeds import BOUND_PODS
+from extender.queueing.asked import Asked
 from extender.queueing.claims.keeper import ClaimKeeper
 from extender.queueing.controller import QueueController
-from extender.queueing.direct.dispatch import DirectDispatcher
-from extender.queueing.dispatch import Dispatcher
+from extender.queueing.direct.mode import Direct
+from extender.queueing.dispatch import Mode
 from extender.queueing.options import Options
 from extender.scheduling.build import Foundation
 from extender.scheduling.placer import Placer, PodIdentity
@@ -44,7 +45,7 @@ def build_queue(
         takes_more=takes_more,
         why_refused=why_refused,
         crowd=base.mirror.tenants.crowd,
-        dispatcher=Dispatcher if settings.queue.extender else _direct(base),
+        mode=partial(Asked, resolver=base.resolver) if settings.queue.extender else _direct(base),
         keeper=None if base.ledger.rows.owned is None else _keeper(base, base.ledger.rows.owned, settings),
     )
     if not settings.queue.extender or controller.claims is not None:
@@ -70,11 +71,11 @@ def _keeper(base: Foundation, owned: OwnedDevices, settings: Settings) -> Callab
     )
 
 
-def _direct(base: Foundation) -> Callable[..., Dispatcher]:
-    """What lets pods go that kube-scheduler binds by itself."""
+def _direct(base: Foundation) -> Callable[..., Mode]:
+    """Letting pods go that kube-scheduler binds by itself."""
     return partial(
-        DirectDispatcher,
-        transport=base.transport,
+        Direct,
+        resolver=base.resolver,
         fence=base.fence,
         events=base.events,
         pods=base.mirror.hub.part(BOUND_PODS),

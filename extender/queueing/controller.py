@@ -32,7 +32,7 @@ from extender.planning.wait_reasons import Code
 from extender.queueing.autoscaling import AutoscalerReleases
 from extender.queueing.claims.keeper import ClaimKeeper
 from extender.queueing.claims.of_queue import QueueClaims
-from extender.queueing.dispatch import Dispatcher, no_right
+from extender.queueing.dispatch import Dispatcher, Mode, no_right
 from extender.queueing.gang_eviction import GangEviction
 from extender.queueing.gang_members import GangMembers
 from extender.queueing.gangs import Gangs, units_of
@@ -82,13 +82,13 @@ class QueueController(QueueRules):
         events: EventRecorder | None = None,
         takes_more: Callable[[GpuRequest], bool] = lambda request: False,
         why_refused: Callable[[PodIdentity], str] = lambda pod: "",
-        dispatcher: Callable[..., Dispatcher] = Dispatcher,
+        mode: Callable[..., Mode],
         keeper: Callable[..., ClaimKeeper] | None = None,
         crowd: Crowd | None = None,
     ) -> None:
         """`takes_more`: whether a pod takes more of a GPU's worth than its part of it; it gives way for
         `Options.patience_s`. `why_refused`: why Kerf refused a pod the nodes that it was asked about last, "" when it
-        did not. `dispatcher` makes what lets pods go, `keeper` what allocates devices to their ResourceClaims;
+        did not. `mode` makes how pods are let go, `keeper` what allocates devices to their ResourceClaims;
         `crowd` is who runs.
         """
         self._transport, self._ledger, self._placer, self.options = transport, ledger, placer, options
@@ -103,8 +103,8 @@ class QueueController(QueueRules):
             clock=clock,
             changed=self._dirty.set,
             left=self._left,
-            found_open=lambda entry: self.dispatcher.found_open(entry),  # noqa: PLW0108 - it is made below
-            check=lambda pod: self.dispatcher.check(pod),  # noqa: PLW0108
+            found_open=lambda entry: self.mode.found_open(entry),  # noqa: PLW0108 - it is made below
+            check=lambda pod: self.mode.check(pod),  # noqa: PLW0108
             claims_of=lambda pod: self._claims.of(pod),  # noqa: PLW0108
         )
         self._claims = QueueClaims(keeper, self.backlog, self._dirty.set)
@@ -122,7 +122,6 @@ class QueueController(QueueRules):
             transport, self._gangs, self.members.gangs, timeout_s=options.gang_timeout_s, clock=clock, standby=standby
         )
         self.preempted_gangs = PreemptedGangs(transport, self._gangs, self.members, events, clock, standby)
-        writer = PodWriter(transport)
         self._planner = RoundPlanner(
             options=options,
             ledger=ledger,
@@ -134,8 +133,19 @@ class QueueController(QueueRules):
             tell=self._tell_of_refusal,
         )
         self.refusals = self._planner.refusals
-        self.dispatcher = dispatcher(
-            writer=writer,
+        self.mode = mode(
+            transport=transport,
+            ledger=ledger,
+            placer=placer,
+            backlog=self.backlog,
+            nodes=self.nodes,
+            counts=self.counts,
+            clock=clock,
+            changed=self._dirty.set,
+            taken=self.refusals.taken,
+        )
+        self.dispatcher = Dispatcher(
+            mode=self.mode,
             ledger=ledger,
             placer=placer,
             backlog=self.backlog,
@@ -144,13 +154,12 @@ class QueueController(QueueRules):
             clock=clock,
             changed=self._dirty.set,
             claims=self._claims.keeper,
-            taken=self.refusals.taken,
             may_hold=self.refusals.may_hold,
         )
         self._releases = AutoscalerReleases(options, self.backlog, self.dispatcher, self.counts, clock)
         self._leavers = Leavers(self.dispatcher, self.backlog, self.counts, standby)
         self._shares = Shares(options.max_open, self.backlog, clock)
-        self._notes = Notes(writer, clock)
+        self._notes = Notes(PodWriter(transport), clock)
         hub.part(PENDING_PODS).subscribe(self.backlog.changed)
         hub.cache(_NAMESPACES).subscribe(self.namespaces.changed)
         hub.part(PENDING_PODS).subscribe(self.passed.changed)
@@ -171,7 +180,7 @@ class QueueController(QueueRules):
         """Begin, in the running event loop."""
         self.tasks.begin("queue's mirror of namespaces", self._of_namespaces.run, needed=False)
         self.tasks.begin("queue", self._run, needed=False)
-        for name, work in (self.dispatcher.works() | self._claims.works()).items():
+        for name, work in ({**self.mode.works(), **self._claims.works()}).items():
             self.tasks.begin(name, work, needed=False)
         if self.options.order is Order.KERF:
             self.tasks.begin("queue's list of finished pods", self._learn, needed=False)
@@ -266,7 +275,7 @@ class QueueController(QueueRules):
         if self._standby():
             return
         await self._claims.take_stock(lambda pod: opted_out(pod, self.namespaces))
-        self.dispatcher.take_stock(now)
+        self.mode.take_stock(now)
         await give_way()
         leavers = self._leaving(now)
         self._leavers.open(leavers.values())
@@ -326,7 +335,7 @@ class QueueController(QueueRules):
         for entry in still:
             entry.pass_over(entry.fault, self._wall_clock())
         await give_way()
-        self.dispatcher.withdraw(still)
+        self.mode.withdraw(still)
         self.dispatcher.begin(self._notes.write(list(self.backlog.entries.values())))
 
     async def _tell_of_fault(self) -> None:
@@ -349,7 +358,7 @@ class QueueController(QueueRules):
         return [entry for entry in waiting if entry.uid not in kept] if kept else waiting
 
     def _left(self, entry: Entry) -> None:
-        self.dispatcher.left(entry)
+        self.mode.left(entry)
         self.use.left(entry)
 
     def _tell_of_refusal(self, entry: Entry, message: str) -> None:

@@ -5,21 +5,22 @@ GPUs of a pod that is let go are reserved in the ledger until it is bound, as th
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Protocol
 
 import msgspec
 
-from extender.core.resources.requests import PodRequest
+from extender.core.resources.requests import PodRequest, RequestError
 from extender.core.texts import printable
 from extender.kube.background import Work, all_of
 from extender.kube.client import ClusterError
-from extender.kube.commit import FencedError
+from extender.kube.commit import FencedError, Term
+from extender.kube.objects import Pod
 from extender.kube.pauses import Pauses
 from extender.kube.rights import needed_by
 from extender.kube.transport import right_lacking
-from extender.ledger.ledger import ClaimState, Ledger
+from extender.ledger.ledger import Ledger
 from extender.planning.plans import Plan, PlanPod
 from extender.planning.wait_reasons import Code, WaitReason
 from extender.queueing.claims.keeper import ClaimKeeper
@@ -27,20 +28,66 @@ from extender.queueing.node_view import NodeBook
 from extender.queueing.options import Counts
 from extender.queueing.pods.backlog import Backlog
 from extender.queueing.pods.entries import Entry, Stage
-from extender.queueing.pods.nominations import PodWriter, nominated_node
+from extender.queueing.pods.nominations import nominated_node
 from extender.scheduling.placer import Placement, Placer, PodIdentity
 
 logger = logging.getLogger(__name__)
 
 _MAX_CONCURRENT: Final = 16
 _MAX_WORDS: Final = 400
+_NOT_WRITTEN: Final = (ClusterError, FencedError, RequestError, msgspec.DecodeError)
+
+
+class Mode(Protocol):
+    """How kube-scheduler comes to bind what is let go, and so what is written on a pod and what is held meanwhile."""
+
+    is_asked: ClassVar[bool]
+    """Whether kube-scheduler asks Kerf about pods that have no nomination."""
+
+    def works(self) -> Mapping[str, Work]:
+        """What has to go on in the background, by its name."""
+
+    def term(self) -> Term | None:
+        """In which pods may be written on as they are known now."""
+
+    def check(self, pod: PlanPod) -> None:
+        """Raises RequestError with a sentence for the author of a pod that can't be let go."""
+
+    def hold(self, members: Sequence[tuple[Entry, str]]) -> bool:
+        """Keep what was just reserved for a unit, as what is written on it has to be; whether that can be written."""
+
+    def take_stock(self, now: float) -> None:
+        """Find those whose node was lost since the last time, and what else waits again."""
+
+    def left(self, entry: Entry) -> None:
+        """A pod has its node, or is gone."""
+
+    def found_open(self, entry: Entry) -> None:
+        """The gate of a pod is open, and this Kerf has not opened it since it began to lead."""
+
+    def withdraw(self, entries: Iterable[Entry]) -> None:
+        """Take back what is written of nodes on pods that stay behind the gate, because it could not be opened or
+        whoever wrote that is gone."""
+
+    def not_written(self, entry: Entry) -> bool:
+        """What was to be written on a pod is not, or nobody knows; whether what is reserved for it is free."""
+
+    async def nominate(self, entry: Entry, pod: Pod, term: Term | None, *, lost: str) -> Pod | None:
+        """Write the node of a pod, as it was known, on it, and which one it `lost` before; the pod after that, None
+        where it is not written. Raises ClusterError, FencedError, RequestError, DecodeError, as all that write."""
+
+    async def open(self, entry: Entry, pod: Pod, planner: str, term: Term | None) -> bool:
+        """Open the gate of a pod that is nominated; whether that is done."""
+
+    async def open_without_node(self, pod: Pod, why: str, term: Term | None) -> bool:
+        """Open the gate of a pod, as it was known, that is left to kube-scheduler; whether that is done."""
 
 
 @dataclass(eq=False)
 class Dispatcher:
-    """Lets pods go; `changed` hears of those that have to be planned again."""
+    """Lets pods go."""
 
-    writer: PodWriter
+    mode: Mode
     ledger: Ledger
     placer: Placer
     backlog: Backlog
@@ -49,20 +96,12 @@ class Dispatcher:
     clock: Callable[[], float]
     changed: Callable[[], None]
     """Hears of pods that have to be planned again."""
-    taken: Callable[[Entry, str], None] = field(default=lambda entry, node: None, kw_only=True)
-    """Hears of pods for which kube-scheduler has found a node."""
     may_hold: Callable[[Collection[Entry]], bool] = field(default=lambda entries: True, kw_only=True)
     """Whether a unit that a plan lets go may still hold what it got."""
-    is_asked: ClassVar[bool] = True
-    """Whether kube-scheduler asks Kerf about pods that have no nomination."""
     claims: ClaimKeeper | None = field(default=None, kw_only=True)
     """What allocates devices to their ResourceClaims."""
     pauses: Pauses = field(default_factory=Pauses, init=False)
     """Pods that rest because they could not be let go."""
-    _withdrawals: Pauses = field(default_factory=Pauses, init=False)
-    """Pods whose nominations could not be taken back: not to have them stand is more urgent than to let go."""
-    _withdrawn: set[str] = field(default_factory=set, init=False)
-    """Of pods that have lost their nodes, those whose nominations are being taken back."""
     _writes: set[asyncio.Task[None]] = field(default_factory=set, init=False)
     _units: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MAX_CONCURRENT), init=False)
     _pods: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MAX_CONCURRENT), init=False)
@@ -96,42 +135,6 @@ class Dispatcher:
             return None
         said = str(error)[:_MAX_WORDS]
         return no_right(said) or Code.NOT_WRITTEN.reason(error=printable(said))
-
-    def works(self) -> dict[str, Work]:
-        """What has to go on in the background, by its name."""
-        return {}
-
-    def take_stock(self, now: float) -> None:
-        """Find those whose node was lost since the last time, and what else waits again."""
-        for entry in (*self.backlog.recall(now), *self.backlog.notice_lost(now)):
-            self.placer.release(entry.uid)
-        for entry in self.backlog.lost():
-            if nominated_node(entry.pod) and entry.uid not in self._withdrawn and self._may_withdraw(entry):
-                self._withdrawn.add(entry.uid)
-                self.begin(self._withdraw_lost(entry))
-
-    def left(self, entry: Entry) -> None:
-        """A pod has its node, or is gone."""
-        claim = self.ledger.claim(entry.uid)
-        if claim is not None and claim.state is not ClaimState.RESERVED:
-            self.taken(entry, claim.node)
-        elif claim is None and entry.is_out and not entry.num_gpus and not entry.pod.metadata.deletion_timestamp:
-            self.taken(entry, entry.node)  # or gone: nobody asks Kerf to bind what asks for no GPU
-        else:
-            self.placer.release(entry.uid)  # Kerf has not bound it: it is gone, or the watch tells what it has
-        if entry.node and not entry.stage.behind_gate:
-            honoured = not entry.lost and (claim is None or claim.node == entry.node)
-            self.counts.honoured += honoured
-            self.counts.fallbacks += not honoured
-
-    def check(self, pod: PlanPod) -> None:
-        """Raises RequestError with a sentence for the author of a pod that can't be let go."""
-
-    def found_open(self, entry: Entry) -> None:
-        """Somebody else has let a pod go: kube-scheduler asks about it before it binds it."""
-
-    def forget(self) -> None:
-        """Nothing is known of pods that were let go any more: they are listed anew."""
 
     async def carry_out(self, plan: Plan, names: Sequence[str], batch: Sequence[tuple[Entry, PlanPod]]) -> None:
         """Let go the pods of a batch that have a node in the plan; `names` are those of its rows."""
@@ -171,7 +174,10 @@ class Dispatcher:
 
     def reserve(self, members: Sequence[tuple[Entry, str]]) -> bool:
         """Hold the GPUs of a unit if its nodes still fit: the plan may be of a version that has gone by."""
-        if any(self.found_a_node(entry) or not entry.stage.waits for entry, _ in members):
+        known = self.backlog.entries
+        if any(known.get(entry.uid) is not entry or not entry.stage.waits for entry, _ in members):
+            return False
+        if any(self.found_a_node(entry) for entry, _ in members):
             return False
         for entry, node in members:
             pod = self.backlog.current(entry)
@@ -186,7 +192,16 @@ class Dispatcher:
                 return False
             self.placer.decided.add(placement)  # the decision on it: kube-scheduler asks for this node alone
             self.placer.reserve(placement)
+        if not self.mode.hold(members):
+            for entry, _ in members:
+                self.release(entry)
+            return False
         return True
+
+    def forget(self) -> None:
+        """What is held for pods that are listed anew."""
+        for claim in self.ledger.firm():
+            self.ledger.release(claim.uid)
 
     def release(self, entry: Entry) -> None:
         """Give back what is reserved for a pod of which nothing was written."""
@@ -212,114 +227,74 @@ class Dispatcher:
 
     async def open_without_node(self, entry: Entry, why: str, *, by_kerf: bool) -> None:
         """Leave a pod behind the gate to kube-scheduler, and write why."""
+        pod, term = entry.pod, self.mode.term()
         entry.open(self.clock(), by_kerf=by_kerf)
         try:
-            if await self.writer.open(entry.pod, "", why):
+            if await self.mode.open_without_node(pod, why, term):
                 self._opened(entry)
-        except ClusterError as error:
+        except _NOT_WRITTEN as error:
             self._failed("the gate of pod %s was not opened: %s", entry, error)
         finally:
-            if entry.stage is Stage.OPENING:
-                entry.put_back(self.clock())
-
-    def withdraw(self, entries: Iterable[Entry]) -> None:
-        """Take back the nominations of pods that stay behind the gate, because it could not be opened or whoever
-        nominated them is gone: kube-scheduler counts their GPUs as if they ran there."""
-        for entry in entries:
-            if entry.pod.status.nominated_node_name and self._may_withdraw(entry):
-                entry.withdraw()
-                self.begin(self._withdraw(entry))
+            self._put_back(entry)
 
     async def _let_go(self, entries: Sequence[Entry], planner: str) -> None:
         """Nominate all members of a unit, then open all their gates."""
+        known, term = [entry.pod for entry in entries], self.mode.term()
         try:
             async with self._units:  # who is nominated is opened next, whoever else is still to be nominated
-                written = await self.allocate(entries)
-                nominated = written and await all_of(self._nominate(entry, entry.node) for entry in entries)
-                if nominated and all(nominated):  # else one is deleted, or too much is written to it at once
-                    await all_of(self._open(entry, planner) for entry in entries)
-        except (ClusterError, FencedError, msgspec.DecodeError) as error:
+                if not await self.allocate(entries):
+                    return
+                pairs = zip(entries, known, strict=True)
+                nominated = await all_of(self._nominate(entry, pod, term) for entry, pod in pairs)
+                if all(nominated):  # else one is deleted, or too much is written to it at once
+                    pairs_ = zip(entries, nominated, strict=True)
+                    await all_of(self._open(entry, pod, planner, term) for entry, pod in pairs_ if pod is not None)
+        except _NOT_WRITTEN as error:
             self._failed("the queue could not release pod %s: %s", entries[0], error)
         finally:
             for entry in entries:
-                if entry.stage is not Stage.OPENED:
-                    entry.put_back(self.clock())
-                    if not entry.node:
-                        self.release(entry)  # else it would be in its own way
-                    self._read_claims(entry)
-                    self.changed()
+                self._put_back(entry)
 
-    async def _nominate(self, entry: Entry, node: str) -> bool:
+    async def _nominate(self, entry: Entry, pod: Pod, term: Term | None) -> Pod | None:
         async with self._pods:
-            return await self.writer.nominate(entry.pod, node)
+            return await self.mode.nominate(entry, pod, term, lost="")
 
-    async def _open(self, entry: Entry, planner: str) -> None:
+    async def _open(self, entry: Entry, pod: Pod, planner: str, term: Term | None) -> None:
         async with self._pods:
             entry.open(self.clock())
-            domain = self.nodes.domain_of(entry.node, entry.planned.topology) if entry.planned else None
-            if await self.writer.open(entry.pod, entry.node, planner, domain):
+            if await self.mode.open(entry, pod, planner, term):
                 self._opened(entry)
                 self.counts.opened += 1
 
-    async def _withdraw(self, entry: Entry) -> None:
-        try:
-            await self._nominate(entry, "")
-            status = msgspec.structs.replace(entry.pod.status, nominated_node_name="")
-            entry.pod = msgspec.structs.replace(entry.pod, status=status)  # the watch will tell
-            self._withdrawals.succeeded(entry.namespace, entry.uid)
-        except ClusterError as error:
-            self._withdrawal_failed(entry, error)
-        finally:
-            entry.put_back(self.clock())
-
     async def _nominate_anew(self, entries: Sequence[Entry]) -> None:
         """Nominate pods that were let go and have lost their nodes."""
-        for entry in entries:
+        known, term = [entry.pod for entry in entries], self.mode.term()
+        for entry, pod in zip(entries, known, strict=True):
             try:
                 if not await self.allocate([entry]):
                     continue
                 async with self._pods:
-                    note = f"{entry.num_lost}. {entry.lost}"
-                    if await self.writer.nominate_anew(entry.pod, entry.node, note):
+                    if await self.mode.nominate(entry, pod, term, lost=f"{entry.num_lost}. {entry.lost}"):
                         entry.renominated(self.clock())
                         self.counts.nominated_anew += 1
-            except (ClusterError, FencedError, msgspec.DecodeError) as error:
+            except _NOT_WRITTEN as error:
                 self._failed("the queue could not nominate pod %s again: %s", entry, error)
             finally:
-                if entry.stage is Stage.RENOMINATING:
-                    entry.stay_lost()
-                    self.changed()
-                    self.release(entry)
-                    self._read_claims(entry)
+                self._put_back(entry)
 
-    async def _withdraw_lost(self, entry: Entry) -> None:
-        """Take the nomination of a pod that kube-scheduler has refused off it: others are counted out until then."""
-        try:
-            async with self._pods:
-                await self.writer.nominate(entry.pod, "")
-            self._withdrawals.succeeded(entry.namespace, entry.uid)
-        except ClusterError as error:
-            self._withdrawal_failed(entry, error)
-        finally:
-            self._withdrawn.discard(entry.uid)
-
-    def _read_claims(self, entry: Entry) -> None:
-        """What a pod's claims are now: while it was being written about that was not looked at."""
-        if entry.pod.spec.resource_claims:
-            self.backlog.read_again(entry)
+    def _put_back(self, entry: Entry) -> None:
+        """A pod waits again unless it was let go."""
+        if not entry.stage.is_written:
+            return
+        if self.mode.not_written(entry):
+            self.release(entry)  # else it would be in its own way
+        if entry.pod.spec.resource_claims and entry.stage is not Stage.UNSETTLED:
+            self.backlog.read_again(entry)  # while it was being written about its claims were not looked at
+        self.changed()
 
     def _opened(self, entry: Entry) -> None:
         entry.was_opened()
         self.pauses.succeeded(entry.namespace, _unit_of(entry))
-
-    def _may_withdraw(self, entry: Entry) -> bool:
-        return self._withdrawals.why(entry.namespace, entry.uid, self.clock()) is None
-
-    def _withdrawal_failed(self, entry: Entry, error: ClusterError) -> None:
-        self.counts.errors += 1
-        logger.warning("the nomination of pod %s was not withdrawn: %s", entry.pod.key, error)
-        wait_s = self._withdrawals.failed(entry.namespace, entry.uid, error, self.clock())
-        asyncio.get_running_loop().call_later(wait_s, self.changed)
 
     def _failed(self, message: str, entry: Entry, error: Exception) -> None:
         """A write about a pod has failed: it is tried again, ever later."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from extender.kube import objects
-from extender.kube.commit import FencedError
+from extender.kube.commit import FencedError, Term
 from extender.kube.leadership.elections import Election, Led, Unelected
 
 _MAX_KEPT: Final = 20_000
@@ -78,13 +78,18 @@ class Fence:
     async def confirm(self, uid: str, version: str) -> None:
         """Wait until it is certain that nobody else led when this version of a pod was known. Raises FencedError."""
         known, since = self._versions.get(uid, ("", 0))
-        await self._confirm(since if known == version else self._election.num_asked)
+        await self.confirm_since(since if known == version else self._election.num_asked)
 
     async def confirm_now(self) -> None:
         """Wait until it is certain that nobody else led when this was called. Raises FencedError."""
-        await self._confirm(self._election.num_asked)
+        await self.confirm_since(self._election.num_asked)
 
-    async def _confirm(self, since: int) -> None:
+    def as_of_now(self) -> Term:
+        """The term as what is known now, and what comes of that, may be written in."""
+        return _AsKnown(self, self._epoch, self._election.num_asked)
+
+    async def confirm_since(self, since: int) -> None:
+        """The same of a time before, when so many requests to the lease had been sent. Raises FencedError."""
         if not await self._election.confirm(since):
             raise FencedError(self.standby() or "this process can't be sure that it still leads")
 
@@ -107,3 +112,19 @@ class Fence:
     def forget(self, uid: str) -> None:
         """A pod is bound, or gone."""
         self._versions.pop(uid, None)
+
+
+class _AsKnown:
+    """A term in which several objects, or one several times, are written on as they were known at one time."""
+
+    def __init__(self, fence: Fence, epoch: str, num_asked: int) -> None:
+        self._fence, self._epoch, self._num_asked = fence, epoch, num_asked
+
+    async def confirm(self, uid: str, version: str) -> None:
+        await self._fence.confirm_since(self._num_asked)
+
+    def check(self, epoch: str) -> None:
+        self._fence.check(self._epoch)
+
+    def standby(self) -> str:
+        return self._fence.standby()

@@ -2,17 +2,21 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 
 from extender.core.resources.requests import GpuRequest
 from extender.kube.client import ApiError, ClusterError
+from extender.kube.commit import Resolver, Term
 from extender.kube.objects import Node, Pod
 from extender.kube.watches.feeds import NODES, PODS, WatchHub
 from extender.ledger.ledger import Ledger
+from extender.queueing.asked import Asked
 from extender.queueing.controller import QueueController
-from extender.queueing.dispatch import Dispatcher
+from extender.queueing.dispatch import Mode
 from extender.queueing.options import Options
 from extender.queueing.pods.objects import decode_node, decode_pod
 from extender.scheduling.placer import Placer, PodIdentity
@@ -73,7 +77,7 @@ class Rig:
     def __init__(
         self,
         api: Api | None = None,
-        dispatcher: Callable[..., Dispatcher] = Dispatcher,
+        mode: Callable[..., Mode] = Asked,
         hub: WatchHub | None = None,
         **options: Any,
     ) -> None:
@@ -86,6 +90,8 @@ class Rig:
         self.takes_more: Callable[[GpuRequest], bool] = lambda request: False
         self.why_refused: Callable[[PodIdentity], str] = lambda pod: ""
         self.hub = hub or WatchHub(self.api, clock)  # type: ignore[arg-type]
+        standing = SimpleNamespace(standby=self.why_standby)
+        self.resolver = Resolver(cast(Term, standing), clock)
         self.queue = QueueController(
             self.api,  # type: ignore[arg-type]
             self.hub,
@@ -98,11 +104,14 @@ class Rig:
             mirror_fault=lambda: "",
             takes_more=lambda request: self.takes_more(request),  # noqa: PLW0108 - tests change it
             why_refused=lambda pod: self.why_refused(pod),  # noqa: PLW0108
-            dispatcher=dispatcher,
+            mode=partial(mode, resolver=self.resolver),
         )
         for reflector in self.queue.reflectors.values():
             reflector.num_lists = 1
         self.api.told = self.hub.cache(PODS).upsert
+
+    def why_standby(self) -> str:
+        return self.standby
 
     def node(self, name: str, gpus: int, **labels: str) -> None:
         allocatable = {"cpu": "64", "memory": "256Gi", "nvidia.com/gpu": str(gpus)}
@@ -141,6 +150,11 @@ class Rig:
     def round(self, later_s: float = 0.1) -> None:
         self.now += later_s
         asyncio.run(self.queue.run_round())
+        self.settle()
+
+    def settle(self) -> None:
+        """What goes on in the background."""
+        asyncio.run(self.resolver.resolve_round())
 
     def refuse(self, name: str, message: str = "0/1 nodes are available") -> None:
         """kube-scheduler finds no node for a pod; Kerf's filter, asked about it, gives back what it held."""

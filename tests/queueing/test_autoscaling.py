@@ -254,7 +254,7 @@ def test_where_kube_scheduler_asks_nobody_those_stay_that_it_would_place_wrongly
     annotations: dict[str, str], goes: bool
 ) -> None:
     rig = rig_with()
-    rig.queue.dispatcher.is_asked = False  # type: ignore[misc]
+    rig.queue.mode.is_asked = False  # type: ignore[misc]
     rig.pod("p", 2, **annotations, **({"gang_size": "1"} if "gang" in annotations else {}))
     rig.round()
     rig.round(60)
@@ -263,7 +263,7 @@ def test_where_kube_scheduler_asks_nobody_those_stay_that_it_would_place_wrongly
 
 def test_a_pod_that_names_its_products_goes_there_too() -> None:
     rig = rig_with()
-    rig.queue.dispatcher.is_asked = False  # type: ignore[misc]
+    rig.queue.mode.is_asked = False  # type: ignore[misc]
     rig.pod("p", 2, gpu_model="a100")
     rig.api.pods["p"]["spec"]["nodeSelector"] = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB"}
     rig.told("p")

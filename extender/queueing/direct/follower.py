@@ -59,7 +59,10 @@ class Follower:
         await repeat(self.follow, _INTERVAL_S, "following pods to their nodes")
 
     async def follow(self) -> None:
-        """Put right what is written on those that went elsewhere."""
+        """Put right what is written on those that went elsewhere; who stands by holds nothing."""
+        if self.fence.standby():
+            for held in self.ledger.firm():  # whoever leads knows who holds what
+                self.ledger.release(held.uid)
         self._unassigned = {uid for uid in self._unassigned if self.ledger.claim(uid) is not None}
         if not self.fence.fault():
             now = self.clock()
@@ -121,9 +124,8 @@ class Follower:
     async def _put_right(self, pod: Pod) -> None:
         """Write on a pod what it has of the node where it is."""
         uid, node = pod.metadata.uid, pod.spec.node_name
-        claim = self.ledger.claim(uid)
+        claim, term = self.ledger.claim(uid), self.fence.as_of_now()
         try:
-            await self.fence.confirm_now()
             wanted = claim is not None and self.assignments.matters(claim)
             assignment = self.assignments.on_its_node(pod, claim) if claim is not None and wanted else None
             written: dict[str, str | None] = {}
@@ -132,7 +134,7 @@ class Follower:
                 self.ledger.assign_anew(uid, assignment.holding)
             if planned := assigned_node(pod):
                 written[NOMINATION_LOST] = f"{planned}: bound to {node}, by kube-scheduler"
-            if await self.writer.assign_bound(pod, written) is None:
+            if await self.writer.assign_bound(pod, written, term) is None:
                 await self._look_again(pod)
                 return
         except (ClusterError, FencedError, RequestError, msgspec.DecodeError) as error:

@@ -106,7 +106,7 @@ class PodWriter:
             if error.status != 422:
                 raise
         # Somebody else's gate has gone meanwhile, and putting it back is forbidden.
-        found = await self._find(pod)
+        found = await self.read(pod)
         return found is not None and await self._patch(found, "", body(found))
 
     async def note(self, pod: Pod, reason: str, count: int) -> bool:
@@ -127,12 +127,12 @@ class PodWriter:
         except ApiError as error:
             if error.status in (404, 409):
                 return False
-            if error.status == 422 and await self._find(pod) is None:
+            if error.status == 422 and await self.read(pod) is None:
                 return False
             raise
         return True
 
-    async def _find(self, pod: Pod) -> Pod | None:
+    async def read(self, pod: Pod) -> Pod | None:
         """A pod as it is now, None once deleted; one of its name created since makes a patch 422, for its UID."""
         return await read(self._transport, PodIdentity.of(pod))
 

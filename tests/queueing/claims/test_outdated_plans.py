@@ -1,15 +1,17 @@
 """Plans that are carried out after the ResourceClaims of their pods have changed."""
 
 import asyncio
+from typing import Any, cast
 
 from extender.kube.cache import Cache
+from extender.kube.client import Transport
 from extender.planning.plans import Plan
+from extender.queueing.asked import Asked
 from extender.queueing.dispatch import Dispatcher
 from extender.queueing.node_view import NodeBook
 from extender.queueing.options import Counts
 from extender.queueing.pods.backlog import Backlog
 from extender.queueing.pods.entries import Stage
-from extender.queueing.pods.nominations import PodWriter
 from extender.scheduling.placer import Placer
 from tests.queueing.claims.rigs import ClaimRig
 
@@ -31,17 +33,17 @@ class PlannedPod:
         self.plan = Plan("greedy", 1, (planned,), (0,), ((),), {})
         self.counts = Counts()
         placer = Placer(rig.ledger, default_policy="bestfit", clock=clock, wall_clock=clock)
-        self.dispatcher = Dispatcher(
-            PodWriter(rig.api),  # type: ignore[arg-type]
-            rig.ledger,
-            placer,
-            backlog,
-            NodeBook(Cache(lambda node: node), lambda: None),
-            self.counts,
-            clock,
-            lambda: None,
-            claims=rig.keeper,
-        )
+        shared: dict[str, Any] = {
+            "ledger": rig.ledger,
+            "placer": placer,
+            "backlog": backlog,
+            "nodes": NodeBook(Cache(lambda node: node), lambda: None),
+            "counts": self.counts,
+            "clock": clock,
+            "changed": lambda: None,
+        }
+        mode = Asked(transport=cast(Transport, rig.api), taken=lambda *_: None, resolver=rig.resolver, **shared)
+        self.dispatcher = Dispatcher(mode=mode, claims=rig.keeper, **shared)
 
     def carry_out(self) -> Stage:
         """Carry the plan out as far as to its first write; the stage of the pod then."""

@@ -12,7 +12,7 @@ from extender.kube.events import EventRecorder
 from extender.kube.leadership.elections import Unelected
 from extender.kube.watches.feeds import BOUND_PODS, NODES, PODS, WatchHub
 from extender.plugins.gpushare import _COUNT_RESOURCE, MEMORY_RESOURCE
-from extender.queueing.direct.dispatch import DirectDispatcher
+from extender.queueing.direct.mode import Direct
 from extender.queueing.pods.objects import decode_node, decode_pod
 from extender.scheduling.fence import Fence
 from tests.queueing.rigs import Api, Manifest, Rig
@@ -98,15 +98,14 @@ class DirectRig(Rig):
         self.versions = versions or VersionedApi()
         emit = lambda namespace, name, uid, reason, message: self.events.append((reason, message))  # noqa: E731
         hub = WatchHub(cast(Transport, self.versions), lambda: self.now)
-        dispatcher = partial(
-            DirectDispatcher,
-            transport=cast(Transport, self.versions),
+        mode = partial(
+            Direct,
             fence=self.fence,
             events=cast(EventRecorder, SimpleNamespace(emit=emit)),
             pods=hub.part(BOUND_PODS),
             wall_clock=lambda: self.now,
         )
-        super().__init__(self.versions, dispatcher, hub, **options)
+        super().__init__(self.versions, mode, hub, **options)
         self.lead()
 
     def lead(self) -> None:
@@ -115,9 +114,9 @@ class DirectRig(Rig):
         self.fence.open("term")
 
     @property
-    def direct(self) -> DirectDispatcher:
-        assert isinstance(self.queue.dispatcher, DirectDispatcher)
-        return self.queue.dispatcher
+    def direct(self) -> Direct:
+        assert isinstance(self.queue.mode, Direct)
+        return self.queue.mode
 
     def pod(self, name: str, gpus: int, created: str = "", **annotations: str) -> None:
         super().pod(name, gpus, created, **annotations)
@@ -139,8 +138,13 @@ class DirectRig(Rig):
         self.api.pods[name]["spec"]["containers"] = [{"resources": {"limits": {MEMORY_RESOURCE: gib}}}]
         self.told(name)
 
-    def settle(self) -> None:
-        asyncio.run(self.direct.settler.settle_all())
+    def round(self, later_s: float = 0.1) -> None:
+        """Nothing is settled by it."""
+        self.now += later_s
+        asyncio.run(self.queue.run_round())
+
+    def why_standby(self) -> str:
+        return self.fence.standby()
 
     def follow(self, later_s: float = 0.1) -> None:
         self.now += later_s

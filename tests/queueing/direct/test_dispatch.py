@@ -326,7 +326,7 @@ def test_what_was_reserved_and_does_not_stand_any_more_is_not_written() -> None:
 def test_who_stands_by_holds_nothing_of_what_is_written() -> None:
     before = let_go("a", n=2)
     before.fence.shut(lambda: "another one leads")
-    before.settle()
+    before.follow()
     assert before.free() == 2
     rig = DirectRig()
     rig.fence.shut(lambda: "another one leads")
@@ -343,14 +343,14 @@ def test_a_plan_is_not_carried_out_once_its_term_has_ended() -> None:
     rig.api.pods["a"]["spec"]["nodeName"] = "n"
     rig.hub.cache(PODS).remove(decode_pod(rig.api.pods["a"]))  # the other watch has not told of its node
     assert rig.free() == 1
-    assert not rig.direct.reserve([(rig.queue.backlog.entries["b"], "n")])
+    assert not rig.queue.dispatcher.reserve([(rig.queue.backlog.entries["b"], "n")])
     assert rig.free() == 1
 
 
 def test_lists_begin_anew_without_what_was_reserved_by_the_old_ones() -> None:
     rig = let_go("a", n=1)
     rig.queue.backlog.clear()
-    rig.direct.forget()
+    rig.queue.dispatcher.forget()
     assert rig.free() == 1
     rig.hub.cache(PODS).upsert(decode_pod(rig.api.pods["a"]))
     assert rig.free() == 0

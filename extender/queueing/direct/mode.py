@@ -1,0 +1,217 @@
+"""Letting pods go that kube-scheduler binds by itself: what is reserved is written on them, and stands.
+
+A write whose outcome nobody knows, a refusal, and what a Kerf before this one wrote are not guessed at: such pods are
+`Stage.UNSETTLED` and hold what may be written on them until they have been read, and what is not to stand is taken
+back. What was reserved for them is free only once the API server has answered that nothing of it is written any more:
+that changes the pod, so that a write which is still on its way fails.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from extender.core.resources.requests import AskedUnit, RequestError
+from extender.kube.background import Work
+from extender.kube.cache import Part
+from extender.kube.client import Transport
+from extender.kube.commit import Outcome, Resolver, Result, Target, Term
+from extender.kube.events import EventRecorder
+from extender.kube.objects import Pod
+from extender.ledger.ledger import Ledger
+from extender.planning.plans import PlanPod
+from extender.planning.wait_reasons import Code
+from extender.plugins.pods import assigned_node
+from extender.queueing.direct.assignments import DirectAssignments, HandoverError
+from extender.queueing.direct.follower import Follower
+from extender.queueing.direct.products import Products
+from extender.queueing.direct.writer import DirectWriter, is_blank
+from extender.queueing.node_view import NodeBook
+from extender.queueing.options import Counts
+from extender.queueing.pods.backlog import Backlog
+from extender.queueing.pods.entries import Entry, Stage
+from extender.queueing.pods.nominations import NOMINATION_LOST, nominated_node
+from extender.queueing.pods.objects import is_gated
+from extender.scheduling.fence import Fence
+from extender.scheduling.placer import Placer
+
+
+@dataclass(eq=False)
+class Direct:
+    """As of `dispatch.Mode`."""
+
+    transport: Transport
+    ledger: Ledger
+    placer: Placer
+    backlog: Backlog
+    nodes: NodeBook
+    counts: Counts
+    clock: Callable[[], float]
+    changed: Callable[[], None]
+    taken: Callable[[Entry, str], None]
+    resolver: Resolver
+    fence: Fence
+    events: EventRecorder
+    pods: Part[Pod]
+    """Those with a node."""
+    wall_clock: Callable[[], float]
+    is_asked: ClassVar[bool] = False
+    follower: Follower = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.writer = DirectWriter(self.transport)
+        self._assignments = DirectAssignments(self.ledger, self.placer, self.clock, self.wall_clock)
+        self._products = Products(self.placer, self.nodes)
+        self.follower = Follower(
+            pods=self.pods,
+            writer=self.writer,
+            ledger=self.ledger,
+            assignments=self._assignments,
+            fence=self.fence,
+            events=self.events,
+            counts=self.counts,
+            clock=self.clock,
+            taken=self.taken,
+        )
+        self.pods.subscribe(self.follower.pod_changed)
+
+    def works(self) -> Mapping[str, Work]:
+        return {"queue's follower": self.follower.run}
+
+    def term(self) -> Term | None:
+        return self.fence.as_of_now()
+
+    def check(self, pod: PlanPod) -> None:
+        """kube-scheduler knows nothing of some GPUs, and would give them to others."""
+        if pod.gpus is not None and pod.gpus.unit is AskedUnit.WHOLE:
+            raise RequestError(
+                "kube-scheduler counts no GPUs asked by annotation or label alone: ask for nvidia.com/gpu"
+            )
+
+    def hold(self, members: Sequence[tuple[Entry, str]]) -> bool:
+        if self.fence.fault():
+            return False  # a plan of a term that has ended
+        for entry, node in members:
+            try:
+                self._assignments.check(entry.pod, node)
+            except HandoverError as error:
+                entry.planned, entry.fault = None, Code.UNREADABLE.reason(text=str(error))
+                return False
+        for entry, _ in members:
+            self.ledger.make_firm(entry.uid)
+        return True
+
+    def take_stock(self, now: float) -> None:
+        for entry in (*self.backlog.refused(now), *self.backlog.unanswered(now)):
+            self._doubt(entry, take_back=True)
+        for entry in self.backlog.unseen(now):
+            self._doubt(entry)
+
+    def left(self, entry: Entry) -> None:
+        if self.fence.standby():
+            self.ledger.release(entry.uid)  # whoever leads knows
+        else:
+            self.follower.left(entry)
+
+    def found_open(self, entry: Entry) -> None:
+        """Hold what a Kerf before this one has written on it; one that stands by lists it again."""
+        node = entry.node or assigned_node(entry.pod)
+        if not node or self.fence.standby():
+            return
+        self.ledger.reserve_as_written(entry.pod, node, self.clock())
+        if not entry.node:  # refused, and whoever was to take it back is gone
+            entry.node = node
+            self._doubt(entry, take_back=True)
+
+    def withdraw(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            if entry.stage is Stage.GATED and not is_blank(entry.pod):
+                self._doubt(entry)
+
+    def not_written(self, entry: Entry) -> bool:
+        self._doubt(entry)
+        return False
+
+    async def nominate(self, entry: Entry, pod: Pod, term: Term | None, *, lost: str) -> Pod | None:
+        def reserved() -> dict[str, str] | None:
+            assignment = self._assignments.of(pod, entry.node)
+            asks = entry.planned is not None and entry.planned.gpus is not None
+            return assignment if assignment or not asks else None
+
+        notes = {NOMINATION_LOST: lost[:500]} if lost else {}
+        return await self.writer.assign(pod, entry.node, reserved, notes, term)
+
+    async def open(self, entry: Entry, pod: Pod, planner: str, term: Term | None) -> bool:
+        kept_to = self._products.kept_to(pod, entry.planned, entry.node) if entry.planned else {}
+        return await self.writer.open(pod, planner, kept_to, term) is not None
+
+    async def open_without_node(self, pod: Pod, why: str, term: Term | None) -> bool:
+        return await self.writer.open_without_node(pod, why, term) is not None
+
+    def _doubt(self, entry: Entry, *, take_back: bool = False) -> None:
+        entry.doubt(take_back=take_back)
+        self.resolver.add(_Doubt(self, entry))
+
+
+class _Doubt(Target[Pod]):
+    """What is written on a pod, which may be more or less than is to stand."""
+
+    def __init__(self, mode: Direct, entry: Entry) -> None:
+        super().__init__(entry.namespace, entry.uid, f"pod {entry.pod.key} of the queue")
+        self._mode, self._entry = mode, entry
+        self._taken_back: Pod | None = None
+        """As it was answered."""
+
+    async def send(self, version: str) -> Pod | None:
+        """It has been sent."""
+        return None
+
+    async def read(self) -> Pod | None:
+        return await self._mode.writer.read(self._entry.pod)
+
+    async def seal(self) -> Pod | None:
+        """Raises FencedError where another process leads, or may."""
+        found = await self.read()
+        if found is None or self.judge(found, sealed=True) is not Outcome.UNKNOWN:
+            return found
+        self._taken_back = await self._mode.writer.take_back(found, self._entry.node, self._mode.fence.as_of_now())
+        return self._taken_back or found
+
+    def judge(self, found: Pod | None, *, sealed: bool) -> Outcome:
+        """DONE where it stands as it is to be, or has its node; REFUSED where nothing is written."""
+        if found is None or found.metadata.deletion_timestamp or found.finished:
+            return Outcome.GONE
+        if found.spec.node_name or self._stands(found):
+            return Outcome.DONE
+        return Outcome.REFUSED if is_blank(found) or found is self._taken_back else Outcome.UNKNOWN
+
+    def is_told(self) -> bool:
+        entry = self._entry
+        return entry.stage is not Stage.UNSETTLED or self._mode.backlog.entries.get(entry.uid) is not entry
+
+    def settle(self, result: Result[Pod]) -> None:
+        mode, entry, found = self._mode, self._entry, result.found
+        if result.outcome is Outcome.FENCED:
+            mode.ledger.release(entry.uid)  # whoever leads knows
+            mode.resolver.add(self)
+        if found is None or result.outcome not in (Outcome.DONE, Outcome.REFUSED):
+            return  # the watch will tell
+        if found.spec.node_name:
+            mode.ledger.hold_as_read(found, mode.clock())
+            return
+        if result.outcome is Outcome.DONE:
+            entry.settle_open(found, mode.clock())
+            return
+        mode.ledger.release(entry.uid)
+        if is_gated(found):
+            entry.settle_shut(found)
+        elif entry.node:
+            entry.settle_lost(found)
+        else:
+            entry.settle_open(found, mode.clock())
+        mode.backlog.read_again(entry)
+        mode.changed()
+
+    def _stands(self, found: Pod) -> bool:
+        """Whether a pod was let go as it was to be."""
+        entry = self._entry
+        return not is_gated(found) and not entry.take_back and nominated_node(found) == entry.node
