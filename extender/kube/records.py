@@ -6,12 +6,11 @@ Of two that write at once one hears that it was late.
 from collections.abc import Mapping
 from typing import Any, Final
 
-import msgspec
-
-from extender.kube import objects
-from extender.kube.commit import Outcome, Result, Target, commit
+from extender.kube import objects, patches
+from extender.kube.commit import Outcome, commit
 from extender.kube.decoding import Decoder
-from extender.kube.transport import ApiError, ClusterError, Transport
+from extender.kube.patches import Annotations, Patch
+from extender.kube.transport import ClusterError, Transport
 
 
 class Record(objects.Named, rename="camel"):
@@ -22,20 +21,12 @@ class Record(objects.Named, rename="camel"):
     """In base64, unless somebody has had other ideas."""
 
 
-Changes = Mapping[str, str | None]
-"""By name; None takes one away."""
-
 _decoder: Final = Decoder(Record, whole=True)
 
 
 async def read(transport: Transport, path: str) -> Record | None:
     """A record as it is, None where it is not there. Raises ClusterError, DecodeError."""
-    try:
-        return _decoder.decode(await transport.get(path))
-    except ApiError as error:
-        if error.status != 404:
-            raise
-    return None
+    return await patches.read(transport, path, _decoder)
 
 
 async def write(
@@ -43,9 +34,9 @@ async def write(
     path: str,
     version: str,
     *,
-    data: Changes | None = None,
-    binary_data: Changes | None = None,
-    annotations: Changes | None = None,
+    data: Annotations | None = None,
+    binary_data: Annotations | None = None,
+    annotations: Annotations | None = None,
 ) -> str:
     """Write on a version of a record; the version that it has then. Where an answer was lost and the record says
     already what is to be written, it is written.
@@ -60,32 +51,21 @@ async def write(
     raise result.error or ClusterError(f"{path} is gone")
 
 
-class _Write(Target[Record]):
-    """What is to be written. Nobody makes it fail: what is written later is refused for its version."""
+class _Write(Patch[Record]):
+    """What is to be written."""
 
     def __init__(
-        self, transport: Transport, path: str, data: Changes, binary_data: Changes, annotations: Changes
+        self,
+        transport: Transport,
+        path: str,
+        data: Annotations,
+        binary_data: Annotations,
+        annotations: Annotations,
     ) -> None:
-        super().__init__("", path, f"writing {path}")
-        self.seals = False
-        self._transport, self._path = transport, path
+        fields: dict[str, Any] = {name: value for name, value in (("data", data), ("binaryData", binary_data)) if value}
+        metadata = {"annotations": annotations} if annotations else {}
+        super().__init__(transport, path, _decoder, metadata=metadata, **fields)
         self._data, self._binary_data, self._annotations = data, binary_data, annotations
-
-    async def send(self, version: str) -> Record | None:
-        metadata: dict[str, Any] = {"resourceVersion": version}
-        body: dict[str, Any] = {"metadata": metadata}
-        if self._annotations:
-            metadata["annotations"] = self._annotations
-        if self._data:
-            body["data"] = self._data
-        if self._binary_data:
-            body["binaryData"] = self._binary_data
-        return _decoder.decode(await self._transport.patch(self._path, msgspec.json.encode(body)))
-
-    async def read(self) -> Record | None:
-        return await read(self._transport, self._path)
-
-    seal = read
 
     def judge(self, found: Record | None, *, sealed: bool) -> Outcome | None:
         if found is None:
@@ -97,10 +77,7 @@ class _Write(Target[Record]):
         )
         return Outcome.DONE if all(same) else None
 
-    def settle(self, result: Result[Record]) -> None:
-        """Nothing is held by it."""
 
-
-def _says(held: Mapping[str, Any] | None, changes: Changes) -> bool:
+def _says(held: Mapping[str, Any] | None, changes: Annotations) -> bool:
     """Whether something is as it is to be."""
     return all((held or {}).get(name) == value for name, value in changes.items())

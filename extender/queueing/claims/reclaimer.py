@@ -104,8 +104,7 @@ class Reclaimer:
         try:
             if await self._has_bound_pod(claim):
                 return  # the watch of pods lags
-            await keeper.fence.confirm_now()
-            freed = await keeper.writer.free(claim)
+            freed = await keeper.writer.free(claim, keeper.fence.as_of_now())
         except (ClusterError, FencedError, msgspec.DecodeError) as error:
             keeper.counts.errors += 1
             logger.warning("the devices of claim %s, which no pod uses, were not taken back: %s", claim.key, error)

@@ -4,11 +4,10 @@ import secrets
 from collections.abc import Mapping
 from typing import Any, Final
 
-import msgspec
-
 from extender.dra.objects import ResourceClaim
+from extender.kube import patches
 from extender.kube.client import ApiError, Transport
-from extender.kube.commit import refused
+from extender.kube.commit import Term, refused
 from extender.kube.decoding import Decoder
 from extender.kube.objects import Pod
 
@@ -31,38 +30,32 @@ class ClaimWriter:
 
     async def read(self, claim: ResourceClaim) -> ResourceClaim | None:
         """A claim as it is now, None once it is gone."""
-        try:
-            found = _decoder.decode(await self._transport.get(_path(claim)))
-        except ApiError as error:
-            if error.status == 404:
-                return None
-            raise
-        return found if found.metadata.uid == claim.metadata.uid else None
+        return await patches.read(self._transport, _path(claim), _decoder, claim.metadata.uid)
 
     async def protect(self, claim: ResourceClaim) -> ResourceClaim | None:
         """Keep a claim from being deleted with the devices that it is about to get."""
         if is_protected(claim):
             return claim
-        return await self._patch(claim, "", {"finalizers": [*(claim.metadata.finalizers or []), _FINALIZER]})
+        return await self._write(claim, "", {"finalizers": [*(claim.metadata.finalizers or []), _FINALIZER]})
 
     async def allocate(
         self, claim: ResourceClaim, version: str, pod: Pod, allocation: Mapping[str, Any]
-    ) -> ResourceClaim:
+    ) -> ResourceClaim | None:
         """Give a claim of that version, which is protected, its devices for a pod; the claim as it is then.
 
         It is reserved for the pod in the same write: kube-controller-manager frees it when the pod is gone, and
         kube-scheduler has nothing to write.
         """
         status = {"allocation": allocation, "reservedFor": [_consumer(pod)]}
-        return await self._send(claim, version, "/status", status=status)
+        return await self._patch(claim, "/status", status=status).send(version)
 
-    async def free(self, claim: ResourceClaim) -> ResourceClaim | None:
-        """Take a claim's devices away that no pod uses."""
-        return await self._patch(claim, "/status", status={"allocation": None, "reservedFor": None})
+    async def free(self, claim: ResourceClaim, term: Term) -> ResourceClaim | None:
+        """Take a claim's devices away that no pod uses. Raises FencedError."""
+        return await self._write(claim, "/status", term=term, status={"allocation": None, "reservedFor": None})
 
     async def secure(self, claim: ResourceClaim, word: str) -> ResourceClaim | None:
         """Change a claim that has its devices, so that nobody can take these away who knows this version of it."""
-        return await self._patch(claim, "", {"annotations": {_TOUCHED: word}})
+        return await self._write(claim, "", {"annotations": {_TOUCHED: word}})
 
     async def seal(self, claim: ResourceClaim) -> ResourceClaim | None:
         """Change a claim until it has devices or no write to a version before this succeeds any more; the claim as it
@@ -87,28 +80,28 @@ class ClaimWriter:
         known = claim.metadata.finalizers or []
         others = [name for name in known if name != _FINALIZER]
         try:
-            return await self._patch(claim, "", {"finalizers": others if is_protected(claim) else [*known, _FINALIZER]})
+            return await self._write(claim, "", {"finalizers": others if is_protected(claim) else [*known, _FINALIZER]})
         except ApiError as error:
             if not refused(error):
                 raise
         return claim  # too large, or being deleted: nobody can allocate it, for that takes more, or the finalizer
 
-    async def _patch(
-        self, claim: ResourceClaim, part: str, metadata: dict[str, Any] | None = None, **parts: Any
+    async def _write(
+        self,
+        claim: ResourceClaim,
+        part: str = "",
+        metadata: Mapping[str, Any] | None = None,
+        term: Term | None = None,
+        **fields: Any,
     ) -> ResourceClaim | None:
-        try:
-            return await self._send(claim, claim.metadata.resource_version, part, metadata, **parts)
-        except ApiError as error:
-            if error.status in (404, 409) or (error.status == 422 and await self.read(claim) is None):
-                return None
-            raise
+        patch = self._patch(claim, part, metadata, **fields)
+        return await patches.write(patch, term, claim.metadata.resource_version)
 
-    async def _send(
-        self, claim: ResourceClaim, version: str, part: str, metadata: dict[str, Any] | None = None, **parts: Any
-    ) -> ResourceClaim:
-        known = {"uid": claim.metadata.uid, "resourceVersion": version}
-        body = msgspec.json.encode({"metadata": known | (metadata or {}), **parts})
-        return _decoder.decode(await self._transport.patch(_path(claim) + part, body))
+    def _patch(
+        self, claim: ResourceClaim, part: str, metadata: Mapping[str, Any] | None = None, **fields: Any
+    ) -> patches.Patch[ResourceClaim]:
+        uid = claim.metadata.uid
+        return patches.Patch(self._transport, _path(claim), _decoder, uid=uid, part=part, metadata=metadata, **fields)
 
 
 def is_protected(claim: ResourceClaim) -> bool:

@@ -29,7 +29,7 @@ from extender.queueing.node_view import NodeBook
 from extender.queueing.options import Counts
 from extender.queueing.pods.backlog import Backlog
 from extender.queueing.pods.entries import Entry, Stage
-from extender.queueing.pods.nominations import NOMINATION_LOST, nominated_node
+from extender.queueing.pods.nominations import nominated_node
 from extender.queueing.pods.objects import is_gated
 from extender.scheduling.fence import Fence
 from extender.scheduling.placer import Placer
@@ -137,8 +137,7 @@ class Direct:
             asks = entry.planned is not None and entry.planned.gpus is not None
             return assignment if assignment or not asks else None
 
-        notes = {NOMINATION_LOST: lost[:500]} if lost else {}
-        return await self.writer.assign(pod, entry.node, reserved, notes, term)
+        return await self.writer.assign(pod, entry.node, reserved, lost, term)
 
     async def open(self, entry: Entry, pod: Pod, planner: str, term: Term | None) -> bool:
         kept_to = self._products.kept_to(pod, entry.planned, entry.node) if entry.planned else {}

@@ -4,72 +4,39 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Final
 
-import msgspec
-
-from extender.kube.client import ApiError, Transport
-from extender.kube.commit import Outcome, Result, Target, Term, commit
+from extender.kube.client import Transport
+from extender.kube.commit import Term
 from extender.kube.decoding import Decoder
 from extender.kube.objects import Pod
+from extender.kube.patches import Annotations, Patch, write
 from extender.plugins.kerf import ASSIGNMENT, EXPLANATION
 from extender.plugins.registry import plugins
-from extender.queueing.pods.nominations import PLANNED_BY, PLANNED_NODE, unsaid
+from extender.queueing.pods.nominations import MAX_TEXT, NOMINATION_LOST, PLANNED_BY, PLANNED_NODE, unsaid
 from extender.queueing.pods.objects import is_gated, other_gates
 from extender.scheduling.binding.marks import read
 from extender.scheduling.placer import PodIdentity
 from extender.scheduling.waking.skips import SKIPPED, SKIPPED_COUNT
 
-Notes = Mapping[str, str | None]
-Reserved = Callable[[], Notes | None]
+Reserved = Callable[[], Annotations | None]
 """Tells what is reserved for a pod as annotations, None where that does not stand any more."""
-
-_NOT_THIS: Final = (404, 422)
-"""The pod is gone, or is another one of its name."""
 
 _pod_decoder: Final = Decoder(Pod)
 
 
-class _Write(Target[Pod]):
-    """Annotations, and what else, of a pod. Where nobody knows what became of it whoever writes reads the pod, and
-    takes back what is not to stand."""
-
-    seals = False
-
-    def __init__(
-        self, transport: Transport, pod: Pod, part: str, annotations: Notes, **parts: Mapping[str, Any]
-    ) -> None:
-        super().__init__(pod.metadata.namespace, pod.metadata.uid, f"writing on pod {pod.key}")
-        self._transport, self._pod = transport, PodIdentity.of(pod)
-        self._annotations = annotations
-        self._part, self._parts = part, parts
-
-    async def send(self, version: str) -> Pod:
-        metadata = {"uid": self.uid, "resourceVersion": version, "annotations": self._annotations}
-        body = msgspec.json.encode({"metadata": metadata, **self._parts})
-        return _pod_decoder.decode(await self._transport.patch(self._pod.path + self._part, body))
-
-    async def read(self) -> Pod | None:
-        return await read(self._transport, self._pod)
-
-    seal = read
-
-    def judge(self, found: Pod | None, *, sealed: bool) -> Outcome | None:
-        return Outcome.GONE if found is None else None
-
-    def settle(self, result: Result[Pod]) -> None:
-        """Nothing is held by it alone."""
-
-
-class _Assignment(_Write):
+class _Assignment(Patch[Pod]):
     """The node that a pod gets, and which GPUs of it."""
 
-    def __init__(self, transport: Transport, pod: Pod, node: str, reserved: Reserved, notes: Notes) -> None:
-        super().__init__(transport, pod, "/status", {}, status={"nominatedNodeName": node, **unsaid(pod)})
+    def __init__(self, transport: Transport, pod: Pod, node: str, reserved: Reserved, lost: str) -> None:
+        status = {"nominatedNodeName": node, **unsaid(pod)}
+        path = PodIdentity.of(pod).path
+        super().__init__(transport, path, _pod_decoder, uid=pod.metadata.uid, part="/status", status=status)
         self._reserved = reserved
-        self._notes = {**_blank(pod), PLANNED_NODE: node, SKIPPED: None, SKIPPED_COUNT: None, **notes}
+        note = {NOMINATION_LOST: lost[:MAX_TEXT]} if lost else {}
+        self._notes = {**_blank(pod), PLANNED_NODE: node, SKIPPED: None, SKIPPED_COUNT: None, **note}
 
     def stands(self) -> str:
         reserved = self._reserved()
-        self._annotations = {**self._notes, **(reserved or {})}
+        self.metadata = {"annotations": {**self._notes, **(reserved or {})}}
         return "what was reserved does not stand any more" if reserved is None else ""
 
 
@@ -87,47 +54,42 @@ class DirectWriter:
         """A pod as it is now, None once it is gone."""
         return await read(self._transport, PodIdentity.of(pod))
 
-    async def assign(self, pod: Pod, node: str, reserved: Reserved, notes: Notes, term: Term | None) -> Pod | None:
-        """Nominate a node, and write what is reserved of it, if anything still is: one write to the pod's status."""
-        return await self._write(_Assignment(self._transport, pod, node, reserved, notes), pod, term)
+    async def assign(self, pod: Pod, node: str, reserved: Reserved, lost: str, term: Term | None) -> Pod | None:
+        """Nominate a node, and write what is reserved of it, if anything still is, and which one the pod has lost: one
+        write to its status."""
+        assignment = _Assignment(self._transport, pod, node, reserved, lost)
+        return await write(assignment, term, pod.metadata.resource_version)
 
     async def open(self, pod: Pod, planner: str, kept_to: Mapping[str, Any], term: Term | None) -> Pod | None:
         """Take Kerf's gate off, and write whose plan it is; `kept_to` is what of its spec keeps it to some nodes."""
-        spec = {"schedulingGates": _others(pod), **kept_to}
-        return await self._write(_Write(self._transport, pod, "", {PLANNED_BY: planner}, spec=spec), pod, term)
+        return await self._open(pod, {PLANNED_BY: planner}, kept_to, term)
 
     async def open_without_node(self, pod: Pod, why: str, term: Term | None) -> Pod | None:
         """Take the gate off a pod that nothing is assigned to."""
         annotations = {**_blank(pod), PLANNED_NODE: "", PLANNED_BY: why, SKIPPED: None, SKIPPED_COUNT: None}
-        spec = {"schedulingGates": _others(pod)}
-        return await self._write(_Write(self._transport, pod, "", annotations, spec=spec), pod, term)
+        return await self._open(pod, annotations, {}, term)
 
-    async def take_back(self, pod: Pod, node: str, term: Term) -> Pod | None:
+    async def take_back(self, pod: Pod, node: str, term: Term | None) -> Pod | None:
         """Take back what is written of a node. With an open gate a nomination for another is kube-scheduler's."""
         own = is_gated(pod) or pod.status.nominated_node_name == node
         status = {"status": {"nominatedNodeName": None}} if own else {}
-        return await self._write(_Write(self._transport, pod, "/status", _blank(pod), **status), pod, term)
+        return await self._write(pod, "/status", _blank(pod), term, **status)
 
-    async def assign_bound(self, pod: Pod, assignment: Notes, term: Term) -> Pod | None:
+    async def assign_bound(self, pod: Pod, assignment: Annotations, term: Term | None) -> Pod | None:
         """Write which GPUs a pod gets of the node that it has."""
-        annotations = {**_blank(pod), **assignment}
-        return await self._write(_Write(self._transport, pod, "/status", annotations), pod, term)
+        return await self._write(pod, "/status", {**_blank(pod), **assignment}, term)
 
-    async def _write(self, target: _Write, pod: Pod, term: Term | None) -> Pod | None:
-        result = await commit(target, term, version=pod.metadata.resource_version)
-        error = result.error
-        if result.outcome is Outcome.DONE:
-            return result.found
-        if result.outcome in (Outcome.CONFLICT, Outcome.GONE) or error is None:
-            return None
-        if isinstance(error, ApiError) and error.status in _NOT_THIS and await self.read(pod) is None:
-            return None
-        raise error
+    async def _open(self, pod: Pod, annotations: Annotations, spec: Mapping[str, Any], term: Term | None) -> Pod | None:
+        others = [{"name": name} for name in other_gates(pod)]
+        return await self._write(pod, "", annotations, term, spec={"schedulingGates": others or None, **spec})
 
-
-def _others(pod: Pod) -> list[dict[str, str]] | None:
-    """The gates that others keep shut, None for none."""
-    return [{"name": name} for name in other_gates(pod)] or None
+    async def _write(
+        self, pod: Pod, part: str, annotations: Annotations, term: Term | None, **fields: Any
+    ) -> Pod | None:
+        metadata, path = {"annotations": annotations}, PodIdentity.of(pod).path
+        uid, version = pod.metadata.uid, pod.metadata.resource_version
+        patch = Patch(self._transport, path, _pod_decoder, uid=uid, part=part, metadata=metadata, **fields)
+        return await write(patch, term, version)
 
 
 def is_blank(pod: Pod) -> bool:

@@ -29,7 +29,8 @@ NOMINATION_LOST: Final = "kerf.dev/nomination-lost"
 """How often a node nominated was not to be had, which one the last time, and why."""
 FOR_AUTOSCALERS: Final = "let go for autoscalers: no node has room"
 """In `PLANNED_BY` of a pod that was let go without a node: it waits for a plan all the same."""
-_MAX_TEXT: Final = 500
+MAX_TEXT: Final = 500
+"""Of `NOMINATION_LOST`."""
 
 _pod_decoder: Final = Decoder(Pod)
 
@@ -83,7 +84,7 @@ class PodWriter:
 
         In one write: it is the change of an annotation that makes kube-scheduler ask again.
         """
-        notes = {PLANNED_NODE: node, NOMINATION_LOST: lost[:_MAX_TEXT], SKIPPED: None, SKIPPED_COUNT: None}
+        notes = {PLANNED_NODE: node, NOMINATION_LOST: lost[:MAX_TEXT], SKIPPED: None, SKIPPED_COUNT: None}
         body = _body(pod, notes, status={"nominatedNodeName": node, **unsaid(pod)})
         body["metadata"]["resourceVersion"] = pod.metadata.resource_version or None
         return await self._patch(pod, "/status", body)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from extender.kube import objects
+from extender.kube import objects, patches
 from extender.kube.client import ApiError, Transport
 from extender.kube.commit import refused
 from extender.kube.decoding import Decoder
@@ -30,13 +30,7 @@ _pod_decoder = Decoder(objects.Pod)
 
 async def read(transport: Transport, pod: PodIdentity) -> objects.Pod | None:
     """A pod as it is; None when it is gone, whoever has its name by now. Raises ClusterError, DecodeError."""
-    try:
-        found = _pod_decoder.decode(await transport.get(pod.path))
-    except ApiError as error:
-        if error.status == 404:
-            return None
-        raise
-    return found if found.metadata.uid == pod.uid else None
+    return await patches.read(transport, pod.path, _pod_decoder, pod.uid)
 
 
 async def change(transport: Transport, pod: PodIdentity, key: str, value: str) -> bytes | None:

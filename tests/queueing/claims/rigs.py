@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -15,7 +16,7 @@ from extender.core.resources.requests import AskedUnit, GpuRequest
 from extender.dra.feeds import CLAIMS
 from extender.dra.objects import DeviceClass, ResourceClaim, ResourceSlice
 from extender.kube.client import ApiError, ClusterError, Transport, UnreachableError
-from extender.kube.commit import FencedError, Resolver
+from extender.kube.commit import FencedError, Resolver, Term
 from extender.kube.objects import Pod
 from extender.kube.watches.feeds import WatchHub
 from extender.ledger.ledger import Ledger
@@ -121,6 +122,9 @@ class _Fence:
         if term != self.term:
             raise FencedError("the term has ended")
 
+    def as_of_now(self) -> Term:
+        return _AsKnown(self)
+
     async def confirm(self, uid: str, version: str) -> None:
         await self.confirm_now()
 
@@ -128,6 +132,25 @@ class _Fence:
         self.confirmed_after.append(list(self._api.writes))
         if self.others_lead:
             raise FencedError(self.others_lead)
+
+
+@dataclass
+class _AsKnown:
+    """A term as of some time."""
+
+    fence: _Fence
+
+    def __post_init__(self) -> None:
+        self.term = self.fence.term
+
+    async def confirm(self, uid: str, version: str) -> None:
+        await self.fence.confirm_now()
+
+    def check(self, epoch: str) -> None:
+        self.fence.check(self.term)
+
+    def standby(self) -> str:
+        return self.fence.standby()
 
 
 class _Mirror:

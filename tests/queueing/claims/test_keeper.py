@@ -548,7 +548,7 @@ def test_devices_that_a_pod_is_about_to_use_can_t_be_taken_back_by_a_leader_befo
     assert known is not None
     rig.keeper.let_go(pod)
     assert asyncio.run(rig.keeper.allocate(pod)), "it has its devices, and is let go for them"
-    assert asyncio.run(rig.keeper.writer.free(known)) is None
+    assert asyncio.run(rig.keeper.writer.free(known, rig.fence.as_of_now())) is None
     assert rig.api.claims["a"]["status"]["allocation"]
 
 

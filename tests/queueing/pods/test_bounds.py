@@ -87,22 +87,22 @@ def test_where_many_kinds_may_go_is_worked_out_in_portions() -> None:
     longest_s = [0.0]
 
     async def tick() -> None:
-        last = time.perf_counter()
+        last = time.thread_time()
         while True:
             await asyncio.sleep(0)
-            now = time.perf_counter()
+            now = time.thread_time()
             longest_s[0], last = max(longest_s[0], now - last), now
 
     async def story() -> float:
         ticking = asyncio.create_task(tick())
         await asyncio.sleep(0.01)
-        began = time.perf_counter()
+        began = time.thread_time()
         book: NodeBook = rig.queue.nodes
         view = await book.view(rig.ledger.snapshot(0.0), kinds, (), (), 0.0)
         assert view.allowed.shape == (31, 500)
         assert view.allowed.all()
         ticking.cancel()
-        return time.perf_counter() - began
+        return time.thread_time() - began
 
     took_s = asyncio.run(story())
     assert longest_s[0] < took_s / 2
