@@ -78,6 +78,7 @@ from extender.scheduling.preemption import Preemptor
 from extender.scheduling.queue_rules import QueueRules
 from extender.scheduling.reporters import Reporters
 from extender.scheduling.setting_aside.keeper import Keeper
+from extender.scheduling.takeover import Leadership
 from extender.scheduling.waking.unbound_pods import UnboundPods
 from extender.scheduling.waking.waker import Waker
 from extender.settings.tree import Settings
@@ -110,6 +111,7 @@ class Parts:
     """What the verbs are answered by, and what works in the background; None where it is not wanted."""
 
     base: Foundation
+    leadership: Leadership
     owners: OwnerUsage
     telemetry: Telemetry | None
     rank: LearnedRank
@@ -192,11 +194,13 @@ def build_parts(
     missing = missing_nodes_of(settings, base, what_if, unbound)
     room = build_room(settings, base, what_if, queue, mover)
     policy = build_policy(settings, base, room, queue, mover, unbound)
+    catch_ups = [part.catch_up for part in (queue, mover) if part is not None]
+    leadership = scheduling.build_leadership(settings, base, catch_ups)
     wanted: tuple[Part | None, ...] = (
         traces,
         keeper,
         base.events,
-        base.leadership,
+        leadership,
         label,
         waker,
         base.resolver,
@@ -216,9 +220,10 @@ def build_parts(
         *counting,
     )
     if settings.webhook.alone:
-        wanted = traces, keeper, base.leadership
+        wanted = traces, keeper, leadership
     return Parts(
         base=base,
+        leadership=leadership,
         owners=owners,
         telemetry=telemetry,
         rank=rank,
@@ -304,7 +309,7 @@ def build_service(settings: Settings, parts: Parts, rights: MissingRights) -> Se
         settings=settings,
         mirror=mirror,
         fence=base.fence,
-        leadership=base.leadership,
+        leadership=parts.leadership,
         placer=placer,
         verbs=parts.verbs,
         metrics=parts.metrics,
@@ -357,7 +362,7 @@ def _add_metrics(parts: Parts, service: Service) -> None:
     readers = [reader for reader in (base.mirror, parts.queue, parts.pipelines) if reader is not None]
     add(lambda: of_scheduling.cluster_metrics(base.ledger, base.mirror, base.events, parts.waker, base.clock, readers))
     add(lambda: of_scheduling.correction_metrics(base.ledger, parts.corrections))
-    add(lambda: of_scheduling.leadership_metrics(base.fence, base.leadership))
+    add(lambda: of_scheduling.leadership_metrics(base.fence, parts.leadership))
     add(lambda: rank_metrics(parts.rank, parts.shadow, parts.evidence))
     add(lambda: of_scheduling.task_metrics(service.tasks))
     if parts.reporters is not None:

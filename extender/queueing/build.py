@@ -30,7 +30,7 @@ def build_queue(
     """The queue's controller, None where no queue is wanted; `takes_more` and `why_refused` as of `QueueController`."""
     if not settings.queue.enabled:
         return None
-    controller = QueueController(
+    return QueueController(
         base.transport,
         base.mirror.hub,
         base.ledger,
@@ -48,11 +48,6 @@ def build_queue(
         mode=partial(Asked, resolver=base.resolver) if settings.queue.extender else _direct(base),
         keeper=None if base.ledger.rows.owned is None else _keeper(base, base.ledger.rows.owned, settings),
     )
-    if not settings.queue.extender or controller.claims is not None:
-        base.leadership.catch_ups.append(controller.forget)
-    if controller.claims is not None:
-        base.leadership.catch_ups.append(controller.claims.catch_up)
-    return controller
 
 
 def _keeper(base: Foundation, owned: OwnedDevices, settings: Settings) -> Callable[..., ClaimKeeper]:

@@ -189,10 +189,14 @@ class QueueController(QueueRules):
         if self.options.gangs_end_whole:
             self.tasks.begin("end of preempted gangs", self.preempted_gangs.run, needed=False)
 
-    async def forget(self) -> None:
-        """Know of no pod, before all are listed again: a leader before may have written on any of them."""
-        self.backlog.clear()
-        self.dispatcher.forget()
+    async def catch_up(self) -> None:
+        """Before the first decision of a term: know of no pod, where a leader before may have written on any of them,
+        until all are listed again, and see to it that it allocates nothing. Raises ClusterError, DecodeError."""
+        if not self.mode.is_asked or self.claims is not None:
+            self.backlog.clear()
+            self.dispatcher.forget()
+        if self.claims is not None:
+            await self.claims.catch_up()
 
     async def stop(self) -> None:
         """End; what has been sent may take effect yet."""

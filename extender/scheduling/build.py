@@ -3,7 +3,7 @@
 import secrets
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from extender.core.resources.requests import GpuRequest
@@ -44,8 +44,8 @@ class Foundation:
     ledger: Ledger
     mirror: Mirror
     events: EventRecorder
+    election: Election
     fence: Fence
-    leadership: Leadership
     resolver: Resolver
 
 
@@ -70,12 +70,33 @@ def build_foundation(settings: Settings, transport: Transport, clock: Callable[[
         ignored_resources=settings.cluster.ignored_resources,
     )
     election = Spectator() if alone else _election(settings.leader_election, transport, clock)
-    fence, key = Fence(clock, election), epoch_key(settings.leader_election.lease_name)
-    leadership = Leadership(
-        transport, election, fence, mirror, clock, key=key, page_size=page_size, marks_gated=not settings.queue.extender
-    )
+    fence = Fence(clock, election)
     return Foundation(
-        transport, clock, ledger, mirror, EventRecorder(transport, clock), fence, leadership, Resolver(fence, clock)
+        transport=transport,
+        clock=clock,
+        ledger=ledger,
+        mirror=mirror,
+        events=EventRecorder(transport, clock),
+        election=election,
+        fence=fence,
+        resolver=Resolver(fence, clock),
+    )
+
+
+def build_leadership(
+    settings: Settings, base: Foundation, catch_ups: Sequence[Callable[[], Awaitable[None]]]
+) -> Leadership:
+    """What takes over and opens the fence; `catch_ups` as of `Leadership`."""
+    return Leadership(
+        base.transport,
+        base.election,
+        base.fence,
+        base.mirror,
+        base.clock,
+        key=epoch_key(settings.leader_election.lease_name),
+        page_size=settings.cluster.page_size,
+        marks_gated=not settings.queue.extender,
+        catch_ups=catch_ups,
     )
 
 

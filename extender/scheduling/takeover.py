@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -56,7 +56,7 @@ def epoch_key(lease: str = "") -> str:
 class Leadership:
     """Opens the fence while this process leads, from `start` to `stop`."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it works with
         self,
         transport: Transport,
         election: Election,
@@ -67,12 +67,12 @@ class Leadership:
         key: str = _EPOCH,
         page_size: int = 500,
         marks_gated: bool = False,
+        catch_ups: Sequence[Callable[[], Awaitable[None]]] = (),
     ) -> None:
         """`marks_gated`: whether pods behind a gate are marked, too, because a predecessor may be about to write on
-        them and open it; and in each term, because who stands by holds nothing of what is written."""
-        self._marks_gated = marks_gated
-        self.catch_ups: list[Callable[[], Awaitable[None]]] = []
-        """What else is to be done after the marks and before pods are listed again."""
+        them and open it; and in each term, because who stands by holds nothing of what is written. `catch_ups` are what
+        else is to be done after the marks and before pods are listed again."""
+        self._marks_gated, self._catch_ups = marks_gated, catch_ups
         self._transport = transport
         self._election = election
         self._fence = fence
@@ -162,7 +162,7 @@ class Leadership:
     async def _catch_up(self) -> None:
         """See to it that what is known of pods is from a list made after this call."""
         async with self._mirror.pods_held():
-            for catch_up in self.catch_ups:
+            for catch_up in self._catch_ups:
                 await catch_up()
 
     async def _mark(self, epoch: str) -> int:

@@ -78,8 +78,16 @@ class Replica:
         self.mirror = Mirror(server, self.ledger, self.clock, max_age_s=100.0)
         self.election = election or Unelected()
         key = KEY if election else epoch_key()
+        self.catch_ups: list[Callable[[], Awaitable[None]]] = []
         self.leadership = Leadership(
-            server, self.election, self.fence, self.mirror, self.clock, key=key, marks_gated=marks_gated
+            server,
+            self.election,
+            self.fence,
+            self.mirror,
+            self.clock,
+            key=key,
+            marks_gated=marks_gated,
+            catch_ups=self.catch_ups,
         )
 
     async def leads(self) -> None:
@@ -169,7 +177,7 @@ def test_what_else_is_listed_again_is_so_after_the_marks_and_before_the_pods_wit
             raise UnreachableError("once more")
         assert replica.fence.fault()
 
-    replica.leadership.catch_ups.append(catch_up)
+    replica.catch_ups.append(catch_up)
     run(replica, replica.leads)
     assert seen == [(["p"], False)] * 2
 
@@ -191,7 +199,7 @@ def test_pods_without_a_node_are_known_as_they_were_after_all_that_and_before_an
         await until(lambda: not replica.fence.fault())
         known.append(set(waiting))
 
-    replica.leadership.catch_ups.append(catch_up)
+    replica.catch_ups.append(catch_up)
     run(replica, opened)
     assert known == [set(), {"uid-p", "uid-late"}]
 
@@ -215,7 +223,7 @@ def test_pods_are_listed_once_all_else_is_taken_over_and_until_then_nothing_is_t
             assert of_pods.num_lists > lists[0]
             assert replica.ledger.claim("v") is not None
 
-    replica.leadership.catch_ups.append(catch_up)
+    replica.catch_ups.append(catch_up)
     asyncio.run(scenario())
     assert len(lists) == 1
 

@@ -56,5 +56,4 @@ def build_mover(settings: Settings, base: Foundation, placer: Placer, queue: Que
     mover = Mover(tools)
     queue.aside = mover.others
     queue.place_kept = mover.place_kept
-    base.leadership.catch_ups.append(mover.catch_up)
     return mover
