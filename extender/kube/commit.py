@@ -298,19 +298,23 @@ class Resolver(Background):
         standby = self._term.standby()
         if standby and not target.kept_on_standby:
             return Result(Outcome.FENCED, why=standby)
-        found = await self._ask(target, seal=not standby)
+        found, error = await self._ask(target, seal=not standby)
         if target.is_told():
             return None
         late = found is not None and found.metadata.resource_version == target.version  # it may take effect yet
-        return Result(target.judge(found, sealed=not late) or (Outcome.UNKNOWN if late else Outcome.REFUSED), found)
+        outcome = target.judge(found, sealed=not late) or (Outcome.UNKNOWN if late else Outcome.REFUSED)
+        if outcome is Outcome.UNKNOWN and error is not None:
+            raise error
+        return Result(outcome, found)
 
     @staticmethod
-    async def _ask(target: Target[T], *, seal: bool) -> T | None:
-        """The object after it was changed, or as it is where it must not or can't be changed."""
-        if seal:
-            try:
-                return await target.seal()
-            except ApiError as error:
-                if not refused(error):
-                    raise
-        return await target.read()
+    async def _ask(target: Target[T], *, seal: bool) -> tuple[T | None, ApiError | None]:
+        """The object after it was changed, or as it is where it must not or can't be changed, and why it can't."""
+        if not seal:
+            return await target.read(), None
+        try:
+            return await target.seal(), None
+        except ApiError as error:
+            if not refused(error):
+                raise
+            return await target.read(), error

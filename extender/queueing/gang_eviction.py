@@ -91,18 +91,23 @@ class GangEviction:
 
 async def evict(transport: Transport, pod: Pod) -> str:
     """Have a pod of a gang go; why that can't be now, "" where it goes. Raises ClusterError."""
-    metadata = pod.metadata
-    body = {
-        "apiVersion": "policy/v1",
-        "kind": "Eviction",
-        "metadata": {"name": metadata.name, "namespace": metadata.namespace},
-        "deleteOptions": {"preconditions": {"uid": metadata.uid}},
-    }
     try:
-        await transport.post(f"{PodIdentity.of(pod).path}/eviction", msgspec.json.encode(body))
+        await post_eviction(transport, PodIdentity.of(pod))
     except ApiError as error:
         if error.status not in _LEFT_ALONE and error.status < _OF_THE_SERVER:
             raise
         logger.warning("pod %s was not evicted: %s", pod.key, error)
         return error.message
     return ""
+
+
+async def post_eviction(transport: Transport, pod: PodIdentity, version: str = "") -> None:
+    """Have a pod go, whatever has its name by now staying; in that version, "" for any. Raises ClusterError."""
+    same = {"uid": pod.uid} | ({"resourceVersion": version} if version else {})
+    body = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": pod.name, "namespace": pod.namespace},
+        "deleteOptions": {"preconditions": same},
+    }
+    await transport.post(f"{pod.path}/eviction", msgspec.json.encode(body))

@@ -15,8 +15,10 @@ import random
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,12 +26,16 @@ from hypothesis import strategies as st
 from extender.core.resources.requests import GpuRequest, PodRequest
 from extender.kube.client import ApiServer, ClusterError
 from extender.kube.commit import FencedError, Outcome, Resolver, Result, Target, commit
+from extender.kube.objects import Pod
 from extender.kube.records import _Write
 from extender.ledger.ledger import Ledger
 from extender.plugins.pods import read_holding
 from extender.queueing.claims.keeper import _Allocation
 from extender.queueing.defrag.evictions import _Eviction
 from extender.queueing.defrag.plan import PlannedMove
+from extender.queueing.direct.mode import Direct, _Doubt
+from extender.queueing.direct.writer import DirectWriter, _Assignment, is_blank
+from extender.queueing.pods.entries import Entry
 from extender.scheduling.binding.binder import Binding, BindingTools
 from extender.scheduling.binding.handovers import Handovers
 from extender.scheduling.binding.marks import change
@@ -66,6 +72,9 @@ class Term:
 
     async def confirm_now(self) -> None:
         await self.confirm("", "")
+
+    def as_of_now(self) -> "Term":
+        return self
 
     def check(self, epoch: str) -> None:
         if not self.leads:
@@ -173,6 +182,53 @@ def allocation(process: Process) -> _Allocation | None:
     return _Allocation(rig.keeper, "u-a", hold, "")
 
 
+class Assigned(_Assignment):
+    """Written on a pod that has no gate; what is unknown about it is in doubt, as in the queue."""
+
+    def __init__(self, process: Process, found: Pod) -> None:
+        self.process, self.entry = process, Entry(found, 0.0, 0.0)
+        self.writer = DirectWriter(process.line)
+        node = "n" if process.name == "a" else "m"
+        reserved = {"kerf.dev/assigned-node": node, "kerf.dev/assigned-gpus": "0"}
+        self.entry.reserve(node)
+        super().__init__(process.line, found, node, lambda: reserved, "", self.writer._unsealed)  # noqa: SLF001 - as the writer does
+
+    def settle(self, result: Result[Pod]) -> None:
+        super().settle(result)
+        if result.outcome is Outcome.UNKNOWN:
+            self.entry.doubt()
+            self.process.resolver.add(Doubted(self))
+
+
+class Doubted(_Doubt):
+    """Tells what it comes to."""
+
+    def __init__(self, assigned: Assigned) -> None:
+        process, entry = assigned.process, assigned.entry
+        ledger = SimpleNamespace(release=lambda uid: None, hold_as_read=lambda pod, now: None)
+        backlog = SimpleNamespace(entries={entry.uid: entry}, read_again=lambda entry: None)
+        mode = SimpleNamespace(
+            writer=assigned.writer,
+            ledger=ledger,
+            backlog=backlog,
+            fence=process.term,
+            resolver=process.resolver,
+            clock=lambda: 0.0,
+            changed=lambda: None,
+        )
+        super().__init__(cast(Direct, mode), entry)
+        self.process = process
+
+    def settle(self, result: Result[Pod]) -> None:
+        self.process.settled.append(result.outcome)
+        super().settle(result)
+
+
+def assignment(process: Process) -> Assigned | None:
+    found = msgspec.convert(process.slow.server.pod("default", "p"), Pod)
+    return Assigned(process, found) if is_blank(found) else None  # else it is taken back first
+
+
 def record(process: Process) -> _Write:
     return _Write(process.line, MAP, {"by": process.name}, {}, {})
 
@@ -196,6 +252,7 @@ CASES = [
     Case("a Binding", binding, mark, is_kept=True),
     Case("an eviction", eviction, mark, shared=True),
     Case("a claim's allocation", allocation, seal_claims),
+    Case("an assignment on a pod", assignment, mark),
     Case("a record", record, nothing, is_late=True),
 ]
 

@@ -7,12 +7,11 @@ that nobody else leads. Whoever leads next changes the pods that may be about to
 from dataclasses import dataclass
 from typing import Final
 
-import msgspec
-
 from extender.kube.client import ApiError, Transport
 from extender.kube.commit import Outcome, Resolver, Result, Target, commit, refused
 from extender.kube.objects import Pod
 from extender.queueing.defrag.plan import PlannedMove
+from extender.queueing.gang_eviction import post_eviction
 from extender.scheduling.binding.marks import read, seal
 from extender.scheduling.fence import Fence
 from extender.scheduling.placer import PodIdentity
@@ -44,14 +43,7 @@ class _Eviction(Target[Pod]):
         return f"pod {self._pod.key} is going already" if found.metadata.deletion_timestamp else ""
 
     async def send(self, version: str) -> Pod | None:
-        pod = self._pod
-        body = {
-            "apiVersion": "policy/v1",
-            "kind": "Eviction",
-            "metadata": {"name": pod.name, "namespace": pod.namespace},
-            "deleteOptions": {"preconditions": {"uid": pod.uid, "resourceVersion": version}},
-        }
-        await self._transport.post(f"{pod.path}/eviction", msgspec.json.encode(body))
+        await post_eviction(self._transport, self._pod, version)
         return None
 
     async def read(self) -> Pod | None:

@@ -13,8 +13,8 @@ from typing import ClassVar
 from extender.core.resources.requests import AskedUnit, RequestError
 from extender.kube.background import Work
 from extender.kube.cache import Part
-from extender.kube.client import Transport
-from extender.kube.commit import Outcome, Resolver, Result, Target, Term
+from extender.kube.client import ApiError, Transport
+from extender.kube.commit import Outcome, Resolver, Result, Target, Term, refused
 from extender.kube.events import EventRecorder
 from extender.kube.objects import Pod
 from extender.ledger.ledger import Ledger
@@ -107,6 +107,7 @@ class Direct:
             self._doubt(entry)
 
     def left(self, entry: Entry) -> None:
+        self.writer.forget(entry.uid)
         if self.fence.standby():
             self.ledger.release(entry.uid)  # whoever leads knows
         else:
@@ -172,7 +173,13 @@ class _Doubt(Target[Pod]):
         found = await self.read()
         if found is None or self.judge(found, sealed=True) is not Outcome.UNKNOWN:
             return found
-        self._taken_back = await self._mode.writer.take_back(found, self._entry.node, self._mode.fence.as_of_now())
+        mode = self._mode
+        try:
+            self._taken_back = await mode.writer.take_back(found, self._entry.node, mode.fence.as_of_now())
+        except ApiError as error:
+            if not (refused(error) and is_blank(found)):
+                raise
+            self._taken_back = found  # what was sent before is refused as well
         return self._taken_back or found
 
     def judge(self, found: Pod | None, *, sealed: bool) -> Outcome:
@@ -181,7 +188,8 @@ class _Doubt(Target[Pod]):
             return Outcome.GONE
         if found.spec.node_name or self._stands(found):
             return Outcome.DONE
-        return Outcome.REFUSED if is_blank(found) or found is self._taken_back else Outcome.UNKNOWN
+        clear = found is self._taken_back or self._mode.writer.is_clear(found)
+        return Outcome.REFUSED if clear else Outcome.UNKNOWN
 
     def is_told(self) -> bool:
         entry = self._entry
@@ -189,6 +197,8 @@ class _Doubt(Target[Pod]):
 
     def settle(self, result: Result[Pod]) -> None:
         mode, entry, found = self._mode, self._entry, result.found
+        if result.outcome is not Outcome.FENCED:
+            mode.writer.forget(entry.uid)
         if result.outcome is Outcome.FENCED:
             mode.ledger.release(entry.uid)  # whoever leads knows
             mode.resolver.add(self)

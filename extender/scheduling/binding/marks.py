@@ -22,7 +22,7 @@ from extender.scheduling.waking.skips import SKIPPED, SKIPPED_COUNT
 
 _WRITTEN_BY_KERF: Final = frozenset({*ASSIGNMENT, EXPLANATION, SKIPPED, SKIPPED_COUNT, "kerf.dev/nomination-lost"})
 """What a Binding may set, besides what it sets for device plugins."""
-_SEALED: Final = "kerf.dev/sealed"
+SEALED: Final = "kerf.dev/sealed"
 """Changed to make a pod's older versions unbindable; what it says means nothing."""
 
 _pod_decoder = Decoder(objects.Pod)
@@ -55,7 +55,7 @@ async def change(transport: Transport, pod: PodIdentity, key: str, value: str) -
 async def seal(transport: Transport, pod: PodIdentity) -> objects.Pod | None:
     """Change a pod so that nothing sent before takes effect on it any more, unless it has; the pod after that, None
     when it is gone. Raises ClusterError, DecodeError."""
-    answer = await change(transport, pod, _SEALED, secrets.token_hex(4))
+    answer = await change(transport, pod, SEALED, secrets.token_hex(4))
     return None if answer is None else _pod_decoder.decode(answer)
 
 

@@ -102,6 +102,63 @@ def test_a_write_that_comes_late_changes_nothing_that_was_taken_back() -> None:
     assert rig.api.pods["a"]["spec"]["schedulingGates"]
 
 
+@pytest.mark.parametrize("anew", [False, True], ids=["", "anew"])
+def test_an_assignment_that_comes_late_is_not_written_once_its_gpus_are_free(anew: bool) -> None:
+    """Nothing is written on the pod meanwhile: there is nothing to take back, and the write may come at any time."""
+    rig = let_go("a", n=1) if anew else DirectRig()
+    if anew:
+        rig.refuse("a")
+        rig.round()
+        rig.settle()
+        rig.round()  # the node is ruled out for a second
+    else:
+        rig.node("n", 1)
+        rig.pod("a", 1)
+    rig.versions.delay = True
+    rig.round(1.0)
+    assert stage(rig, "a") is Stage.UNSETTLED
+    assert rig.free() == 0
+    late = rig.versions.late[0]
+    rig.versions.delay, rig.versions.late = False, []
+    rig.settle()
+    assert stage(rig, "a") is (Stage.LOST if anew else Stage.GATED)
+    assert rig.free() == 1
+    rig.versions.late = [late]
+    assert asyncio.run(rig.versions.arrive()) == [409]
+    assert rig.written("a") == ("", "")
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["told", "unknown"])
+def test_an_assignment_whose_answer_is_lost_stands(told: bool) -> None:
+    rig = DirectRig()
+    rig.node("n", 1)
+    rig.pod("a", 1)
+    rig.versions.lose = ("a", "status")
+    if not told:
+        rig.api.fail = lambda name, where: UnreachableError("cut") if rig.versions.lose == ("", "") else None
+    rig.round()
+    rig.api.fail = lambda name, where: None
+    if told:
+        assert (stage(rig, "a"), rig.free()) == (Stage.OPENED, 0)
+        assert rig.written("a") == ("n", "0")
+        return
+    assert (stage(rig, "a"), rig.free()) == (Stage.UNSETTLED, 0)
+    rig.settle()
+    assert (stage(rig, "a"), rig.free()) == (Stage.GATED, 1)
+    assert rig.written("a") == ("", "")
+
+
+def test_a_pod_that_nobody_may_change_holds_nothing_where_nothing_is_written_on_it() -> None:
+    rig = DirectRig()
+    rig.node("n", 1)
+    rig.pod("a", 1)
+    rig.api.fail = lambda name, where: UnreachableError("cut")
+    rig.round()
+    rig.api.fail = lambda name, where: ApiError(422, "Invalid", "denied by a webhook")
+    rig.settle()
+    assert (stage(rig, "a"), rig.free()) == (Stage.GATED, 1)
+
+
 def test_nothing_is_taken_back_before_the_api_server_says_so() -> None:
     rig = let_go("a", n=1)
     rig.refuse("a")
