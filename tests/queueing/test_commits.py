@@ -50,7 +50,7 @@ from tests.queueing.contract import CONTRACT, Server, Stand, hold
 POD = PodIdentity("default", "p", "uid-p")
 MOVE = PlannedMove("default/p", "uid-p", "n", "m", step=0, gpus=[0], cost_gpu_s=0.0, controller="c")
 MAP = "/api/v1/namespaces/default/configmaps/plan"
-MAX_STEPS = 400
+MAX_STEPS = 800
 
 
 @dataclass(eq=False)
@@ -264,13 +264,22 @@ class World:
         self.case, self.chance = case, random.Random(seed)
         self.slow = SlowServer(Server())
         self.a, self.b = (Process(name, self.slow, case, leads=name == "a") for name in "ab")
+        self.first_leads = self.chance.choice((0, 40, 120))
+        """Steps, before another process takes the lease."""
+        self.ended = asyncio.Event()
+        self.loss = self.chance.choice((0.1, 0.25, 0.7))
+        """Of answers; where it is high, of those to writes alone, or nothing would come to an end."""
+        self.lateness = self.chance.choice((0.0, 0.9, 0.97))
+        """How often what nobody waits for any more is passed over."""
         self.taken_over = 0
         """How many decisive writes had taken effect when that was done."""
         self.tasks: list[asyncio.Task[Any]] = []
 
     async def run(self) -> None:
         self.tasks = [asyncio.create_task(self.a.write()), asyncio.create_task(self.succeed())]
-        for _ in range(MAX_STEPS):
+        for number in range(MAX_STEPS):
+            if number >= self.first_leads:
+                self.ended.set()
             await self.settle_down()
             if all(task.done() for task in self.tasks) and not self.open():
                 break
@@ -281,6 +290,7 @@ class World:
 
     async def succeed(self) -> None:
         """The other process takes the lease, makes what is under way fail, and decides for itself."""
+        await self.ended.wait()
         await self.again(lambda: self.b.line.ask("lease", lambda: self.slow.server.lead("b")))
         await self.again(lambda: self.case.take_over(self.b))
         self.taken_over = len(self.slow.applied)
@@ -304,12 +314,14 @@ class World:
         requests = self.open()
         if self.slow.server.leader == "b" and self.chance.random() < 0.1:
             self.a.term.leads = False  # it hears of it
-        if not requests or self.chance.random() < 0.1:
+        prompt = [one for one in requests if one.awaited or self.chance.random() >= self.lateness]
+        if not prompt or self.chance.random() < 0.1:
             process = self.chance.choice((self.a, self.b))
             self.tasks.append(asyncio.create_task(process.resolver.resolve_round()))
             return
-        request = self.chance.choice(requests)
-        if request.awaited and self.chance.random() < 0.25:
+        request = self.chance.choice(prompt)
+        safe = self.loss > 0.5 and not request.what.startswith(("PATCH", "POST"))
+        if request.awaited and not safe and self.chance.random() < self.loss:
             self.slow.lose(request)
         elif not request.num_arrived:
             await self.slow.arrive(request)
