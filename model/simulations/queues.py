@@ -231,7 +231,7 @@ class Simulation:
         """Start what fits, in the order of the queue.
 
         Jobs of a kind fit alike and room only shrinks on the way: the first one of a kind that does not fit speaks
-        for those behind it.
+        for those behind it; but nodes may be kept for one of a lower priority that has waited longer.
         """
         if isinstance(self.policy, Follower) and self._rank is not (rank := self.policy.now()):
             self._rank = rank
@@ -246,16 +246,19 @@ class Simulation:
         heapq.heapify(heads)
         hidden, blocked_by_that = False, set()
         while heads:
-            (_, _, job), name = heapq.heappop(heads)
+            (minus_priority, _, job), name = heapq.heappop(heads)
             kind = name[0]
             parts = self._start(kind, outcome) if kind not in self._blocked else None
             if parts is None:
                 if hidden and kind not in self._blocked:
                     blocked_by_that.add(kind)
                 self._blocked.add(kind)
-                if reserves and not hidden and now - self.tasks.submitted_s[job] >= self.reserve_after_s:
-                    self._reservation.hide(job, [c for c, count in kind for _ in range(count)])
-                    hidden = True
+                if reserves and not hidden:
+                    if now - self.tasks.submitted_s[job] >= self.reserve_after_s:
+                        self._reservation.hide(job, [c for c, count in kind for _ in range(count)])
+                        hidden = True
+                    elif lower := [place for place in self._queues[name] if place[0] > minus_priority]:
+                        heapq.heappush(heads, self._turn_of(name, min(lower)))
                 continue
             self._begin(name, parts, now, outcome)
             if self._queues[name]:
@@ -279,7 +282,10 @@ class Simulation:
 
     def _turn(self, name: Queue) -> tuple[_Place, Queue]:
         """The first of a queue, and its place among the first of all."""
-        minus_priority, place, job = self._queues[name][0]
+        return self._turn_of(name, self._queues[name][0])
+
+    def _turn_of(self, name: Queue, place_in_queue: _Place) -> tuple[_Place, Queue]:
+        minus_priority, place, job = place_in_queue
         return (minus_priority, place + self.turns.held(job), job), name
 
     def _start(self, kind: Kind, outcome: Outcome) -> list[tuple[int, int, int]] | None:

@@ -79,7 +79,7 @@ def oracle_starts(
     while coming or running:
         now = min([jobs.submitted_s[coming[0]]] if coming else [], default=float("inf"))
         now = min([now, *(end for end, _ in running.values())])
-        for job in [job for job, (end, _) in running.items() if end == now]:
+        for job in sorted(job for job, (end, _) in running.items() if end == now):
             for part in running.pop(job)[1]:
                 release(nodes, tasks.asks, *part)
             known.finished((f"{jobs.cluster[job]}/{jobs.num_gpus[job]} GPUs", jobs.cluster[job]), jobs.duration_s[job])
@@ -150,6 +150,18 @@ def test_the_order_kerf_equals_a_walk_in_the_order_of_the_queue(
     run = delays.simulate_jobs(jobs, num_gpus, BASELINES["bestfit"], "kerf", 0)
     order = as_the_queue_orders(jobs)
     assert run.outcome.started_s.tolist() == oracle_starts(jobs, num_gpus, BASELINES["bestfit"], order, 10.0)
+
+
+def test_nodes_are_kept_for_who_has_waited_however_many_of_its_size_came_since_with_a_higher_priority() -> None:
+    rows = [
+        *[(1, 2, 7, "a", 0), (2, 1, 1, "a", 5), (3, 0, 2, "a", 0), (1, 0, 2, "a", 0), (0, 1, 4, "a", 0)],
+        *[(2, 3, 1, "a", 0), (0, 3, 8, "a", 0), (0, 1, 2, "a", 0), (1, 0, 8, "a", 5), (0, 3, 1, "a", 0)],
+        *[(1, 1, 1, "a", 5), (0, 1, 7, "a", 5), (1, 0, 4, "a", 5), (3, 0, 1, "a", 0)],
+    ]
+    jobs = jobs_of([(2 * at, 10 * duration + 1, *rest) for at, duration, *rest in rows])  # type: ignore[misc]
+    run = delays.simulate_jobs(jobs, 20, BASELINES["bestfit"], "kerf", 0)
+    order = as_the_queue_orders(jobs)
+    assert run.outcome.started_s.tolist() == oracle_starts(jobs, 20, BASELINES["bestfit"], order, 10.0)
 
 
 def test_nodes_are_kept_for_the_first_in_the_queue_and_those_behind_it_wait() -> None:
