@@ -1,6 +1,5 @@
 """A Kerf that is killed at any point of a plan, and the one after it: nothing is lost, and nobody else evicted."""
 
-import asyncio
 from collections.abc import Callable
 
 import pytest
@@ -90,7 +89,7 @@ def test_what_is_under_way_is_finished_and_no_other_move_made(killed: Callable[[
     for _ in range(3):
         after.tick()
     if direct:  # its settler looks at what is written
-        asyncio.run(after.rig.direct.settler.settle_all())  # type: ignore[union-attr]
+        after.rig.settle()
         after.tick()
     assert after.node_of("v2") == "b"
     after.bind("v2")
