@@ -214,7 +214,7 @@ def test_a_reservation_counts_until_the_devices_are_allocated() -> None:
     cluster, row = row_of(ledger, "n1")
     assert (cluster.untracked_units[row], cluster.gpu_idle[row].tolist()) == (0, [True, True])
 
-    ledger.keep_devices(ResourceSlice, set())
+    ledger.remove_device(ResourceSlice, "uid-s0")
     cluster, row = row_of(ledger, "n1")
     assert cluster.unit[row] == GpuUnit.NONE
 

@@ -90,8 +90,10 @@ class ClaimKeeper:
 
     def __post_init__(self) -> None:
         self.writer = ClaimWriter(self.transport)
-        self.reflectors = {item.name: self.mirror.hub.subscribe(item, self) for item in TO_ALLOCATE}
-        self.mirror.hub.subscribe(RULES, self)
+        hub = self.mirror.hub
+        self.reflectors = {feed.name: hub.reflector(feed) for feed in TO_ALLOCATE}
+        for feed in (*TO_ALLOCATE, RULES):
+            hub.cache(feed).subscribe(self._claim_changed if feed is CLAIMS else self._heard, listed=self._heard)
         self._claims = Lister(self.transport, CLAIMS.path, ResourceClaim)
         self._whose = Whose(self.owned)
 
@@ -108,20 +110,14 @@ class ClaimKeeper:
 
     # What the watches tell: the ledger has heard it first
 
-    def upsert(self, item: object) -> None:
-        """A claim, or what claims are read by, was added or changed."""
-        if isinstance(item, ResourceClaim):
-            self.changed(item.key)
-            if (told := self._told.pop(item.metadata.uid, None)) is not None:
+    def _claim_changed(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
+        if (claim := new or old) is not None:
+            self.changed(claim.key)
+            if (told := self._told.pop(claim.metadata.uid, None)) is not None:
                 told.set()
-        else:
-            self._news = True
-            self.dirty()
 
-    remove = upsert
-
-    def keep(self, items: set[str], list_began: float) -> None:
-        """A complete list has come."""
+    def _heard(self, *told: object) -> None:
+        """What claims are read by has changed, or a complete list has come."""
         self._news = True
         self.dirty()
 
