@@ -240,12 +240,6 @@ class OwnedDevices:
         self._changes(self.slices.pool_of(uid))
         return self._forget(self.slices.remove(uid))
 
-    def keep(self, kind: type, uids: Collection[str]) -> set[str]:
-        """A complete list names these objects of a kind; others are gone."""
-        known: dict[type, Collection[str]] = {ResourceClaim: self.claims, DeviceClass: self._classes.uids()}
-        gone = set(known[kind] if kind in known else self.slices.uids(kind)) - set(uids)
-        return set().union(*(self.remove(kind, uid) for uid in gone))
-
     def _upsert_claim(self, claim: ResourceClaim) -> set[str]:
         uid = claim.metadata.uid
         changed = self._remove_claim(uid)

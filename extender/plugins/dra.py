@@ -127,11 +127,6 @@ class _DevicePools:
             nodes = self._slices.remove(uid)
         return nodes | self._remove_claim(uid) if kind is ResourceClaim else nodes
 
-    def keep(self, kind: type, uids: Collection[str]) -> set[str]:
-        nodes = set() if self.owned is None else self.owned.keep(kind, uids)
-        known = self._claims if kind is ResourceClaim else () if self.owned is not None else self._slices.uids(kind)
-        return nodes.union(*(self.remove(kind, uid) for uid in set(known) - set(uids)))
-
     # Claims
 
     def _add_claim(self, claim: ResourceClaim) -> set[str]:
