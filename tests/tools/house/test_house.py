@@ -16,7 +16,6 @@ ROOT: Final = Path(__file__).parents[3]
 
 GIVEN: Final = {
     # What the one cache and the one commit take the place of.
-    "extender/usage/holders.py: ledger.rows.written = self.changed.add": "the cache's handlers",
     "extender/queueing/build.py: base.leadership.catch_ups = controller.claims.catch_up": "one take-over for all",
     "extender/queueing/build.py: base.leadership.catch_ups = controller.forget": "one take-over for all",
     "extender/queueing/defrag/build.py: base.leadership.catch_ups = mover.catch_up": "one take-over for all",
