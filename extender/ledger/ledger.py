@@ -13,7 +13,6 @@ from dataclasses import replace
 from extender.core.clusters import WHOLE_MILLI, Cluster
 from extender.core.resources.nodes import NodeReading
 from extender.core.resources.requests import PodRequest
-from extender.dra.objects import ResourceClaim
 from extender.dra.pod_claims import Hold
 from extender.dra.uses import DeviceUse
 from extender.kube import objects
@@ -220,12 +219,6 @@ class Ledger(Bookings):
         """The claim says itself what it has, or will never have what was held for it."""
         if self.rows.owned is not None:
             self._restock(self.rows.owned.let_go(claim))
-
-    def claim_written(self, claim: ResourceClaim) -> None:
-        """This process has written a claim, which is like this now, unless a watch has told what became of it since."""
-        if self.rows.owned is not None and self.rows.owned.is_news(claim):
-            self.upsert_device(claim)
-            self.rows.owned.own_writes.enter(claim)
 
     def forget_orphan(self, claim: str) -> None:
         """The pods of a claim that is gone are gone, too."""

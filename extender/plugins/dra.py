@@ -107,8 +107,6 @@ class _DevicePools:
         return read_request(claim for claim in claims if claim.status.allocation is None)
 
     def upsert(self, item: ResourceSlice | ResourceClaim | DeviceClass | DeviceTaintRule) -> set[str]:
-        if self.owned is not None and self.owned.own_writes.is_outdated(item):
-            return set()
         nodes = set[str]()
         if self.owned is not None:
             nodes = self.owned.upsert(item)
