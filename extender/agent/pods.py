@@ -8,7 +8,7 @@ import msgspec
 
 from extender.core.resources.quantities import parse_quantity
 from extender.kube import objects
-from extender.kube.watches.stores import Store
+from extender.kube.cache import Cache
 
 _ASSIGNED_GPUS: Final = "kerf.dev/assigned-gpus"
 _ASSIGNED_UUIDS: Final = "kerf.dev/assigned-uuids"
@@ -80,20 +80,19 @@ def _parts(text: str) -> list[str]:
     return [part for part in text.split(",") if part] if len(text) <= _MAX_CHARS else []
 
 
-class NodePods(Store[Pod]):
+class NodePods(Cache[Pod, Pod]):
     """The pods of the node, as the API server tells of them."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.by_name: dict[str, Pod] = {}
-        """The newest pod of each `namespace/name`."""
+        super().__init__(lambda pod: pod)
         self.news = asyncio.Event()
         """Set when something changes; each change brings a new one."""
+        self.subscribe(self._changed)
 
-    def changed(self, before: Pod | None, after: Pod | None) -> None:
-        if after is not None:
-            self.by_name[after.key] = after
-        elif before is not None and self.by_name.get(before.key) is before:
-            del self.by_name[before.key]
+    def by_name(self) -> dict[str, Pod]:
+        """By `namespace/name`."""
+        return {pod.key: pod for pod in self.values()}
+
+    def _changed(self, old: Pod | None, new: Pod | None) -> None:
         self.news.set()
         self.news = asyncio.Event()

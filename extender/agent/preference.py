@@ -71,7 +71,7 @@ class Preference:
         self._tell(asker, call, chosen, time.perf_counter() - began)
         if len(chosen) == call.size:
             return Answer(chosen, chosen)
-        others = promised(self.pods.by_name.values(), listing, asker, self._past(), self.uuids())
+        others = promised(self.pods.values(), listing, asker, self._past(), self.uuids())
         return Answer(chosen, spared(call, chosen, others))
 
     def _past(self) -> Past:
@@ -80,17 +80,16 @@ class Preference:
     def _learn(self, listing: Listing) -> None:
         """Remember who has devices, and forget pods that are gone."""
         self.settle(listing)
-        self._answered &= self.pods.by_uid.keys()
+        self._answered &= self.pods.keys()
         self._unheard = {known for known in self._unheard if known[0] in listing}
 
     def settle(self, listing: Listing) -> None:
         """Remember pods that have all that they ask for: the kubelet asks for them no more."""
-        self.settled &= self.pods.by_uid.keys()
-        known = ((self.pods.by_name[name], given) for name, given in listing.items() if name in self.pods.by_name)
-        self.settled |= {pod.metadata.uid for pod, given in known if served(pod, given)}
+        self.settled &= self.pods.keys()
+        self.settled |= {uid for uid, pod in self.pods.items() if served(pod, listing.get(pod.key, {}))}
 
     def _find(self, listing: Listing, call: Call) -> Asker | None:
-        return likeliest(askers(self.pods.by_name, listing, call, self.uuids()), call, self._past())
+        return likeliest(askers(self.pods.by_name(), listing, call, self.uuids()), call, self._past())
 
     async def _find_later(self, listing: Listing, call: Call, found: Asker | None) -> Asker | None:
         """Wait until the API server has told of all that the kubelet lists: it may ask for one of those."""
@@ -108,7 +107,7 @@ class Preference:
 
     def _not_heard_of(self, listing: Listing, found: Asker | None) -> set[tuple[str, str]]:
         """Pods that are listed and not known, or known as they were under that name before."""
-        unknown = {(name, "") for name in listing if name not in self.pods.by_name}
+        unknown = {(name, "") for name in listing.keys() - self.pods.by_name().keys()}
         return unknown | ({(found.pod.key, found.pod.metadata.uid)} if found is not None else set())
 
     def _tell(self, asker: Asker | None, call: Call, chosen: list[str], took_s: float) -> None:

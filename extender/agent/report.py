@@ -173,7 +173,7 @@ class Reporter(Background):
         if not self._recalled:
             await self._recall()
         gpus = await self._inventory.gpus(allocatable, time.monotonic())
-        self._given = _given(listing, self._pods.by_name, self._given)
+        self._given = _given(listing, self._pods.by_name(), self._given)
         return _text_of(gpus, self._given, self._steers(), _replicas_of(allocatable))
 
     async def _write(self, text: str) -> None:

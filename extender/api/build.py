@@ -186,6 +186,7 @@ def build_parts(
         callers=callers,
     )
     mirror.hub.part(PENDING_PODS).subscribe(unbound.changed)
+    mirror.hub.part(PENDING_PODS).subscribe(waker.pod_changed)
     pipelines, recorder = build_pipelines(settings, base), recorder_of(settings, base)
     traces, keeper = Traces(settings.traces), keeper_of(settings, transport)
     label, set_aside = scheduling.build_label(settings, base), scheduling.build_keeper(settings, base)

@@ -1,7 +1,5 @@
 """DeviceClasses by name."""
 
-from collections.abc import Collection
-
 from extender.dra.objects import DeviceClass
 
 
@@ -13,10 +11,6 @@ class DeviceClasses:
         self._names: dict[str, str] = {}  # by uid
         self.version = 0
         """Grows with every change."""
-
-    def uids(self) -> Collection[str]:
-        """Those that are known."""
-        return self._names
 
     def upsert(self, item: DeviceClass) -> None:
         """One was added or changed."""

@@ -1,6 +1,6 @@
 """Which objects of `resource.k8s.io` are mirrored."""
 
-from typing import Final
+from typing import Any, Final
 
 from extender.dra.objects import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from extender.kube.watches.feeds import Feed
@@ -12,5 +12,5 @@ SLICES: Final = Feed("slices", f"{_API}/resourceslices", ResourceSlice, served_a
 CLASSES: Final = Feed("device classes", f"{_API}/deviceclasses", DeviceClass, served_at=_API)
 RULES: Final = Feed("device taint rules", _RULES, DeviceTaintRule, served_at=f"{_RULES}?limit=1")
 """From 1.37 on."""
-TO_ALLOCATE: Final = (SLICES, CLAIMS, CLASSES)
+TO_ALLOCATE: Final[tuple[Feed[Any], ...]] = (SLICES, CLAIMS, CLASSES)
 """Without all of these nothing is allocated."""

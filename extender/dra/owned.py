@@ -8,7 +8,6 @@ from extender.core.dra.devices import DeviceId, Inventory, NodeDevices, Taking
 from extender.dra.asks import read_asks
 from extender.dra.classes import DeviceClasses
 from extender.dra.objects import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
-from extender.dra.own_writes import OwnWrites, version
 from extender.dra.pod_claims import Hold, PodClaims
 from extender.dra.published.inventory import PoolState
 from extender.dra.results import devices_of, pools_of, takings_of
@@ -35,7 +34,6 @@ class OwnedDevices:
         what keeps it from being deleted."""
         self._claim_at: dict[str, str] = {}  # uid by namespace/name
         self._allocated: Index[str] = Index()  # claims by pool
-        self.own_writes = OwnWrites()
         self.holds: dict[str, Hold] = {}
         """By a claim's uid."""
         self.unhandled: dict[str, str] = {}
@@ -210,12 +208,6 @@ class OwnedDevices:
         self._held_on.pop(hold.node, uid)
         return self._forget({hold.node})
 
-    def is_news(self, claim: ResourceClaim) -> bool:
-        """Whether a claim that this process has written is not known as it is since then, or is gone: a watch may tell
-        of what others do next before the answer to the write comes."""
-        known = self.claims.get(claim.metadata.uid)
-        return known is not None and version(known) <= version(claim)
-
     # What the watches tell
 
     def upsert(self, item: objects.Named) -> set[str]:
@@ -240,12 +232,6 @@ class OwnedDevices:
         self._changes(self.slices.pool_of(uid))
         return self._forget(self.slices.remove(uid))
 
-    def keep(self, kind: type, uids: Collection[str]) -> set[str]:
-        """A complete list names these objects of a kind; others are gone."""
-        known: dict[type, Collection[str]] = {ResourceClaim: self.claims, DeviceClass: self._classes.uids()}
-        gone = set(known[kind] if kind in known else self.slices.uids(kind)) - set(uids)
-        return set().union(*(self.remove(kind, uid) for uid in gone))
-
     def _upsert_claim(self, claim: ResourceClaim) -> set[str]:
         uid = claim.metadata.uid
         changed = self._remove_claim(uid)
@@ -265,7 +251,6 @@ class OwnedDevices:
 
     def _claim_gone(self, uid: str) -> set[str]:
         claim = self.claims.get(uid)
-        self.own_writes.forget(uid)
         if claim is None or not (pools_of(claim) and claim.status.reserved_for):
             return self._remove_claim(uid)
         self.orphans[uid] = self.claims.pop(uid)

@@ -31,10 +31,6 @@ class NodeSlices:
         """Nodes that have pools."""
         return self._pools.keys()
 
-    def uids(self, kind: type) -> Collection[str]:
-        """Objects of a kind that are known."""
-        return self._slices if kind is ResourceSlice else self._rules
-
     def pool_of(self, uid: str) -> str:
         """The pool of a slice, `driver/pool`; "" where it is unknown."""
         item = self._slices.get(uid)

@@ -119,6 +119,10 @@ class Cache(Mapping[str, T], Generic[RawT, T]):
         """Whether an object never could be read: what is known of it is made up."""
         return uid in self._stood_in
 
+    def is_untold(self, uid: str) -> bool:
+        """Whether no watch has told yet of what this process has written of an object."""
+        return uid in self._own
+
     def by(self, index: Index[T], group: str) -> Collection[T]:
         """The objects of a group, in the order in which they came to it. Raises KeyError for an index not declared."""
         return list(self._indexed[id(index)].members.get(group, {}).values())
@@ -154,7 +158,7 @@ class Cache(Mapping[str, T], Generic[RawT, T]):
     def written(self, item: RawT) -> None:
         """The API server's answer to a write of this process: what a watch tells from before it is no news."""
         version = _number(item.metadata.resource_version)
-        if version <= self._newest:
+        if 0 < version <= self._newest:
             return  # a watch was faster, and may have told that it is gone since
         self._own[item.metadata.uid] = version
         self._take(item)
@@ -179,8 +183,11 @@ class Cache(Mapping[str, T], Generic[RawT, T]):
     def keep(self, items: set[str], list_began: float, version: str = "") -> None:
         """A complete list of that version, begun at that monotonic time, names these UIDs: others are gone, but for
         what this process has written later."""
-        self._filled, self._newest = True, max(self._newest, _number(version))
-        self.lists_gone = True
+        self._filled = self.lists_gone = True
+        number = _number(version) or self._newest
+        if number < self._newest:  # etcd was restored from a backup
+            self._own.clear()
+        self._newest = number
         for uid in [uid for uid in self._objects if uid not in items and self._own.get(uid, 0) <= self._newest]:
             self._drop(uid)
         self.lists_gone = False

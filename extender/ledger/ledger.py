@@ -13,7 +13,6 @@ from dataclasses import replace
 from extender.core.clusters import WHOLE_MILLI, Cluster
 from extender.core.resources.nodes import NodeReading
 from extender.core.resources.requests import PodRequest
-from extender.dra.objects import ResourceClaim
 from extender.dra.pod_claims import Hold
 from extender.dra.uses import DeviceUse
 from extender.kube import objects
@@ -143,17 +142,20 @@ class Ledger(Bookings):
         self.num_left.pop(name, None)
         self._orphans.set_ready(name, ready=True)
 
+    def device_changed(self, old: objects.Named | None, new: objects.Named | None) -> None:
+        """An object by which a device plugin tells of its devices was added, has changed or is gone."""
+        if new is not None:
+            self.upsert_device(new)
+        elif old is not None:
+            self.remove_device(type(old), old.metadata.uid)
+
     def upsert_device(self, item: objects.Named) -> None:
-        """An object by which a device plugin tells of its devices was added or changed."""
+        """One was added or changed."""
         self._restock(self._stock_of(type(item)).upsert(item))
 
     def remove_device(self, kind: type, uid: str) -> None:
-        """Such an object is gone."""
+        """One is gone."""
         self._restock(self._stock_of(kind).remove(kind, uid))
-
-    def keep_devices(self, kind: type, listed: set[str]) -> None:
-        """Such objects that a complete list does not name are gone."""
-        self._restock(self._stock_of(kind).keep(kind, listed))
 
     def upsert_pod(self, pod: objects.Pod, now: float) -> tuple[str, ...]:
         """A pod was added or changed, whoever scheduled it. Returns warnings about values that can't be understood, and
@@ -217,12 +219,6 @@ class Ledger(Bookings):
         """The claim says itself what it has, or will never have what was held for it."""
         if self.rows.owned is not None:
             self._restock(self.rows.owned.let_go(claim))
-
-    def claim_written(self, claim: ResourceClaim) -> None:
-        """This process has written a claim, which is like this now, unless a watch has told what became of it since."""
-        if self.rows.owned is not None and self.rows.owned.is_news(claim):
-            self.upsert_device(claim)
-            self.rows.owned.own_writes.enter(claim)
 
     def forget_orphan(self, claim: str) -> None:
         """The pods of a claim that is gone are gone, too."""

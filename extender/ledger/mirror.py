@@ -57,23 +57,6 @@ class _Pods:
             self._tenants.remove_pod(old.metadata.uid)
 
 
-@dataclass(eq=False)
-class _Devices:
-    """Objects of a device plugin."""
-
-    _ledger: Ledger
-    _kind: type
-
-    def upsert(self, item: Any) -> None:
-        self._ledger.upsert_device(item)
-
-    def remove(self, item: Any) -> None:
-        self._ledger.remove_device(self._kind, item.metadata.uid)
-
-    def keep(self, items: set[str], list_began: float) -> None:
-        self._ledger.keep_devices(self._kind, items)
-
-
 class Mirror:
     """Keeps a ledger current with an API server, from `start` to `stop`."""
 
@@ -106,11 +89,10 @@ class Mirror:
             self.hub.part(BOUND_PODS).subscribe(pods.changed, listed=ledger.keep_pods, stand_ins=True)
             self._reflectors["pods"] = self.hub.reflector(PODS)
         # What these tell only ranks nodes: kube-scheduler allocates. They hold nothing up, and the API may be missing.
-        self._optional = {
-            feed: self.hub.subscribe(feed, _Devices(ledger, feed.kind))
-            for stock in (() if nodes_alone else ledger.rows.stocks)
-            for feed in stock.feeds
-        }
+        stocks = () if nodes_alone else ledger.rows.stocks
+        self._optional = {feed: self.hub.reflector(feed) for stock in stocks for feed in stock.feeds}
+        for feed in self._optional:
+            self.hub.cache(feed).subscribe(ledger.device_changed)
         self.running = False
         """Whether it was started, and not stopped."""
 

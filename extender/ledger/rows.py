@@ -1,7 +1,7 @@
 """What nodes offer, and what the claims on them leave, written into the cluster's arrays node by node."""
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
@@ -65,8 +65,8 @@ class NodeRows:
         self.mistaken: dict[str, list[Claim]] = {}
         """By node: whose pods say that they have other GPUs than they were given."""
         self._crowded: set[str] = set()  # nodes whose claims don't all have room, or GPUs of their own
-        self.written: list[Callable[[str], object]] = []
-        """Who hears of nodes of which something was given, taken back, or offered in another way."""
+        self.written: set[str] = set()
+        """Nodes of which something was given, taken back, or offered in another way, since somebody took these."""
         self.closed: frozenset[str] = frozenset()
         """Nodes of which nothing is given away, whatever of their GPUs is free."""
         self._requested: dict[str, tuple[str, int, int]] = {}  # by pod: node, CPU milli, memory MiB
@@ -192,7 +192,7 @@ class NodeRows:
     def remove(self, name: str) -> None:
         """A node is gone. Claims on it stay, in case it comes back."""
         if self._nodes.pop(name, None) is not None:
-            self._tell(name)
+            self.written.add(name)
             self.arrays.remove_node(name)
             self.mistaken.pop(name, None)
             self.given.forget(name)
@@ -213,7 +213,7 @@ class NodeRows:
 
     def write(self, node: str) -> None:
         """Work out a node's occupancy afresh from its claims: nothing is added up that could drift."""
-        self._tell(node)
+        self.written.add(node)
         row = self.arrays.row_of.get(node)
         if row is None:
             return
@@ -233,10 +233,6 @@ class NodeRows:
         before, self.closed = self.closed, frozenset(nodes)
         for node in sorted(before ^ self.closed):
             self.write(node)
-
-    def _tell(self, node: str) -> None:
-        for hear in self.written:
-            hear(node)
 
     def _left(self, node: str, occupancy: Occupancy) -> Held:
         """What is to be had of a node: nothing where it is closed."""

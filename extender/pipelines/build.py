@@ -3,7 +3,6 @@
 import time
 
 from extender.pipelines.controller import PipelineController
-from extender.pipelines.flows import Flows
 from extender.scheduling.build import Foundation
 from extender.settings.tree import Settings
 
@@ -12,16 +11,11 @@ def build_pipelines(settings: Settings, base: Foundation) -> PipelineController 
     """What runs them, None where they are not wanted."""
     if not settings.queue.pipelines:
         return None
-    page_size, flows = settings.cluster.page_size, None
-    if settings.queue.mlflows:
-        flows = Flows(
-            base.transport, clock=base.clock, wall_clock=time.time, standby=base.fence.fault, page_size=page_size
-        )
     return PipelineController(
         base.transport,
         clock=base.clock,
         wall_clock=time.time,
         standby=base.fence.fault,
-        page_size=page_size,
-        flows=flows,
+        page_size=settings.cluster.page_size,
+        mlflows=settings.queue.mlflows,
     )

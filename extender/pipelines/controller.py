@@ -16,15 +16,14 @@ from typing import Any, Final
 import msgspec
 
 from extender.kube.background import Background, all_of
+from extender.kube.cache import Cache, Index
 from extender.kube.client import ApiError, Transport
 from extender.kube.decoding import Decoder
-from extender.kube.indexes import Index
 from extender.kube.watches.reflector import Reflector
-from extender.kube.watches.stores import Store
 from extender.pipelines.due import Due
-from extender.pipelines.flows import Flows
+from extender.pipelines.flows import BY_FLOW, Flows
 from extender.pipelines.jobs import JOBS_PATH, Job, Manifest, job_of, jobs_path, run_of
-from extender.pipelines.specs import ACCEPTED, PIPELINES_PATH, Metadata, Pipeline, Status, fault
+from extender.pipelines.specs import ACCEPTED, PIPELINES_PATH, Pipeline, Status, fault
 from extender.pipelines.states import Start, refused, verdict
 from extender.pipelines.turns import Turns
 from extender.queueing.pods.objects import PIPELINE_LABEL
@@ -39,6 +38,7 @@ _INVALID: Final = (400, 422)
 
 _pipeline_decoder: Final = Decoder(Pipeline, whole=True)
 _job_decoder: Final = Decoder(Job)
+_BY_OWNER: Final[Index[Job]] = Index("owner", lambda job: [job.owner])
 
 
 class PipelineController(Background):
@@ -52,9 +52,9 @@ class PipelineController(Background):
         wall_clock: Callable[[], float],
         standby: Callable[[], str],
         page_size: int = 500,
-        flows: Flows | None = None,
+        mlflows: bool = False,
     ) -> None:
-        """`flows` are what MLTaskScheduler's objects become pipelines by, where that is wanted."""
+        """With `mlflows` MLTaskScheduler's objects become pipelines."""
         super().__init__("pipelines", needed=False)
         self._transport = transport
         self._wall_clock = wall_clock
@@ -62,10 +62,12 @@ class PipelineController(Background):
         self._due = Due(clock)
         self._turns = Turns("pipeline", self._due, self._key_of, self._advance, standby)
         self._tried: dict[str, set[bytes]] = {}  # by UID: what was tried of pipelines that are not tried to the end
-        self._flows = flows
-        self.pipelines = _Pipelines(self._due.touch, flows)
-        self.jobs = _Jobs(self._due.touch)
+        self.pipelines = Cache[Pipeline, Pipeline](lambda pipeline: pipeline, indexes=[BY_FLOW])
+        self.jobs = Cache[Job, Job](lambda job: job, indexes=[_BY_OWNER])
         """Both as the watches have told of them, and as they were written since."""
+        self._flows = Flows(transport, self.pipelines, clock, wall_clock, standby, page_size) if mlflows else None
+        self.pipelines.subscribe(self._pipeline_changed)
+        self.jobs.subscribe(self._job_changed)
         self._reflectors: tuple[Reflector[Any], ...] = (
             Reflector(transport, PIPELINES_PATH, Pipeline, self.pipelines, clock, page_size=page_size, whole=True),
             Reflector(transport, JOBS_PATH, Job, self.jobs, clock, label_selector=PIPELINE_LABEL, page_size=page_size),
@@ -89,7 +91,7 @@ class PipelineController(Background):
 
     def num_by_phase(self) -> Counter[str]:
         """How many pipelines there are in each phase."""
-        return Counter(pipeline.status.phase or "Waiting" for pipeline in self.pipelines.by_uid.values())
+        return Counter(pipeline.status.phase or "Waiting" for pipeline in self.pipelines.values())
 
     async def run_round(self) -> None:
         """Look at every pipeline that is due."""
@@ -108,13 +110,22 @@ class PipelineController(Background):
                 continue
             await run_round()
 
+    def _pipeline_changed(self, old: Pipeline | None, new: Pipeline | None) -> None:
+        if new is not None and (old is None or old.metadata.resource_version != new.metadata.resource_version):
+            self._due.touch(new.metadata.uid)
+
+    def _job_changed(self, old: Job | None, new: Job | None) -> None:
+        for job in (old, new):
+            if job is not None:
+                self._due.touch(job.owner)
+
     def _key_of(self, uid: str) -> str:
-        pipeline = self.pipelines.by_uid.get(uid)
+        pipeline = self.pipelines.get(uid)
         return pipeline.key if pipeline is not None else ""
 
     async def _advance(self, uid: str) -> None:
         """Do what is to be done next for one pipeline, some of it at once, then say so. Raises ClusterError."""
-        pipeline = self.pipelines.by_uid.get(uid)
+        pipeline = self.pipelines.get(uid)
         if pipeline is None or pipeline.metadata.deletion_timestamp:
             self._tried.pop(uid, None)
             return
@@ -131,7 +142,9 @@ class PipelineController(Background):
                 return
         elif accepted.status != "True":
             return
-        runs = [run for job in self.jobs.of(pipeline.metadata) if (run := run_of(job)) is not None]
+        # A Job of another namespace that names it as its owner is none of its own.
+        jobs = (job for job in self.jobs.by(_BY_OWNER, uid) if job.metadata.namespace == pipeline.metadata.namespace)
+        runs = [run for job in jobs if (run := run_of(job)) is not None]
         found = verdict(pipeline, runs, now)
         stop, start = found.stop[:_PORTION], found.start[:_PORTION]
         await all_of(self._suspend(pipeline, run.job) for run in stop)
@@ -217,41 +230,3 @@ class PipelineController(Background):
                 raise
             return
         self.pipelines.upsert(_pipeline_decoder.decode(answer))
-
-
-class _Pipelines(Store[Pipeline]):
-    """Pipelines; those that are new or have changed are looked at, and so are the flows that they are of."""
-
-    def __init__(self, touch: Callable[[str], None], flows: Flows | None) -> None:
-        super().__init__()
-        self._touch = touch
-        self._flows = flows
-
-    def changed(self, before: Pipeline | None, after: Pipeline | None) -> None:
-        if self._flows is not None:
-            self._flows.pipeline_changed(before, after)
-        if after is not None and (
-            before is None or before.metadata.resource_version != after.metadata.resource_version
-        ):
-            self._touch(after.metadata.uid)
-
-
-class _Jobs(Store[Job]):
-    """Jobs, by their pipelines too."""
-
-    def __init__(self, touch: Callable[[str], None]) -> None:
-        super().__init__()
-        self._touch = touch
-        self._of: Index[Job] = Index()  # by owner and UID
-
-    def of(self, owner: Metadata) -> list[Job]:
-        """Those of a pipeline; a Job of another namespace that names it as its owner is none of them."""
-        return [job for job in self._of.of(owner.uid).values() if job.metadata.namespace == owner.namespace]
-
-    def changed(self, before: Job | None, after: Job | None) -> None:
-        if before is not None:
-            self._of.pop(before.owner, before.metadata.uid)
-        if after is not None:
-            self._of.put(after.owner, after.metadata.uid, after)
-        for owner in {job.owner for job in (before, after) if job is not None}:
-            self._touch(owner)

@@ -18,12 +18,11 @@ from typing import Any, Final
 import msgspec
 
 from extender.kube import objects
+from extender.kube.cache import Cache, Index
 from extender.kube.client import ApiError, Transport
 from extender.kube.decoding import Decoder
-from extender.kube.indexes import Index
 from extender.kube.watches.lists import Lister
 from extender.kube.watches.reflector import Reflector
-from extender.kube.watches.stores import Store
 from extender.pipelines.due import Due
 from extender.pipelines.mlflow import FLOW_KIND, ConversionError, Converted, convert
 from extender.pipelines.specs import ACCEPTED, API_VERSION, Condition, Metadata, Pipeline
@@ -79,45 +78,58 @@ class Flow(objects.Named):
         return f"/apis/{_FLOW_API_VERSION}/namespaces/{self.metadata.namespace}/mlflows/{self.metadata.name}"
 
 
+def _annotation(pipeline: Pipeline, name: str) -> str:
+    return (pipeline.metadata.annotations or {}).get(name, "")
+
+
+BY_FLOW: Final[Index[Pipeline]] = Index("flow", lambda item: [uid] if (uid := _annotation(item, _FLOW_UID)) else [])
+"""By UID of the flow that they say they are of."""
+
+
 class Flows:
     """The flows, and the pipelines that they become."""
 
     def __init__(
         self,
         transport: Transport,
-        *,
+        pipelines: Cache[Pipeline, Pipeline],
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
         standby: Callable[[], str] = lambda: "",
         page_size: int = 500,
     ) -> None:
+        """`pipelines` are all that there are, with the index `BY_FLOW`."""
         self._transport = transport
         self._wall_clock = wall_clock
         self.due = Due(clock)
         self._turns = Turns("MLFlow", self.due, self._key_of, self._look, standby)
-        self.flows = _Flows(self.due.touch)
-        self._pipelines: Index[Pipeline] = Index()  # by UID of the flow that they say they are of, and their key
+        self.flows = Cache[Flow, Flow](lambda flow: flow)
+        self.flows.subscribe(self._flow_changed)
+        self._pipelines = pipelines
+        pipelines.subscribe(self._pipeline_changed)
         self.reflector = Reflector(transport, _FLOWS_PATH, Flow, self.flows, clock, page_size=page_size, whole=True)
 
-    def pipeline_changed(self, before: Pipeline | None, after: Pipeline | None) -> None:
-        """Learn of a pipeline; look at the flow that it is of."""
-        if before is not None and (uid := _annotation(before, _FLOW_UID)):
-            self._pipelines.pop(uid, before.key)
-            self.due.touch(uid)
-        if after is not None and (uid := _annotation(after, _FLOW_UID)):
-            self._pipelines.put(uid, after.key, after)
-            self.due.touch(uid)
+    def _flow_changed(self, old: Flow | None, new: Flow | None) -> None:
+        """Look at a flow that is new, is to be something else, or is gone. A status is Kerf's own."""
+        if (flow := new or old) is not None and (old is None or new is None or _asked(old) != _asked(new)):
+            self.due.touch(flow.metadata.uid)
+
+    def _pipeline_changed(self, old: Pipeline | None, new: Pipeline | None) -> None:
+        """Look at the flow that a pipeline is of."""
+        for pipeline in (old, new):
+            for uid in BY_FLOW.groups(pipeline) if pipeline is not None else ():
+                self.due.touch(uid)
 
     async def run_round(self) -> None:
         """Look at every flow that is due."""
         await self._turns.run_round()
 
     def _key_of(self, uid: str) -> str:
-        flow = self.flows.by_uid.get(uid)
+        flow = self.flows.get(uid)
         return flow.key if flow is not None else ""
 
     async def _look(self, uid: str) -> None:
-        flow = self.flows.by_uid.get(uid)
+        flow = self.flows.get(uid)
         await (self._advance(flow) if flow is not None else self._cancel(uid))
 
     async def _advance(self, flow: Flow) -> None:
@@ -127,7 +139,8 @@ class Flows:
         if not flow.status.pipeline:
             await self._begin(flow)
             return
-        pipeline = self._pipelines.of(flow.metadata.uid).get(flow.status.pipeline)
+        known = self._pipelines.by(BY_FLOW, flow.metadata.uid)
+        pipeline = next((one for one in known if one.key == flow.status.pipeline), None)
         if pipeline is None:
             pipeline = await self._find(*flow.status.pipeline.split("/", 1))
         if pipeline is None and flow.status.phase in _FINISHED:
@@ -188,7 +201,7 @@ class Flows:
             manifest["metadata"]["ownerReferences"] = [owner]
         path = f"/apis/{API_VERSION}/namespaces/{there}/pipelines"
         try:
-            created = _pipeline_decoder.decode(await self._transport.post(path, msgspec.json.encode(manifest)))
+            return _pipeline_decoder.decode(await self._transport.post(path, msgspec.json.encode(manifest)))
         except ApiError as error:
             if error.status != _CONFLICT:
                 raise
@@ -196,9 +209,7 @@ class Flows:
             if mine is None or _annotation(mine, _FLOW_UID) != own.uid:
                 why = f"pipeline {there}/{name} belongs to someone else"
                 raise ApiError(_CONFLICT, "AlreadyExists", why) from error
-            created = mine
-        self._pipelines.put(own.uid, created.key, created)
-        return created
+            return mine
 
     async def _find(self, namespace: str, name: str) -> Pipeline | None:
         """A pipeline as the API server has it now. Raises ClusterError."""
@@ -210,7 +221,7 @@ class Flows:
 
     async def _cancel(self, uid: str) -> None:
         """Cancel what runs of a flow that is gone. Raises ClusterError."""
-        for pipeline in list(self._pipelines.of(uid).values()):
+        for pipeline in self._pipelines.by(BY_FLOW, uid):
             if pipeline.spec.cancel or pipeline.status.completion_time or pipeline.metadata.deletion_timestamp:
                 continue
             if await self._exists(_annotation(pipeline, _FLOW), uid):
@@ -250,22 +261,8 @@ class Flows:
                 raise
 
 
-class _Flows(Store[Flow]):
-    """Flows; those that are new, are to be something else, or are gone are looked at. A status is Kerf's own."""
-
-    def __init__(self, touch: Callable[[str], None]) -> None:
-        super().__init__()
-        self._touch = touch
-
-    def changed(self, before: Flow | None, after: Flow | None) -> None:
-        if before is None or after is None or _asked(before) != _asked(after):
-            for flow in (before, after):
-                if flow is not None:
-                    self._touch(flow.metadata.uid)
-
-
-def _asked(flow: Flow) -> tuple[str, int, bool]:
-    return flow.metadata.uid, flow.metadata.generation, bool(flow.metadata.deletion_timestamp)
+def _asked(flow: Flow) -> tuple[int, bool]:
+    return flow.metadata.generation, bool(flow.metadata.deletion_timestamp)
 
 
 def _pipeline_name(flow: Flow) -> str:
@@ -277,7 +274,3 @@ def _pipeline_name(flow: Flow) -> str:
 def _manifest(flow: Flow) -> _Manifest:
     metadata = {"name": flow.metadata.name, "namespace": flow.metadata.namespace}
     return {"kind": FLOW_KIND, "metadata": metadata, "spec": flow.spec}
-
-
-def _annotation(pipeline: Pipeline, name: str) -> str:
-    return (pipeline.metadata.annotations or {}).get(name, "")

@@ -107,8 +107,6 @@ class _DevicePools:
         return read_request(claim for claim in claims if claim.status.allocation is None)
 
     def upsert(self, item: ResourceSlice | ResourceClaim | DeviceClass | DeviceTaintRule) -> set[str]:
-        if self.owned is not None and self.owned.own_writes.is_outdated(item):
-            return set()
         nodes = set[str]()
         if self.owned is not None:
             nodes = self.owned.upsert(item)
@@ -126,11 +124,6 @@ class _DevicePools:
         elif kind is ResourceSlice:
             nodes = self._slices.remove(uid)
         return nodes | self._remove_claim(uid) if kind is ResourceClaim else nodes
-
-    def keep(self, kind: type, uids: Collection[str]) -> set[str]:
-        nodes = set() if self.owned is None else self.owned.keep(kind, uids)
-        known = self._claims if kind is ResourceClaim else () if self.owned is not None else self._slices.uids(kind)
-        return nodes.union(*(self.remove(kind, uid) for uid in set(known) - set(uids)))
 
     # Claims
 

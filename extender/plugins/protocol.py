@@ -4,7 +4,7 @@ A plugin's words on nodes and pods are read into Kerf's terms, and what Kerf dec
 Each node belongs to one plugin. Packages bring their own by the entry point group `kerf.plugins`.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -86,9 +86,6 @@ class Stock(Protocol):
 
     def remove(self, kind: type, uid: str) -> set[str]:
         """An object is gone."""
-
-    def keep(self, kind: type, uids: Collection[str]) -> set[str]:
-        """A complete list names these objects of a kind; others are gone."""
 
     def offer_of(self, node: str) -> NodeOffer | None:
         """What a node offers by these objects, where its kubelet offers no GPUs; None when it has none."""

@@ -115,8 +115,8 @@ class Holders:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self.changed: set[str] = set()
-        """Nodes of which something may be another's since they were looked at."""
+        self.changed = ledger.rows.written
+        """Nodes of which something may be another's since they were looked at, by what the ledger tells or is heard."""
         self._closed: dict[str, Closed] = {}  # by node
         self._labels: dict[str, list[tuple[str, str]]] = {}
         """By node, those that tell of its GPUs; of MIG devices the ledger does not know all that they tell."""
@@ -130,7 +130,6 @@ class Holders:
         self._most = _FIRST_LOOK
         self.fresh: list[int] = []
         """Numbers given since somebody took these."""
-        ledger.rows.written.append(self.changed.add)
 
     @property
     def num_numbers(self) -> int:

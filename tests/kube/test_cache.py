@@ -28,7 +28,8 @@ def pod(uid: str, version: int, node: str = "", phase: str = "Running") -> Pod:
 
 
 def derive(item: Pod) -> Seen:
-    return Seen(item.metadata.uid, int(item.metadata.resource_version or 0), item.spec.node_name or "")
+    text = item.metadata.resource_version
+    return Seen(item.metadata.uid, int(text) if text.isdecimal() else 0, item.spec.node_name or "")
 
 
 def unread(item: Outline) -> Pod:
@@ -173,6 +174,33 @@ def test_an_answer_that_comes_after_the_watch_has_told_that_the_object_is_gone_b
     cache.keep(set(), 0.0, "20")
     cache.written(pod("q", 12))
     assert cache.get("q") is None
+
+
+def test_what_was_written_is_untold_until_a_watch_has_told_of_it() -> None:
+    cache, untold = cache_of_pods(), list[bool]()
+    cache.subscribe(lambda old, new: untold.append(cache.is_untold("p")))
+    for tell, version in ((cache.upsert, 1), (cache.written, 5), (cache.upsert, 3), (cache.upsert, 5)):
+        tell(pod("p", version))
+    assert untold == [False, True, False]
+
+
+def test_where_versions_begin_anew_what_is_written_and_told_from_then_on_counts() -> None:
+    cache = cache_of_pods()
+    cache.upsert(pod("told", 900))
+    cache.written(pod("untold", 1000))
+    cache.upsert(pod("told", 400))
+    cache.keep({"told", "untold"}, 0.0, "500")
+    cache.upsert(pod("untold", 501))
+    cache.written(pod("told", 502, "a"))
+    assert dict(cache) == {"told": Seen("told", 502, "a"), "untold": Seen("untold", 501, "")}
+
+
+def test_versions_that_are_no_numbers_are_as_good_as_none() -> None:
+    cache, item = cache_of_pods(), pod("p", 0, "a")
+    item.metadata.resource_version = "opaque"
+    cache.upsert(pod("p", 1))
+    cache.written(item)
+    assert cache.get("p") == derive(item)
 
 
 def test_a_list_from_before_a_write_does_not_end_what_was_written() -> None:

@@ -78,7 +78,6 @@ def test_what_is_told_of_devices_and_claims_counts_until_each_of_them_is_gone() 
     assert (held(ledger, "m")[0], ledger.num_claimed()) == (set(), {"default": 1})
     ledger.remove_device(ResourceSlice, "slice-m")
     assert (unit(ledger, "n"), unit(ledger, "m")) == (GpuUnit.CLAIM, GpuUnit.NONE)
-    ledger.keep_devices(ResourceClaim, {"uid-a", "slice-n"})
     assert ledger.num_claimed() == {"default": 1}
-    ledger.keep_devices(ResourceClaim, set())
+    ledger.remove_device(ResourceClaim, "uid-a")
     assert (ledger.num_claimed(), unit(ledger, "n")) == ({}, GpuUnit.CLAIM)

@@ -127,7 +127,8 @@ def test_devices_are_mirrored_as_they_come_and_go() -> None:
     claim = msgspec.to_builtins(resource_claim("a", devices=("gpu-1", "gpu-2")))
     gpus = msgspec.to_builtins(slice_of("n", 4))
     rig.transport.items[SLICES.path].append(gpus)
-    rig.ledger.upsert_device(resource_claim("gone", devices=("gpu-0",)))
+    rig.mirror.hub.cache(CLAIMS).upsert(resource_claim("gone", devices=("gpu-0",)))
+    assert rig.ledger.num_claimed() == {"default": 1}
 
     async def scenario(rig: Rig) -> None:
         await until(lambda: rig.unit() is GpuUnit.CLAIM and CLAIMS.path in rig.transport.lines)

@@ -8,8 +8,9 @@ import msgspec
 import pytest
 import yaml
 
+from extender.kube.cache import Cache
 from extender.kube.client import ApiError, UnreachableError
-from extender.pipelines.flows import _FLOW, _FLOW_UID, _TAKES_FLOWS_FROM, Flow, Flows
+from extender.pipelines.flows import _FLOW, _FLOW_UID, _TAKES_FLOWS_FROM, BY_FLOW, Flow, Flows
 from extender.pipelines.specs import Pipeline
 from tests.pipelines.test_mlflow import FLOW as EXAMPLE
 
@@ -76,7 +77,8 @@ class Rig:
     def __init__(self) -> None:
         self.now = 1000.0
         self.api = Api()
-        self.flows = Flows(self.api, clock=lambda: self.now, wall_clock=lambda: 0.0)  # type: ignore[arg-type]
+        self.pipelines = Cache[Pipeline, Pipeline](lambda pipeline: pipeline, indexes=[BY_FLOW])
+        self.flows = Flows(self.api, self.pipelines, lambda: self.now, lambda: 0.0)  # type: ignore[arg-type]
         self._told: dict[str, Manifest] = {}
 
     def create(self, **changes: Any) -> None:
@@ -96,7 +98,7 @@ class Rig:
         for key, pipeline in self.api.pipelines.items():
             if self._told.get(f"pipeline {key}") != pipeline:
                 self._told[f"pipeline {key}"] = copy.deepcopy(pipeline)
-                self.flows.pipeline_changed(None, msgspec.convert(copy.deepcopy(pipeline), Pipeline))
+                self.pipelines.upsert(msgspec.convert(copy.deepcopy(pipeline), Pipeline))
 
     def rounds(self, later_s: float = 0.0) -> None:
         self.now += later_s
@@ -279,8 +281,7 @@ def test_a_pipeline_that_somebody_deleted_is_not_made_again() -> None:
     rig = taking()
     rig.create()
     rig.rounds()
-    pipeline = msgspec.convert(rig.api.pipelines.pop(PLACE), Pipeline)
-    rig.flows.pipeline_changed(pipeline, None)
+    rig.pipelines.remove(msgspec.convert(rig.api.pipelines.pop(PLACE), Pipeline))
     rig.rounds()
     assert rig.status["phase"] == "Cancelled"
     assert not rig.api.pipelines
@@ -294,8 +295,7 @@ def test_a_flow_whose_finished_pipeline_somebody_tidies_up_has_still_succeeded()
     rig.api.pipelines[PLACE]["status"] = {"phase": "Succeeded"}
     rig.tell()
     rig.rounds()
-    gone = msgspec.convert(rig.api.pipelines.pop(PLACE), Pipeline)
-    rig.flows.pipeline_changed(gone, None)
+    rig.pipelines.remove(msgspec.convert(rig.api.pipelines.pop(PLACE), Pipeline))
     rig.rounds()
     assert rig.status["phase"] == "Succeeded"
 

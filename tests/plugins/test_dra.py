@@ -134,7 +134,7 @@ def test_slices_come_change_and_go() -> None:
     offer = pools.offer_of("n1")
     assert offer is not None
     assert len(offer.gpus) == 2
-    assert pools.keep(ResourceSlice, set()) == {"n1"}
+    assert pools.remove(ResourceSlice, "uid-s0") == {"n1"}
     assert pools.offer_of("n1") is None
 
 
@@ -153,7 +153,8 @@ def test_what_claims_hold() -> None:
     assert pools.serves("pod-a")
     assert not pools.serves("pod-b")
 
-    assert pools.keep(ResourceClaim, {"uid-a"}) == {"n1"}
+    changed = [pools.remove(ResourceClaim, uid) for uid in ("uid-admin", "uid-mig", "uid-mig-too")]
+    assert changed == [set(), {"n1"}, {"n1"}]
     assert [holding.gpus for holding in pools.holdings_on("n1")] == [(1,)]
     assert pools.upsert(resource_claim("a", exactly())) == {"n1"}  # deallocated
     assert pools.holdings_on("n1") == []
@@ -166,8 +167,9 @@ def test_nothing_is_kept_of_claims_and_slices_that_are_gone() -> None:
     for number in range(3):
         pools.upsert(resource_slice(device("gpu-0"), name=f"s{number}", node=f"n{number}"))
         pools.upsert(resource_claim("a", devices=("gpu-0", "gpu-1"), pods=("pod-a",), pool=f"anything-{number}"))
-    pools.keep(ResourceClaim, set())
-    pools.keep(ResourceSlice, set())
+    pools.remove(ResourceClaim, "uid-a")
+    for number in range(3):
+        pools.remove(ResourceSlice, f"uid-s{number}")
     assert {name: len(of) for name, of in vars(pools).items() if isinstance(of, dict | Index)} == before
 
 
@@ -214,7 +216,7 @@ def test_a_reservation_counts_until_the_devices_are_allocated() -> None:
     cluster, row = row_of(ledger, "n1")
     assert (cluster.untracked_units[row], cluster.gpu_idle[row].tolist()) == (0, [True, True])
 
-    ledger.keep_devices(ResourceSlice, set())
+    ledger.remove_device(ResourceSlice, "uid-s0")
     cluster, row = row_of(ledger, "n1")
     assert cluster.unit[row] == GpuUnit.NONE
 

@@ -119,7 +119,7 @@ def test_devices_of_resource_claims_count_against_quotas() -> None:
     assert rig.queue.over_quota(identity, asked) == "quota of namespace default: 2 GPUs"
     rig.ledger.upsert_device(resource_claim("a", devices=("gpu-0",)))
     assert rig.queue.over_quota(identity, asked) == ""
-    rig.ledger.keep_devices(ResourceClaim, set())
+    rig.ledger.remove_device(ResourceClaim, "uid-a")
     assert rig.queue.over_quota(identity, GpuRequest(2, AskedUnit.CLAIM)) == ""
 
 

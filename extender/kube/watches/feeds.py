@@ -12,7 +12,7 @@ from extender.kube.decoding import Outline
 from extender.kube.paths import NODES_PATH, PODS_PATH
 from extender.kube.stand_ins import stand_in
 from extender.kube.watches.lists import PAGE_SIZE
-from extender.kube.watches.reflector import ObjectT, Reflector, ReflectorTimes, Sink
+from extender.kube.watches.reflector import ObjectT, Reflector, ReflectorTimes
 
 
 def _nothing(item: Outline) -> None:
@@ -83,19 +83,6 @@ PENDING_PODS: Final = Selection(PODS, _WITH_OR_WITHOUT, _WAITING, "spec.nodeName
 """Pods without a node."""
 
 
-class _Told(Generic[ObjectT]):
-    """A sink as it hears of a cache."""
-
-    def __init__(self, sink: Sink[ObjectT]) -> None:
-        self._sink = sink
-
-    def changed(self, old: ObjectT | None, new: ObjectT | None) -> None:
-        if new is not None:
-            self._sink.upsert(new)
-        elif old is not None:
-            self._sink.remove(old)
-
-
 class WatchHub:
     """Watches each feed once."""
 
@@ -125,14 +112,6 @@ class WatchHub:
     def reflector(self, feed: Feed[ObjectT]) -> Reflector[ObjectT]:
         """What fills the cache of a feed."""
         return self._watch(feed)[0]
-
-    def subscribe(self, feed: Feed[ObjectT], sink: Sink[ObjectT]) -> Reflector[ObjectT]:
-        """Let a sink hear of a feed, before it is begun; not of stand-ins."""
-        reflector, cache = self._watch(feed)
-        if reflector.num_lists:
-            raise RuntimeError(f"{feed.path} is watched already: who subscribes now would miss what is there")
-        cache.subscribe(_Told(sink).changed, listed=sink.keep)
-        return reflector
 
     def _watch(self, feed: Feed[ObjectT]) -> tuple[Reflector[ObjectT], Cache[ObjectT, ObjectT]]:
         if feed not in self._watches:

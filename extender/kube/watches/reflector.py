@@ -44,8 +44,8 @@ class Sink(Protocol[ItemT_contra]):
     def remove(self, item: ItemT_contra) -> None:
         """An object is gone."""
 
-    def keep(self, items: set[str], list_began: float) -> None:
-        """A complete list, begun at that monotonic time, names these uids; others are gone."""
+    def keep(self, items: set[str], list_began: float, version: str) -> None:
+        """A complete list of that version, begun at that monotonic time, names these uids; others are gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ class Reflector(Generic[ObjectT]):
                     raise msgspec.DecodeError("an object without a UID: which of those known is it?")
                 self._put_aside(unread)
                 listed.add(unread.uid)
-        self._sink.keep(listed, began)
+        self._sink.keep(listed, began, page.resource_version)
         self._resource_version = page.resource_version
         self._last_contact = self._clock()
         self.num_lists += 1

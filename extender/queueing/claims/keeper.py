@@ -90,9 +90,13 @@ class ClaimKeeper:
 
     def __post_init__(self) -> None:
         self.writer = ClaimWriter(self.transport)
-        self.reflectors = {item.name: self.mirror.hub.subscribe(item, self) for item in TO_ALLOCATE}
-        self.mirror.hub.subscribe(RULES, self)
-        self._claims = Lister(self.transport, CLAIMS.path, ResourceClaim)
+        hub = self.mirror.hub
+        self.reflectors = {feed.name: hub.reflector(feed) for feed in TO_ALLOCATE}
+        for feed in (*TO_ALLOCATE, RULES):
+            hub.cache(feed).subscribe(self._claim_changed if feed is CLAIMS else self._heard, listed=self._heard)
+        self.cache = hub.cache(CLAIMS)
+        """Of claims: what the API server answers to a write is told to it."""
+        self._lister = Lister(self.transport, CLAIMS.path, ResourceClaim)
         self._whose = Whose(self.owned)
 
     def maker(self) -> ClaimMaker:
@@ -108,20 +112,15 @@ class ClaimKeeper:
 
     # What the watches tell: the ledger has heard it first
 
-    def upsert(self, item: object) -> None:
-        """A claim, or what claims are read by, was added or changed."""
-        if isinstance(item, ResourceClaim):
-            self.changed(item.key)
-            if (told := self._told.pop(item.metadata.uid, None)) is not None:
+    def _claim_changed(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
+        if (claim := new or old) is not None:
+            self.changed(claim.key)
+            uid = claim.metadata.uid
+            if not self.cache.is_untold(uid) and (told := self._told.pop(uid, None)) is not None:
                 told.set()
-        else:
-            self._news = True
-            self.dirty()
 
-    remove = upsert
-
-    def keep(self, items: set[str], list_began: float) -> None:
-        """A complete list has come."""
+    def _heard(self, *told: object) -> None:
+        """What claims are read by has changed, or a complete list has come."""
         self._news = True
         self.dirty()
 
@@ -225,7 +224,7 @@ class ClaimKeeper:
             secured = await self.writer.secure(claim, secrets.token_hex(4))
             if secured is None:
                 return False
-            self.ledger.claim_written(secured)
+            self.cache.written(secured)
         return True
 
     def resting(self, pod: str) -> str:
@@ -261,7 +260,7 @@ class ClaimKeeper:
         if result.outcome is not Outcome.DONE:
             self._told.pop(uid, None)
         if result.found is not None:
-            self.ledger.claim_written(result.found)
+            self.cache.written(result.found)
         self.changed(hold.claim.key)  # a watch may have told before that, of a claim that was still in doubt
 
     async def catch_up(self) -> None:
@@ -271,7 +270,7 @@ class ClaimKeeper:
         Those are the claims with the finalizer: Kerf gives none its devices without it. They are read from the API
         server, whoever names them: watches may lag or not have begun, and pods may be gone by now.
         """
-        listed = await self._claims.all()
+        listed = await self._lister.all()
         doubtful = (claim for claim in listed.items if is_protected(claim))
         await all_of(self._seal(claim) for claim in doubtful if claim.status.allocation is None)
         await self.mirror.list_devices_again(CLAIMS)

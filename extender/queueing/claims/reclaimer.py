@@ -114,7 +114,7 @@ class Reclaimer:
             self._pauses.succeeded(claim.metadata.namespace, uid)
             if freed is not None:
                 keeper.counts.freed += 1
-                keeper.ledger.claim_written(freed)
+                keeper.cache.written(freed)
         finally:
             keeper.freeing.discard(uid)
             keeper.changed(claim.key)  # freed or not: who has read it meanwhile was told to wait

@@ -79,8 +79,6 @@ class UnboundPods:
         self._belonging = belonging
         self._read = read
         self._wall_clock = wall_clock
-        self.left: Callable[[str], None] = lambda uid: None
-        """Hears, by UID, of pods that do not wait any more."""
         self._most = most
         self._pods: FairCache[UnboundPod] = FairCache(most)
 
@@ -102,29 +100,16 @@ class UnboundPods:
 
     def changed(self, old: objects.Pod | None, new: objects.Pod | None) -> None:
         """A pod without a node was added or has changed; or it is gone, or has its node."""
-        if new is not None:
-            self._upsert(new)
-        elif old is not None:
-            self._drop(old.metadata.uid)
+        if new is not None and (words := self._words(new)) is not None:
+            self._pods.put(words.namespace, words.uid, words, self._wall_clock())
+        elif (pod := new or old) is not None:
+            self._pods.pop(pod.metadata.uid)
 
-    def _upsert(self, item: objects.Pod) -> None:
-        uid = item.metadata.uid
-        if item.metadata.deletion_timestamp:
-            self._drop(uid)
-            return
-        known = self._pods.get(uid)
-        words = self._words(item, known)
-        if words is None:
-            self._pods.pop(uid)
-        else:
-            self._pods.put(item.metadata.namespace, uid, words, self._wall_clock())
-
-    def _drop(self, uid: str) -> None:
-        self._pods.pop(uid)
-        self.left(uid)
-
-    def _words(self, pod: objects.Pod, known: UnboundPod | None) -> UnboundPod | None:
-        """What is kept of a pod, None for one that asks for no GPUs."""
+    def _words(self, pod: objects.Pod) -> UnboundPod | None:
+        """What is kept of a pod, None for one that asks for no GPUs, or is being deleted."""
+        if pod.metadata.deletion_timestamp:
+            return None
+        known = self._pods.get(pod.metadata.uid)
         request, priority, fault = "", pod.spec.priority or 0, ""
         asked: PodRequest | None = None
         try:

@@ -21,6 +21,7 @@ from typing import Final
 import msgspec
 
 from extender.core.resources.requests import GpuRequest, PodRequest
+from extender.kube import objects
 from extender.kube.background import Background, repeat
 from extender.kube.client import ApiError, ClusterError, Transport
 from extender.ledger.ledger import ClaimState, Ledger
@@ -125,7 +126,6 @@ class Waker(Background):
         """Who is left pending although there is room."""
         self._unbound = unbound
         self._overlooked = Overlooked(unbound.all)
-        unbound.left = self.placed
         self._explain_after_s = explain_after_s
         self.num_woken = 0
         """Patches written."""
@@ -148,6 +148,11 @@ class Waker(Background):
             now = self._clock()
             self._waiting.put(pod.namespace, pod.uid, _Waiting(pod, request, now, first=now), now, weight_of(request))
             self._wait_in_turn(pod.uid, request)
+
+    def pod_changed(self, old: objects.Pod | None, new: objects.Pod | None) -> None:
+        """A pod without a node was added or has changed; or it is gone, or has its node."""
+        if (pod := new or old) is not None and (new is None or new.metadata.deletion_timestamp):
+            self.placed(pod.metadata.uid)
 
     def placed(self, uid: str) -> None:
         """A pod has found its node, or is gone."""

@@ -34,13 +34,13 @@ class Names:
         self.names: set[str] = set()
         self._fails = fails
 
-    def upsert(self, item: objects.Node) -> None:
-        self.names.add(item.metadata.name)
-        if self._fails:
-            raise RuntimeError("a bug")
-
-    def remove(self, item: objects.Node) -> None:
-        self.names.discard(item.metadata.name)
+    def changed(self, old: objects.Node | None, new: objects.Node | None) -> None:
+        if old is not None:
+            self.names.discard(old.metadata.name)
+        if new is not None:
+            self.names.add(new.metadata.name)
+            if self._fails:
+                raise RuntimeError("a bug")
 
     def keep(self, items: set[str], list_began: float) -> None:
         self.listed = items
@@ -50,7 +50,8 @@ def test_all_who_listen_hear_of_one_watch() -> None:
     async def run() -> None:
         cluster = CountingCluster(node_manifest("a"), node_manifest("b"))
         hub, first, second = WatchHub(cluster, Clock()), Names(fails=True), Names()
-        assert hub.subscribe(NODES, first) is hub.subscribe(NODES, second)
+        for names in (first, second):
+            hub.cache(NODES).subscribe(names.changed, listed=names.keep)
         hub.begin(NODES, "mirror nodes")
         await until(lambda: cluster.num_watches)
         assert first.names == second.names == {"a", "b"}
@@ -58,8 +59,8 @@ def test_all_who_listen_hear_of_one_watch() -> None:
         cluster.delete(node_manifest("a"))
         await until(lambda: first.names == second.names == {"b"})
         assert cluster.num_watches == {NODES_PATH: 1}
-        with pytest.raises(RuntimeError, match="watched already"):
-            hub.subscribe(NODES, Names())
+        with pytest.raises(RuntimeError, match="has missed them"):
+            hub.cache(NODES).subscribe(Names().changed)
         await hub.tasks.end()
 
     asyncio.run(run())
@@ -68,6 +69,7 @@ def test_all_who_listen_hear_of_one_watch() -> None:
 def test_feeds_are_apart_by_what_they_select() -> None:
     hub = WatchHub(MemoryCluster(), Clock())
     assert hub.cache(PODS) is hub.cache(PODS)
+    assert hub.reflector(PODS) is hub.reflector(PODS)
     assert hub.cache(PODS) is not hub.cache(Feed("pods", PODS.path, objects.Pod))
 
 

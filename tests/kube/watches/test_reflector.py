@@ -55,6 +55,8 @@ class Sink:
     """Version of each object by uid."""
     poison: str = ""
     """Name of an object that this sink can't take."""
+    version: str = ""
+    """Of the last list."""
 
     def upsert(self, item: objects.Pod) -> None:
         if item.metadata.name == self.poison:
@@ -66,7 +68,8 @@ class Sink:
         self.told.append(("remove", item.metadata.name))
         self.state.pop(item.metadata.uid, None)
 
-    def keep(self, items: set[str], list_began: float) -> None:
+    def keep(self, items: set[str], list_began: float, version: str) -> None:
+        self.version = version
         self.told.append(("keep", ",".join(sorted(items))))
         self.state = {uid: version for uid, version in self.state.items() if uid in items}
 
@@ -175,6 +178,7 @@ def test_a_list_is_taken_in_page_by_page() -> None:
     pages = [listing(7, pod("a", 1), pod("b", 2), more="next"), listing(7, pod("c", 3))]
     played = play(Script(pages), page_size=2)
     assert played.sink.told == [("upsert", "a"), ("upsert", "b"), ("upsert", "c"), ("keep", "uid-a,uid-b,uid-c")]
+    assert played.sink.version == "7"
     assert played.script.queries[:2] == [{"limit": "2"}, {"limit": "2", "continue": "next"}]
     assert (played.reflector.synced, played.reflector.num_lists) == (True, 1)
 

@@ -154,7 +154,7 @@ class _AsKnown:
 
 
 class _Mirror:
-    """No watches: tests tell the ledger and the keeper what these would."""
+    """No watches: tests tell the cache of claims what these would."""
 
     def __init__(self, hub: WatchHub, tell_all: Callable[[], None]) -> None:
         self.hub = hub
@@ -187,6 +187,8 @@ class ClaimRig:
         assert owned is not None
         self.owned = owned
         hub = WatchHub(self.api, clock)  # type: ignore[arg-type]
+        self.claims = hub.cache(CLAIMS)
+        self.claims.subscribe(self.ledger.device_changed)
         self.mirror = _Mirror(hub, self.tell_all)
         self.resolver = Resolver(self.fence, clock)
         self.keeper = ClaimKeeper(
@@ -226,9 +228,7 @@ class ClaimRig:
 
     def tell(self, name: str) -> None:
         """A watch tells of a claim as the API server has it."""
-        item = msgspec.convert(self.api.claims[name], ResourceClaim)
-        self.ledger.upsert_device(item)
-        self.keeper.upsert(item)
+        self.claims.upsert(msgspec.convert(self.api.claims[name], ResourceClaim))
 
     def tell_all(self) -> None:
         """A list tells of all claims."""
@@ -237,9 +237,7 @@ class ClaimRig:
 
     def forget(self, name: str) -> None:
         """A watch tells that a claim is gone."""
-        item = msgspec.convert(self.api.claims[name], ResourceClaim)
-        self.ledger.remove_device(ResourceClaim, item.metadata.uid)
-        self.keeper.remove(item)
+        self.claims.remove(msgspec.convert(self.api.claims[name], ResourceClaim))
 
     def pod(self, name: str, *claims: str) -> Entry:
         """A pod of the queue that names claims; the claim of its name unless it is said."""

@@ -18,6 +18,7 @@ from extender.queueing.pods.batches import plan_pod
 from extender.queueing.pods.entries import Stage
 from extender.queueing.pods.objects import decode_node, decode_pod
 from extender.queueing.pods.restrictions import Kinds
+from tests.ledger.builders import until
 from tests.queueing.claims.rigs import ClaimRig
 
 
@@ -484,6 +485,22 @@ def test_nothing_is_written_for_a_pod_whose_devices_are_not_held_any_more() -> N
     rig.ledger.let_go_devices("u-a")
     assert not asyncio.run(rig.keeper.allocate(rig.entries["a"].pod))
     assert rig.api.writes == []
+
+
+def test_devices_are_given_once_a_watch_has_told_of_them() -> None:
+    """Kerf's own write is no sign that kube-scheduler's watch has told it, too."""
+    rig = ClaimRig()
+    started(rig, "a")
+
+    async def scenario() -> None:
+        giving = asyncio.create_task(rig.keeper.allocate(rig.entries["a"].pod))
+        await until(lambda: rig.keeper.counts.allocated)
+        await asyncio.sleep(0.01)
+        assert not giving.done()
+        rig.tell("a")
+        assert await giving
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("refused", [False, True])

@@ -15,11 +15,8 @@ CREATED = "2026-11-21T08:00:00Z"
 CREATED_AT = 1_795_248_000.0
 
 
-def pods_of(most: int = 100) -> tuple[UnboundPods, list[str]]:
-    left: list[str] = []
-    pods = UnboundPods(read_pod_request, lambda: WALL, most)
-    pods.left = left.append
-    return pods, left
+def pods_of(most: int = 100) -> UnboundPods:
+    return UnboundPods(read_pod_request, lambda: WALL, most)
 
 
 def waiting(
@@ -42,7 +39,7 @@ def waiting(
 
 
 def test_a_pod_that_the_schedulers_own_plugins_reject_is_told_with_its_age_and_why() -> None:
-    pods, _ = pods_of()
+    pods = pods_of()
     reasons = "0/2 nodes are available: 2 Insufficient nvidia.com/gpu"
     message = f"{reasons}. no new claims to deallocate, preemption: 0/2 nodes are available: 2 No ..."
     pods.changed(None, waiting("asking", 4, message=message))
@@ -52,7 +49,7 @@ def test_a_pod_that_the_schedulers_own_plugins_reject_is_told_with_its_age_and_w
 
 
 def test_who_is_not_looked_at_says_what_keeps_it() -> None:
-    pods, _ = pods_of()
+    pods = pods_of()
     gated = waiting("gated")
     gated.spec = msgspec.convert(
         {**msgspec.to_builtins(gated.spec), "schedulingGates": [{"name": "a/b"}]}, type(gated.spec)
@@ -75,20 +72,19 @@ def test_who_is_not_looked_at_says_what_keeps_it() -> None:
     ],
 )
 def test_others_are_not_among_them(pod: objects.Pod) -> None:
-    pods, _ = pods_of()
+    pods = pods_of()
     pods.changed(None, pod)
     assert not pods.all()
 
 
 def test_whoever_gets_a_node_or_is_gone_has_left() -> None:
-    pods, left = pods_of()
+    pods = pods_of()
     for name in ("bound", "deleted", "unlisted", "stays"):
         pods.changed(None, waiting(name))
     pods.changed(waiting("bound"), None)
     pods.changed(waiting("deleted"), None)
     pods.changed(waiting("unlisted"), None)
     assert [pod.key for pod in pods.all()] == ["default/stays"]
-    assert left == ["uid-bound", "uid-deleted", "uid-unlisted"]
 
 
 def test_without_a_time_stamp_age_counts_from_the_first_sight() -> None:
@@ -101,7 +97,7 @@ def test_without_a_time_stamp_age_counts_from_the_first_sight() -> None:
 
 
 def test_number_and_size_are_bounded_whoever_writes_the_pods() -> None:
-    pods, _ = pods_of(most=50)
+    pods = pods_of(most=50)
     long = "x" * 100_000
     for number in range(200):
         annotations = {"kerf.dev/gpu-model": "a" * 200, "more": long}
@@ -115,7 +111,7 @@ def test_number_and_size_are_bounded_whoever_writes_the_pods() -> None:
 
 
 def test_who_has_thousands_of_pods_waiting_hides_nobody_elses() -> None:
-    pods, _ = pods_of(most=50)
+    pods = pods_of(most=50)
     pods.changed(None, waiting("early", namespace="good"))
     for number in range(200):
         pods.changed(None, waiting(f"p{number}", namespace="hostile"))

@@ -8,6 +8,7 @@ import pytest
 from extender.core.resources.requests import GpuRequest, PodRequest
 from extender.kube import objects
 from extender.kube.client import ApiError, ClusterError, UnreachableError
+from extender.kube.watches.feeds import PENDING_PODS, PODS, WatchHub
 from extender.plugins.holdings import Holding, Part
 from extender.scheduling.placer import PodIdentity
 from extender.scheduling.waking.waker import _WOKEN
@@ -74,6 +75,30 @@ def test_a_pod_that_is_placed_is_left_alone() -> None:
     rig.waker.placed("uid-p")
     rig.waker.placed("uid-p")
     assert (rig.woken(1.0), rig.waker.num_waiting) == ([], 0)
+
+
+def test_whoever_gets_a_node_or_is_gone_waits_no_more() -> None:
+    rig = Rig()
+    hub = WatchHub(rig.transport, rig.clock)
+    hub.part(PENDING_PODS).subscribe(rig.waker.pod_changed)
+    pods = hub.cache(PODS)
+
+    def waiting() -> str:
+        return " ".join(sorted(pod.name for pod, _, _ in rig.waker.waiting()))
+
+    for name in ("bound", "deleted", "leaving", "stays", "unlisted"):
+        rig.reject(name)
+        pods.upsert(pod_object(name, 1))
+    pods.upsert(pod_object("stays", 1, annotations={"a": "b"}))
+    assert waiting() == "bound deleted leaving stays unlisted"
+    pods.upsert(pod_object("bound", 1, node="n"))
+    assert waiting() == "deleted leaving stays unlisted"
+    pods.remove(pod_object("deleted", 1))
+    assert waiting() == "leaving stays unlisted"
+    pods.keep({"uid-bound", "uid-leaving", "uid-stays"}, 0.0)
+    assert waiting() == "leaving stays"
+    pods.upsert(pod_object("leaving", 1, terminating=True))
+    assert waiting() == "stays"
 
 
 def test_a_pod_that_somebody_else_bound_is_left_alone() -> None:

@@ -16,8 +16,6 @@ ROOT: Final = Path(__file__).parents[3]
 
 GIVEN: Final = {
     # What the one cache and the one commit take the place of.
-    "extender/usage/holders.py: ledger.rows.written = self.changed.add": "the cache's handlers",
-    "extender/scheduling/waking/waker.py: unbound.left = self.placed": "the cache's handlers",
     "extender/queueing/defrag/build.py: queue.aside = mover.others": "the queue is a part of what the mover is made of",
     "extender/queueing/defrag/build.py: queue.place_kept = mover.place_kept": "as above",
     # Doors of the kernel: what is made later is told to them, once, and before it is needed.
