@@ -150,7 +150,8 @@ def walk_of_call(path: str) -> dict[str, Any]:
     with running() as kerf:
 
         def body(name: str, gpus: int) -> bytes:
-            pod = kerf.create(bodies.pod(name, gpus))
+            metadata = kerf.create(bodies.pod(name, gpus))["metadata"]
+            pod = kerf.cluster.pod(metadata["namespace"], metadata["name"])  # in the version that it has there
             if path == "/filter":
                 return bodies.args(pod, nodes)
             chosen, *_ = kerf.filter(pod, nodes)["NodeNames"]
