@@ -260,7 +260,9 @@ class PodStatus(Object, rename="camel"):
     resource_claim_statuses: list[PodClaim] | None = None
 
 
-class Pod(Named):
+class Pod(Named, gc=True, dict=True):
+    """A version of a pod. What follows from it alone is kept beside its fields (`derived.once`)."""
+
     spec: PodSpec = msgspec.field(default_factory=PodSpec)
     status: PodStatus = msgspec.field(default_factory=PodStatus)
 

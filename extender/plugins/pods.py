@@ -9,6 +9,7 @@ from extender.core.resources.requests import AskedUnit, GpuRequest, PodRequest, 
 from extender.history.names import owner_name
 from extender.kube import objects
 from extender.kube.patterns import pattern_reader
+from extender.plugins.derived import once
 from extender.plugins.holdings import NOTHING, Holding, Part
 from extender.plugins.kerf import (
     ASSIGNED_GPUS,
@@ -24,6 +25,7 @@ from extender.plugins.protocol import DevicePlugin, UnreadableError
 from extender.plugins.registry import NATIVE, plugins
 
 
+@once
 def read_pod_request(pod: objects.Pod) -> PodRequest:
     """What a pod asks for. Raises RequestError with a sentence for its author.
 
@@ -99,6 +101,7 @@ def is_elsewhere(pod: objects.Pod) -> bool:
     return bool(pod.spec.node_name) and assigned_node(pod) not in ("", pod.spec.node_name)
 
 
+@once
 def read_holdings(pod: objects.Pod) -> tuple[Reading, str]:
     """What a bound pod holds on a node of each plugin, whoever placed it; and what could not be read of it."""
     asked = _asked(pod)

@@ -16,6 +16,7 @@ from extender.core.resources.requests import AskedUnit, GpuRequest, RequestError
 from extender.dra.pod_claims import NO_CLAIMS, PodClaims
 from extender.kube.objects import Node, Pod
 from extender.planning.plans import PlanPod
+from extender.plugins.derived import once
 from extender.plugins.nodes import read_capacity
 from extender.plugins.pod_demands import read_demands
 from extender.plugins.pod_resources import requested
@@ -104,6 +105,7 @@ def devices_of(asked: DevicesAsked) -> GpuRequest:
     return GpuRequest(asked.num_devices, AskedUnit.CLAIM, devices=asked)
 
 
+@once
 def gang_of(pod: Pod) -> tuple[str, int]:
     """Name of a pod's gang within the whole cluster and its size, 0 for what only its PodGroup says; ("", 0) for none.
 
