@@ -41,7 +41,7 @@ from extender.kube.background import Tasks
 from extender.kube.client import Transport
 from extender.kube.objects import Pod
 from extender.kube.rights import MissingRights
-from extender.kube.watches.feeds import BOUND_PODS, PENDING_PODS, PODS
+from extender.kube.watches.feeds import BOUND_PODS, NODES, PENDING_PODS, PODS
 from extender.metrics import scheduling as of_scheduling
 from extender.metrics.devices import DeviceFigures, device_metrics
 from extender.metrics.gpu_hours import gpu_hour_metrics
@@ -247,7 +247,7 @@ def build_parts(
         waker=waker,
         corrections=corrections,
         set_aside=set_aside,
-        reporters=None if settings.webhook.alone else Reporters.watched(mirror.hub),
+        reporters=None if settings.webhook.alone else Reporters(mirror.hub.cache(NODES), mirror.hub.cache(PODS)),
         usage=usage,
         metrics=metrics,
         traces=traces,

@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from extender.kube.cache import Cache
 from extender.kube.client import ApiError, ClusterError, Transport
 from extender.kube.decoding import Decoder
 from extender.kube.leadership.leases import Lease, LeaseName
@@ -84,13 +85,14 @@ async def _passed(transport: Transport, pods: Sequence[Pod]) -> list[str]:
 
 
 async def _reporters(transport: Transport) -> list[str]:
-    reporters, selector = Reporters(), {"labelSelector": "=".join(AGENT_LABELS)}
+    nodes, pods = Cache[Node, Node](lambda node: node), Cache[Pod, Pod](lambda pod: pod)
+    reporters, selector = Reporters(nodes, pods), {"labelSelector": "=".join(AGENT_LABELS)}
     for node in (await Lister(transport, NODES_PATH, Node).all()).items:
-        reporters.node_changed(None, node)
+        nodes.upsert(node)
     if not reporters.any:
         return []
     for pod in (await Lister(transport, PODS_PATH, Pod, selector).all()).items:
-        reporters.pod_changed(None, pod)
+        pods.upsert(pod)
     return [f"node {name}: its agent has stopped, and its report is not kept up to date" for name in reporters.silent()]
 
 

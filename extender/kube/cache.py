@@ -123,6 +123,15 @@ class Cache(Mapping[str, T], Generic[RawT, T]):
         """Whether no watch has told yet of what this process has written of an object."""
         return uid in self._own
 
+    def part(self, index: Index[T], group: str) -> "Part[T]":
+        """The objects of a group as they are at any time. Raises RuntimeError for an index that is new once there are
+        objects, which it would not know."""
+        if id(index) not in self._indexed:
+            if self._objects:
+                raise RuntimeError(f"the cache has objects already, which are not by {index.name}")
+            self._indexed[id(index)] = _Indexed(index)
+        return Part(self, index, group)
+
     def by(self, index: Index[T], group: str) -> Collection[T]:
         """The objects of a group, in the order in which they came to it. Raises KeyError for an index not declared."""
         return list(self._indexed[id(index)].members.get(group, {}).values())

@@ -2,45 +2,27 @@
 
 from typing import Final
 
+from extender.kube.cache import Cache, Index
 from extender.kube.objects import Node, Pod
-from extender.kube.watches.feeds import BOUND_PODS, NODES, WatchHub
 from extender.plugins.node_reports import REPORT
 
 AGENT_LABELS: Final = ("app.kubernetes.io/name", "kerf-agent")
 """Of the agent's pods, as the chart labels them."""
+_REPORTING: Final[Index[Node]] = Index(
+    "report", lambda node: ["reporting"] if REPORT in (node.metadata.annotations or {}) else []
+)
+_OF_AGENTS: Final[Index[Pod]] = Index(
+    "agents",
+    lambda pod: ["agent"] if pod.spec.node_name and AGENT_LABELS in (pod.metadata.labels or {}).items() else [],
+)
 
 
 class Reporters:
     """Nodes with a report, and the agents that write them."""
 
-    def __init__(self) -> None:
-        self._nodes: dict[str, Node] = {}
-        """By UID, those that have a report."""
-        self._agents: dict[str, Pod] = {}
-        """By UID, the agent's pods with a node."""
-
-    @classmethod
-    def watched(cls, hub: WatchHub) -> "Reporters":
-        """Those of a cluster, before its feeds are begun."""
-        found = cls()
-        hub.cache(NODES).subscribe(found.node_changed)
-        hub.part(BOUND_PODS).subscribe(found.pod_changed)
-        return found
-
-    def node_changed(self, old: Node | None, new: Node | None) -> None:
-        """A node was added, has changed or is gone."""
-        if new is not None and REPORT in (new.metadata.annotations or {}):
-            self._nodes[new.metadata.uid] = new
-        elif (gone := new or old) is not None:
-            self._nodes.pop(gone.metadata.uid, None)
-
-    def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
-        """A pod with a node was added, has changed or is gone."""
-        key, name = AGENT_LABELS
-        if new is not None and (new.metadata.labels or {}).get(key) == name:
-            self._agents[new.metadata.uid] = new
-        elif (gone := new or old) is not None:
-            self._agents.pop(gone.metadata.uid, None)
+    def __init__(self, nodes: Cache[Node, Node], pods: Cache[Pod, Pod]) -> None:
+        """Caches that have no objects yet."""
+        self._nodes, self._agents = nodes.part(_REPORTING, "reporting"), pods.part(_OF_AGENTS, "agent")
 
     @property
     def any(self) -> bool:

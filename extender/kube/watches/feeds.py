@@ -107,7 +107,7 @@ class WatchHub:
 
     def part(self, selection: Selection[ObjectT]) -> Part[ObjectT]:
         """Some of the objects of a feed, once it is begun."""
-        return Part(self.cache(selection.feed), selection.index, selection.group)
+        return self.cache(selection.feed).part(selection.index, selection.group)
 
     def reflector(self, feed: Feed[ObjectT]) -> Reflector[ObjectT]:
         """What fills the cache of a feed."""
