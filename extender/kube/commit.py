@@ -19,6 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
+from itertools import islice
 from typing import ClassVar, Final, Generic, Protocol, TypeVar
 
 import msgspec
@@ -43,6 +44,8 @@ _PASSING: Final = (401, 404, 408, _CONFLICT, _TOO_MANY)
 
 _INTERVAL_S: Final = 0.25
 _MAX_CONCURRENT: Final = 16
+_MAX_A_ROUND: Final = 256
+"""What has become unknown meanwhile waits for the next one."""
 
 
 class FencedError(Exception):
@@ -264,14 +267,13 @@ class Resolver(Background):
 
     async def resolve_round(self) -> None:
         """Settle what can be settled now; namespaces in turn."""
-        if self._unknown:
-            due = in_turn(tuple(self._unknown), lambda target: target.namespace)
-            await asyncio.gather(*(self._try(target) for target in due))
+        now, pauses = self._clock(), self._pauses
+        due = [target for target in self._unknown if pauses.why(target.namespace, target.uid, now) is None]
+        turns = in_turn(due, lambda target: target.namespace)
+        await asyncio.gather(*(self._try(target) for target in islice(turns, _MAX_A_ROUND)))
 
     async def _try(self, target: Target[T]) -> None:
         async with self._slots:
-            if self._pauses.why(target.namespace, target.uid, self._clock()) is not None:
-                return
             try:
                 result = await self._resolve(target)
             except FencedError:
