@@ -31,7 +31,7 @@ class Api:
         context = ssl.create_default_context(cafile=str(certificate))
         self._url = url
         self._access = url, certificate, token, headers
-        self._pool = urllib3.PoolManager(ssl_context=context, maxsize=16, retries=False, timeout=30.0)
+        self._pool = urllib3.PoolManager(ssl_context=context, maxsize=16, retries=False, timeout=120.0)
         self._headers = {"Authorization": f"Bearer {token}", "Accept": "application/json", **(headers or {})}
         self._resources: dict[tuple[str, str], Object] = {}
 
