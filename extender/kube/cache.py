@@ -2,6 +2,7 @@
 
 Whoever needs more than the objects subscribes a handler of `(old, new)`: old is None for an object that is new, new is
 None for one that is gone. A UID names one object for ever: an object whose name another one has by now is gone first.
+So is a pod that does not have its node any more: nobody takes it away, but an etcd that is restored from a backup does.
 Handlers are called in the order in which they subscribed, in the event loop, and none of them waits for
 anything: what they keep is what all calls so far came to, and nothing else.
 
@@ -88,6 +89,8 @@ class Cache(Mapping[str, T], Generic[RawT, T]):
         self._objects: dict[str, T] = {}
         self._uid_of: dict[str, str] = {}
         self._key_of: dict[str, str] = {}
+        self._place_of: dict[str, str] = {}
+        """By UID, of those that have one."""
         self._own: dict[str, int] = {}
         """By UID: resourceVersions that this process has written and no watch has told of yet."""
         self._newest = 0
@@ -97,7 +100,7 @@ class Cache(Mapping[str, T], Generic[RawT, T]):
         self._stood_in: set[str] = set()
         self._filled = False
         self.lists_gone = False
-        """Whether what handlers hear of now is gone by a list: when and how it went was missed."""
+        """Whether what handlers hear of now is gone by what a list says: when and how it went was missed."""
 
     # Reading
 
@@ -177,7 +180,7 @@ class Cache(Mapping[str, T], Generic[RawT, T]):
         if item.finished or not self._keeps_unread:
             self._drop(item.uid)
         elif item.uid not in self._objects and (raw := self._stand_in(item)) is not None:
-            self._enter(item.uid, f"{item.namespace}/{item.name}")
+            self._enter(item.uid, f"{item.namespace}/{item.name}", item.node)
             self._stood_in.add(item.uid)
             self._change(item.uid, self._derive(raw))
 
@@ -192,14 +195,13 @@ class Cache(Mapping[str, T], Generic[RawT, T]):
     def keep(self, items: set[str], list_began: float, version: str = "") -> None:
         """A complete list of that version, begun at that monotonic time, names these UIDs: others are gone, but for
         what this process has written later."""
-        self._filled = self.lists_gone = True
+        self._filled = True
         number = _number(version) or self._newest
         if number < self._newest:  # etcd was restored from a backup
             self._own.clear()
         self._newest = number
         for uid in [uid for uid in self._objects if uid not in items and self._own.get(uid, 0) <= self._newest]:
-            self._drop(uid)
-        self.lists_gone = False
+            self._miss(uid)
         for subscriber in self._handlers:
             if subscriber.listed is not None:
                 _call(subscriber.listed, items, list_began)
@@ -209,19 +211,30 @@ class Cache(Mapping[str, T], Generic[RawT, T]):
         if not self._wanted(item) or uid in self._stood_in:
             self._drop(uid)
         if self._wanted(item):
-            self._enter(uid, item.key)
+            self._enter(uid, item.key, item.place)
             self._change(uid, self._derive(item))
 
-    def _enter(self, uid: str, key: str) -> None:
-        """A name is this object's now."""
+    def _enter(self, uid: str, key: str, place: str) -> None:
+        """A name is this object's now, and so is its place."""
+        if self._place_of.get(uid, place) != place:
+            self._miss(uid)
         before = self._uid_of.get(key)
         if before != uid:
             if before is not None:
-                self._drop(before)
+                self._miss(before)
             self._uid_of[key], self._key_of[uid] = uid, key
+        if place:
+            self._place_of[uid] = place
+
+    def _miss(self, uid: str) -> None:
+        """An object has gone, and it was missed when and how."""
+        self.lists_gone = True
+        self._drop(uid)
+        self.lists_gone = False
 
     def _drop(self, uid: str) -> None:
         self._own.pop(uid, None)
+        self._place_of.pop(uid, None)
         if (key := self._key_of.pop(uid, None)) is not None:
             del self._uid_of[key]
         self._change(uid, None)

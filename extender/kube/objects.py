@@ -58,6 +58,11 @@ class Named(Object):
         """`namespace/name`."""
         return f"{self.metadata.namespace}/{self.metadata.name}"
 
+    @property
+    def place(self) -> str:
+        """Where it is for as long as it lives, "" before that is settled."""
+        return ""
+
 
 class Resources(Object):
     requests: Quantities | None = None
@@ -265,6 +270,11 @@ class Pod(Named, gc=True, dict=True):
 
     spec: PodSpec = msgspec.field(default_factory=PodSpec)
     status: PodStatus = msgspec.field(default_factory=PodStatus)
+
+    @property
+    def place(self) -> str:
+        """Its node."""
+        return self.spec.node_name or ""
 
     @property
     def finished(self) -> bool:

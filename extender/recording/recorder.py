@@ -78,10 +78,10 @@ class Recorder(Background):
                 self._tell(journals.Ended(old.metadata.uid, self._wall_clock()))
 
     def _come(self, pod: objects.Pod, known: dict[str, bytes], *, leads: bool) -> None:
-        """A pod waits for a node, or has one."""
+        """A pod waits for a node, or has one; what was told of it stands while what it asks can't be understood."""
         uid = pod.metadata.uid
-        self._pending.pop(uid, None)
         if row := self._row(pod):
+            self._pending.pop(uid, None)
             known[uid] = journals.encode(journals.Pod(row))
             if leads:
                 self._put(known[uid])

@@ -237,6 +237,35 @@ def test_an_object_whose_name_another_one_has_by_now_is_gone_first() -> None:
     assert cache.named("p", "ns") is None
 
 
+def test_a_pod_that_does_not_have_its_node_any_more_is_gone_first() -> None:
+    """As after an etcd was restored: it waits again, or is bound elsewhere since."""
+    cache, told = cache_of_pods(), list[tuple[str, str, bool]]()
+
+    def hear(old: Seen | None, new: Seen | None) -> None:
+        told.append((old.node if old else "gone", new.node if new else "gone", cache.lists_gone))
+
+    cache.subscribe(hear)
+    for version, node in enumerate(("", "a", "a", "b", ""), 1):
+        cache.upsert(pod("p", version, node))
+    assert told == [
+        *(("gone", "", False), ("", "a", False), ("a", "a", False)),
+        *(("a", "gone", True), ("gone", "b", False)),
+        *(("b", "gone", True), ("gone", "", False)),
+    ]
+    assert (cache.named("p", "ns"), cache.by(BY_NODE, "a"), cache.by(BY_NODE, "b")) == (Seen("p", 5, ""), [], [])
+
+
+def test_when_an_object_went_whose_name_another_one_has_was_missed() -> None:
+    cache, missed = cache_of_pods(), list[bool]()
+    cache.subscribe(lambda old, new: missed.append(cache.lists_gone))
+    first, second = pod("first", 1), pod("second", 3)
+    first.metadata.name = second.metadata.name = "p"
+    cache.upsert(first)
+    cache.upsert(second)
+    cache.remove(second)
+    assert missed == [False, True, False, False]
+
+
 def test_one_that_fails_stops_nobody() -> None:
     cache, consumer = cache_of_pods(), Fold()
 

@@ -72,6 +72,18 @@ def test_what_is_not_recorded(tmp_path: Path) -> None:
     assert rig.history().pods["pod"].tolist() == ["uid-cpu"]
 
 
+def test_a_pod_whose_words_nobody_understands_by_the_time_that_it_has_a_node_ends_all_the_same(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    rig.pods.upsert(pod_object("a", 1))
+    rig.now += 10
+    bound = pod_object("a", 1, node="n", annotations={"kerf.dev/gpu-memory-each": "much"})
+    rig.pods.upsert(bound)
+    rig.now += 10
+    rig.pods.remove(bound)
+    rig.write(100)
+    assert rig.history().pods["ended_s"].tolist() == [1_000_020.0]
+
+
 def test_a_pod_that_was_deleted_before_it_had_a_node_has_no_start(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     rig.pods.upsert(pod_object("a", 1))

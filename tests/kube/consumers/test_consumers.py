@@ -1,0 +1,166 @@
+"""Whoever hears of nodes and pods says what a slow account says that is made from the events alone, whatever happens:
+objects of every state come, change, go, are made again and can't be read for a while; watches lag, break off and miss
+what happened, an etcd is restored, and processes begin anew."""
+
+import ast
+import asyncio
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.kube.consumers.histories import HISTORIES, Cluster, Step
+from tests.kube.consumers.servers import PATHS, ApiServer, End, Say
+from tests.kube.consumers.table import CONSUMERS, LEFT_OUT, Process
+from tests.kube.consumers.told import assert_it_is_what_there_is
+
+ROOT = Path(__file__).parents[3]
+MOST_CHANGES = 4
+"""Of a step."""
+
+
+class Errors(logging.Handler):
+    """What is logged that should not be: a cache goes on where a consumer has failed, and tells the log alone."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.told = list[str]()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.told.append(self.format(record))
+
+
+class History:
+    """A cluster, and the process that hears of it just now."""
+
+    def __init__(self, server: ApiServer) -> None:
+        self.cluster, self.errors = Cluster(server), Errors()
+        self.process = Process(self.cluster)
+        self.checked = -1
+        self.restored_at: int | None = None
+        """At which version the API server has begun anew, where nobody has noticed yet."""
+
+    async def run(self, steps: Sequence[tuple[Step, bool]]) -> None:
+        """All steps; of each whether all is told at once."""
+        await self.process.begin(PATHS)
+        for (what, *arguments), at_once in steps:
+            if self.is_due(MOST_CHANGES):
+                await self.reconnect()
+            if hasattr(self.cluster, what):
+                getattr(self.cluster, what)(*arguments)
+            else:
+                await getattr(self, what)(*arguments)
+            if at_once:
+                await self.tell_all()
+            self.check()
+        await self.end()
+
+    def check(self) -> None:
+        """At any time; where nothing was told since the last time nobody says anything else."""
+        if (moment := self.process.told.moment) == self.checked:
+            return
+        self.checked = moment
+        for consumer in self.process.consumers:
+            consumer.check(self.process.told)
+        assert not self.errors.told
+
+    async def say(self, path: str, order: Say | End) -> None:
+        """A watch tells something, or ends."""
+        if self.restored_at is not None:
+            await self.reconnect()
+        await self.process.line.tell(path, order)
+
+    async def reconnect(self) -> None:
+        """The process notices that its connections are lost."""
+        self.restored_at = None
+        for path in PATHS:
+            await self.process.line.tell(path, End.CUT)
+
+    def is_due(self, most_changes: int) -> bool:
+        """Whether that has to be before so many changes: who has come back to the version that was known may have come
+        by another way, of which nobody could tell."""
+        versions, now = self.process.line.told_up_to.values(), self.cluster.server.version
+        return self.restored_at is not None and any(
+            self.restored_at < version <= now + most_changes for version in versions
+        )
+
+    async def tell_all(self) -> None:
+        """All that has happened is told."""
+        for path in PATHS:
+            await self.say(path, Say())
+        assert_it_is_what_there_is(self.process.told, self.cluster.server.objects)
+        for consumer in self.process.consumers:
+            await consumer.check_at_rest(self.process.told)
+
+    async def end(self) -> None:
+        """The process ends, and has been told of all."""
+        await self.tell_all()
+        self.check()
+        for consumer in self.process.consumers:
+            await consumer.check_at_end(self.process.told)
+        await self.process.end()
+        assert not self.errors.told
+
+    # Steps
+
+    async def wait(self, seconds: float) -> None:
+        self.cluster.now += seconds
+
+    async def ask(self, slot: str) -> None:
+        self.process.ask(slot)
+
+    async def tell(self, path: str, most: int) -> None:
+        await self.say(path, Say(most))
+
+    async def end_watch(self, path: str, how: End, list_breaks: bool) -> None:
+        if list_breaks:
+            self.process.line.breaks.add(path)
+        await self.say(path, how)
+
+    async def restore(self, num_back: int) -> None:
+        """From a backup; all connections are lost with it."""
+        self._restore(max(self.cluster.server.version - num_back, 0))
+
+    async def move(self, slot: str, node: str) -> None:
+        """The same, from one of before a pod was bound; and it is bound elsewhere before anybody notices."""
+        version = self.cluster.server.unbound_at(slot)
+        if version is not None:
+            self._restore(version)
+            if not self.is_due(2):
+                self.cluster.bind(slot, node)
+
+    def _restore(self, version: int) -> None:
+        self.cluster.server.restore(version)
+        self.restored_at = version if self.restored_at is None else min(self.restored_at, version)
+
+    async def restart(self, order: Sequence[str]) -> None:
+        await self.end()
+        self.process, self.checked = Process(self.cluster), -1
+        await self.process.begin(order)
+
+
+@settings(max_examples=50 + settings().max_examples)
+@given(selects=st.booleans(), steps=HISTORIES)
+def test_whoever_hears_of_objects_says_what_the_events_alone_say(selects: bool, steps: list[tuple[Step, bool]]) -> None:
+    history = History(ApiServer(selects))
+    logger = logging.getLogger("extender")
+    logger.addHandler(history.errors)
+    try:
+        asyncio.run(history.run(steps))
+    finally:
+        logger.removeHandler(history.errors)
+
+
+def subscriptions() -> Iterator[str]:
+    """All in the product, by file and call."""
+    for path in sorted((ROOT / "extender").rglob("*.py")):
+        for call in ast.walk(ast.parse(path.read_text())):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "subscribe":
+                yield f"{path.relative_to(ROOT)}: {ast.unparse(call)}"
+
+
+def test_all_who_subscribe_are_compared() -> None:
+    compared = {subscription for consumer in CONSUMERS for subscription in consumer.subscriptions}
+    assert set(subscriptions()) == compared | LEFT_OUT.keys()
