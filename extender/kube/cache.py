@@ -194,11 +194,14 @@ class Cache(Mapping[str, T], Generic[RawT, T]):
 
     def keep(self, items: set[str], list_began: float, version: str = "") -> None:
         """A complete list of that version, begun at that monotonic time, names these UIDs: others are gone, but for
-        what this process has written later."""
+        what this process has written later. One that is older than what was told before is of an etcd that was
+        restored from a backup: all objects are others now, whatever they share with those that were known."""
         self._filled = True
         number = _number(version) or self._newest
-        if number < self._newest:  # etcd was restored from a backup
+        if number < self._newest:
             self._own.clear()
+            for uid in list(self._objects):
+                self._begin_anew(uid)
         self._newest = number
         for uid in [uid for uid in self._objects if uid not in items and self._own.get(uid, 0) <= self._newest]:
             self._miss(uid)
@@ -225,6 +228,15 @@ class Cache(Mapping[str, T], Generic[RawT, T]):
             self._uid_of[key], self._key_of[uid] = uid, key
         if place:
             self._place_of[uid] = place
+
+    def _begin_anew(self, uid: str) -> None:
+        item, key, place = self._objects[uid], self._key_of[uid], self._place_of.get(uid, "")
+        made_up = uid in self._stood_in
+        self._miss(uid)
+        self._enter(uid, key, place)
+        if made_up:
+            self._stood_in.add(uid)
+        self._change(uid, item)
 
     def _miss(self, uid: str) -> None:
         """An object has gone, and it was missed when and how."""

@@ -255,6 +255,27 @@ def test_a_pod_that_does_not_have_its_node_any_more_is_gone_first() -> None:
     assert (cache.named("p", "ns"), cache.by(BY_NODE, "a"), cache.by(BY_NODE, "b")) == (Seen("p", 5, ""), [], [])
 
 
+def test_of_a_cluster_that_was_restored_all_objects_are_others() -> None:
+    """A list is older than what was told: whatever happened since to those that are as they were has not happened."""
+    cache, told = cache_of_pods(), list[tuple[str, str, bool]]()
+
+    def hear(old: Seen | None, new: Seen | None) -> None:
+        told.append(("come" if new else "gone", (new or old).uid, cache.lists_gone))  # type: ignore[union-attr]
+
+    cache.subscribe(hear)
+    cache.upsert(pod("p", 3, "a"))
+    cache.upsert(pod("q", 9))
+    cache.set_aside(outline(pod("r", 9, "b")))
+    told.clear()
+    cache.keep({"p", "r"}, 0.0, "9")
+    assert told == [("gone", "q", True)]
+    told.clear()
+    cache.keep({"p", "r"}, 0.0, "8")
+    assert told == [("gone", "p", True), ("come", "p", False)]
+    assert cache.is_stand_in("r")
+    assert (cache.named("p", "ns"), cache.by(BY_NODE, "a")) == (Seen("p", 3, "a"), [Seen("p", 3, "a")])
+
+
 def test_when_an_object_went_whose_name_another_one_has_was_missed() -> None:
     cache, missed = cache_of_pods(), list[bool]()
     cache.subscribe(lambda old, new: missed.append(cache.lists_gone))

@@ -89,6 +89,7 @@ class Lives:
             if not self._has_gpus(item):
                 return
             life = self._of[uid] = self._life(item)
+            self._ended.pop(uid)  # it is there again, in a cluster that was restored
             self._young.add(uid)
         if not life.settled or has_restarted(item):
             if not runs(item):
@@ -124,7 +125,7 @@ class Lives:
                 return
             else:
                 self._ended.pop(life.uid)
-                if pod.metadata.uid == life.uid:
+                if (pod.metadata.uid, pod.spec.node_name) == (life.uid, life.node):
                     self._judge(life, pod)
 
     def _life(self, pod: objects.Pod) -> _Life:

@@ -150,8 +150,8 @@ class Line:
     server: ApiServer
     heard: Callable[[str, str, Manifest], None]
     """Hears path, kind and object of what the process is told, before that takes it in."""
-    complete: Callable[[str, set[str]], None]
-    """Hears of complete lists: path and UIDs."""
+    complete: Callable[[str, set[str], int], None]
+    """Hears of complete lists: path, UIDs and version."""
     breaks: set[str] = field(default_factory=set)
     """Paths of which the next list breaks off after its first page."""
     told_up_to: dict[str, int] = field(default_factory=dict)
@@ -198,7 +198,7 @@ class Line:
             for manifest in sorted(page, key=is_unreadable):
                 self.heard(path, "LISTED", manifest)
             if not left:
-                self.complete(path, {manifest["metadata"]["uid"] for manifest in named})
+                self.complete(path, {manifest["metadata"]["uid"] for manifest in named}, int(version))
         metadata = {"resourceVersion": version, "continue": following}
         return msgspec.json.encode({"metadata": metadata, "items": page})
 

@@ -1018,7 +1018,8 @@ class LivesAccount(Consumer):
         for stay in told.stays(BOUND):
             if stay.ended and stay.ended not in self.read:
                 self.read.add(stay.ended)
-                self.num_failed += not self._has_failed(stay) and self._failed_unseen(stay)
+                again = any(one.uid == stay.uid and one.began > stay.ended for one in told.stays(BOUND))
+                self.num_failed += not again and not self._has_failed(stay) and self._failed_unseen(stay)
         assert self.process.lives.num_failed == seen + self.num_failed
 
     def _has_failed(self, stay: Stay) -> bool:
@@ -1033,7 +1034,8 @@ class LivesAccount(Consumer):
         found = self.process.cluster.server.objects[PODS_PATH].get(stay.last.key)
         if found is None or is_unreadable(found) or found["metadata"]["uid"] != stay.uid or is_ending(stay.last):
             return False
-        return has_gpus(stay) and found["status"]["phase"] == "Failed" and "deletionTimestamp" not in found["metadata"]
+        failed = found["status"]["phase"] == "Failed" and "deletionTimestamp" not in found["metadata"]
+        return has_gpus(stay) and failed and found["spec"].get("nodeName") == stay.last.spec.node_name
 
 
 class HoldersAccount(Consumer):

@@ -121,7 +121,7 @@ class History:
 
     async def restore(self, num_back: int) -> None:
         """From a backup; all connections are lost with it."""
-        self._restore(max(self.cluster.server.version - num_back, 0))
+        self._restore(max(self.cluster.server.version - num_back, 1))
 
     async def move(self, slot: str, node: str) -> None:
         """The same, from one of before a pod was bound; and it is bound elsewhere before anybody notices."""

@@ -4,7 +4,8 @@ By these rules, and as simply as they can be written down:
 
 - an object is known as it was told last, from when it was told of until it is told to be gone, has finished, is not
   named by a complete list, or another one has its name: of the last two it was missed when and how they went;
-- so it was of a pod that does not have its node any more, and is known as another one from then on;
+- so it was of a pod that does not have its node any more, and is known as another one from then on; and so it was of
+  all once a list is older than what was told before: an etcd was restored;
 - a node that can't be read is gone; a pod stays what it was known as, and one that never could be read counts as one
   that holds all GPUs of its node, until it can be;
 - one whose end says that it was being deleted was known to be, before it was gone.
@@ -114,6 +115,9 @@ class Told:
         default_factory=lambda: {group: {} for found in _GROUPS.values() for group in found}
     )
 
+    _newest: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_GROUPS, 0))
+    """By path, the version of what was told last."""
+
     def stays(self, group: str, *, made_up: bool = False) -> Iterator[Stay]:
         """All that ever were of a group, in the order in which they came."""
         return (stay for stay in self._all[group] if made_up or not stay.made_up)
@@ -142,6 +146,8 @@ class Told:
         uid, group = manifest["metadata"]["uid"], next(iter(_GROUPS[path]))
         known = self._open[group].get(uid)
         readable = not is_unreadable(manifest)
+        if readable or kind == "DELETED":
+            self._newest[path] = max(self._newest[path], int(manifest["metadata"]["resourceVersion"]))
         if kind == "DELETED":
             if known and not known.made_up and readable and manifest["metadata"].get("deletionTimestamp"):
                 self._change(path, uid, _decoded(path, manifest))
@@ -155,8 +161,13 @@ class Told:
         elif known is None and path == PODS_PATH:
             self._change(path, uid, _made_up(manifest), made_up=True)
 
-    def complete(self, path: str, named: set[str]) -> None:
-        """A list has named all that there are."""
+    def complete(self, path: str, named: set[str], version: int) -> None:
+        """A list of that version has named all that there are."""
+        if version < self._newest[path]:
+            for uid, stay in list(self._open[next(iter(_GROUPS[path]))].items()):
+                self._gone(path, uid, missed=True)
+                self._change(path, uid, stay.last, made_up=stay.made_up)
+        self._newest[path] = version
         for uid in [uid for uid in self._open[next(iter(_GROUPS[path]))] if uid not in named]:
             self._gone(path, uid, missed=True)
         self.listed.add(path)
