@@ -9,7 +9,7 @@ from extender.core.clusters import WHOLE_MILLI, Cluster
 from extender.core.dra.asks import DevicesAsked
 from extender.core.dra.devices import NodeDevices, Taking
 from extender.core.fit.device_fits import Part, given_at, parts_at
-from extender.core.fit.fits import share_mib
+from extender.core.fit.fittings import share_mib
 from extender.core.resources.nodes import SLICES, GpuUnit
 from extender.core.resources.requests import AskedUnit, GpuRequest
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Cluster, Mask
-from extender.core.fit.fits import share_mib
+from extender.core.fit.fittings import share_mib
 from extender.core.resources.nodes import GpuUnit
 from extender.core.resources.requests import GpuRequest
 

@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from extender.core.clusters import Cluster, Floats, Longs, Mask, Rows
+from extender.core.fit.checks import TABLE, resolvable
 from extender.core.fit.fits import fit
-from extender.core.fit.reasons import Reason, resolvable
+from extender.core.fit.reasons import Reason
 from extender.core.fit.results import Fit
 from extender.core.fit.row_states import RowState, keep, state_of
 from extender.core.occupancies import Counting, ObservedRules, counting_observed
@@ -245,7 +246,8 @@ class Memo:
     ) -> None:
         """Work out what has changed on R rows, or look it up."""
         states: list[tuple[int, RowState]] = []
-        if len(changed) <= _FEW and policy.by_state and cluster.observed is None and not request.by_identity:
+        by_state = policy.by_state and TABLE.by_state and not request.by_identity
+        if len(changed) <= _FEW and by_state and cluster.observed is None:
             rows = changed.tolist()
             states = [(serial, state_of(cluster, row)) for row in rows]
             found = [self._rows.get(state) for state in states]
@@ -266,7 +268,7 @@ class Memo:
 
     def _fit(self, serial: int, seen: Cluster, request: GpuRequest, changed: Rows) -> Fit:
         """The fit on R rows, looked up where it is one that is sampled: what is observed is in `seen` already."""
-        if len(changed) != 1 or seen.observed is None or request.by_identity:
+        if len(changed) != 1 or seen.observed is None or request.by_identity or not TABLE.by_state:
             return fit(seen, request, changed)
         state = serial, state_of(seen, int(changed[0]))
         known = self._fits.get(state)

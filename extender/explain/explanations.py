@@ -12,11 +12,12 @@ import numpy as np
 from extender.core.clusters import WHOLE_MILLI, Mask, Rows
 from extender.core.decisions import ranked
 from extender.core.evaluations import Evaluation
+from extender.core.fit.checks import TABLE, resolvable, sentence
 from extender.core.fit.device_fits import devices_at
 from extender.core.fit.device_obstacles import why_not, why_not_on
 from extender.core.fit.fits import fit
 from extender.core.fit.obstacles import obstacles
-from extender.core.fit.reasons import RESOLVABLE, Reason, resolvable, sentence
+from extender.core.fit.reasons import Reason
 from extender.core.occupancies import ObservedRules, counting_observed
 from extender.core.resources.requests import GpuRequest
 from extender.explain.gpu_details import gpus_of
@@ -58,7 +59,7 @@ def _texts_of(request: GpuRequest, evaluation: Evaluation) -> tuple[list[str], R
     keys = evaluation.reason.astype(np.int64) << _NUMBER_BITS | evaluation.available
     distinct, which = np.unique(keys, return_inverse=True)
     mask = (1 << _NUMBER_BITS) - 1
-    return [sentence(Reason(key >> _NUMBER_BITS), request, key & mask) for key in distinct.tolist()], which
+    return [sentence(key >> _NUMBER_BITS, request, key & mask) for key in distinct.tolist()], which
 
 
 def explain(placement: Placement, rules: ObservedRules, counted: ObservedRules | None) -> dict[str, Any]:
@@ -135,7 +136,7 @@ def _candidates(
         zip(*(array.tolist() for array in (*numbers, *units)), strict=True),
         scores.of_rows(),
         gpus_of(cluster, rows, rules, counted),
-        obstacles(seen, decision.request, rows, checked),
+        obstacles(seen, decision.request, rows),
         strict=True,
     ):
         for gpu in gpus:
@@ -144,10 +145,10 @@ def _candidates(
         found.append(
             {
                 "node": names[row],
-                "reason": Reason(code).name,
+                "reason": TABLE[code].name,
                 "text": texts[text],
                 "available": available,
-                "busy": code in RESOLVABLE,
+                "busy": TABLE[code].resolvable,
                 "score": score if fits else None,
                 "rank": ranks.get(row),
                 "terms": {"freeUnits": free, "takenUnits": taken, "leftUnits": free - taken} if fits else None,

@@ -7,13 +7,15 @@ from typing import Any, Final
 import numpy as np
 
 from extender.core.clusters import Cluster, Rows
-from extender.core.fit.reasons import RESOLVABLE, Reason
+from extender.core.fit.checks import TABLE
+from extender.core.fit.reasons import Reason
+from extender.core.fit.remedies import Remedy
 from extender.core.occupancies import ObservedRules
 from extender.core.resources.requests import GpuRequest, PodRequest, RequestError
 from extender.explain.fixes import Fixes, candidates
 from extender.explain.sentences.nearest import Nearest, nearest_of
 from extender.explain.sentences.pending import Lacking, not_bound, of_claim, why_pending
-from extender.explain.sentences.remedies import CORRECT, Remedy
+from extender.explain.sentences.remedies import CORRECT, to_json
 from extender.explain.sentences.words import bounded, of_stopped_agent
 from extender.explain.waiting_pods import Waiting, Waitlist
 from extender.scheduling.placer import Placement, Placer
@@ -23,9 +25,6 @@ _MAX_REQUESTS: Final = 64
 
 _MAX_CLAIM_REQUESTS: Final = 8
 """Of these, those by ResourceClaims, for which devices are searched."""
-
-_MOVES_HELP: Final = RESOLVABLE | {Reason.FITS}
-"""What the nearest node lacks where it might have room if running pods moved: not if no node is made for the pod."""
 
 _Class = tuple[GpuRequest, ObservedRules | None]
 """A request, and what its policy counts of the GPUs' use."""
@@ -150,10 +149,15 @@ def told(page: PendingPage, looked: Sequence[Looked | None], fixes: Fixes) -> di
         elif waiting.asked is None and row["where"] == "kerf":
             remedies = [CORRECT]
         sentence += of_stopped_agent(claim.node if claim else found.nearest.node if found else "", silent)
-        moves_help = not waiting.wrong and (found is None or found.nearest.reason in _MOVES_HELP)
-        remedy = remedies[0].told() if remedies else None
+        moves_help = not waiting.wrong and (found is None or _moves_help(found.nearest))
+        remedy = to_json(remedies[0]) if remedies else None
         pods.append(row | {"sentence": sentence, "remedy": remedy, "movesHelp": moves_help})
     return {"pods": pods, "total": page.total, "more": page.total - len(pods), "atLeast": page.at_least}
+
+
+def _moves_help(nearest: Nearest) -> bool:
+    """Whether the nearest node might have room if running pods moved: not if no node is made for the pod."""
+    return nearest.reason == Reason.FITS or TABLE[nearest.reason].resolvable
 
 
 def _why(lacking: Lacking, waiting: Waiting, decided: Placement | None) -> tuple[str, list[Remedy]]:

@@ -8,14 +8,15 @@ from typing import Any
 from extender.core.decisions import ranked
 from extender.core.evaluations import broken_down
 from extender.core.policies.policy import Policy
-from extender.core.resources.requests import PodRequest, RequestError
+from extender.core.resources.requests import PodRequest, RequestError, named
 from extender.explain.explanations import explain, offered_rows
 from extender.explain.fixes import Fixes, Question, now, running, suggestions
 from extender.explain.running_pods import told_of_running
 from extender.explain.sentences.nearest import Nearest
 from extender.explain.sentences.pending import Lacking, not_bound, why_pending
 from extender.explain.sentences.placed import Scores, why_there
-from extender.explain.sentences.words import named, of_stopped_agent
+from extender.explain.sentences.remedies import to_json
+from extender.explain.sentences.words import of_stopped_agent
 from extender.explain.undecided_pods import UndecidedPods, without_gpus
 from extender.explain.waiting_pods import Waitlist
 from extender.explain.wrong_requests import told_of_wrong
@@ -105,7 +106,7 @@ class PodAnswers:
         if told["verdict"] == "expired":
             sentence = not_bound(told["node"], placement.decided_at, sentence)
         sentence += self._of_agent(nearest.node)
-        return {"sentence": sentence, "remedies": [one.told() for one in found], "ahead": standing.ahead}
+        return {"sentence": sentence, "remedies": [to_json(one) for one in found], "ahead": standing.ahead}
 
 
 def _of_placed(told: dict[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from extender.explain.sentences.remedies import CORRECT
+from extender.explain.sentences.remedies import CORRECT, to_json
 from extender.explain.sentences.words import bounded
 from extender.kube import objects
 
@@ -15,7 +15,7 @@ def told_of_wrong(pod: objects.Pod, fault: str, queue: str) -> dict[str, Any]:
         **{"decidedAt": None, "policy": None, "ranking": None, "offered": False},
         **{"request": "", "required": {}, "milli": None, "memoryMiB": None, "crosses": None},
         **{"verdict": "rejected", "node": None, "gpus": [], "sentence": bounded(fault)},
-        **{"remedies": [CORRECT.told()], "ahead": None, "queue": queue or None, "lacks": None},
+        **{"remedies": [to_json(CORRECT)], "ahead": None, "queue": queue or None, "lacks": None},
         **{"reasons": {}, "scoreTerms": {}, "nodes": [], "wouldFit": []},
         "now": {"held": None, "nodesThatFit": 0, "bestNode": None, "numChanged": 0, "changed": [], "gone": []},
     }

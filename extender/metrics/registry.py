@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, disable_cre
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from extender.core.fit.checks import TABLE
 from extender.core.fit.reasons import Reason
 from extender.scheduling.placer import Placement
 
@@ -49,7 +50,7 @@ class Metrics:
         # Series that begin at 0: of one that begins with its first event, no rate tells of that.
         for counted, values in (
             (self.decisions, ("placed", "rejected", "skipped")),
-            (self.rejections, [reason.name.lower() for reason in Reason if reason is not Reason.FITS]),
+            (self.rejections, [name.lower() for name in TABLE.names]),
             (self.preemptions, ("kept", "dropped", "refused")),
         ):
             for value in values:
@@ -62,8 +63,8 @@ class Metrics:
             return
         self.decisions.labels("rejected").inc()
         codes = placement.decision.evaluation.reason
-        commonest = Reason(int(np.bincount(codes).argmax())) if len(codes) else Reason.UNKNOWN_NODE
-        self.rejections.labels(commonest.name.lower()).inc()
+        commonest = int(np.bincount(codes).argmax()) if len(codes) else Reason.UNKNOWN_NODE
+        self.rejections.labels(TABLE[commonest].name.lower()).inc()
 
     def render(self) -> bytes:
         """All metrics in Prometheus' text format."""

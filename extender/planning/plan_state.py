@@ -12,9 +12,10 @@ from extender.core.clusters import Cluster, Floats, Longs, Mask, Rows
 from extender.core.decisions import choice
 from extender.core.dra.asks import DevicesAsked
 from extender.core.evaluations import Evaluation, Memo
+from extender.core.fit.checks import TABLE, resolvable, sentence
 from extender.core.fit.device_obstacles import why_not
 from extender.core.fit.fits import enough_compute
-from extender.core.fit.reasons import Reason, nearest_reason, resolvable, sentence
+from extender.core.fit.reasons import Reason
 from extender.core.policies.policy import Policy
 from extender.core.resources.nodes import GpuUnit
 from extender.core.resources.requests import AskedUnit, GpuRequest, PodRequest
@@ -205,7 +206,7 @@ class PlanState:
                 if pod.gpus.devices is not None:
                     text = self._no_devices(pod, pod.gpus.devices, np.flatnonzero(may), codes)
                     return Code.NO_GPU_ROOM.reason(text=text, never=never)
-                nearest = nearest_reason(codes)
+                nearest = TABLE.nearest(codes)
                 words = sentence(nearest, pod.gpus, int(numbers[codes == nearest].max()))
                 return Code.NO_GPU_ROOM.reason(text=words.replace("best here", "best node"), never=never)
         if near is not None and (why := self._kept_away(near, pod, self._own_room(pod, self._rows))) is not None:

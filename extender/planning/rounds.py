@@ -13,8 +13,8 @@ import numpy as np
 
 from extender.core.bookings import emptied
 from extender.core.clusters import Cluster, Floats, Mask, Rows
+from extender.core.fit.checks import resolvable
 from extender.core.fit.fits import fit
-from extender.core.fit.reasons import resolvable
 from extender.planning.plan_state import DEFAULT_POLICY, PlanState, free_units, units
 from extender.planning.plans import GREEDY, Plan, PlanError, Planner, PlanPod, View, units_of
 from extender.planning.quotas import Quotas

@@ -14,6 +14,7 @@ import yaml
 from pydantic import ValidationError
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource
 
+from extender.core.fit import filters
 from extender.core.policies import installed, registry
 from extender.kube.yaml_faults import yaml_fault
 from extender.settings.section import Section
@@ -46,9 +47,10 @@ def load_settings(
     """Settings from assignments ("server.port=9000", the value in YAML), flags ("server.port": 9000), environment and
     a YAML file, in that order. Raises SettingsError."""
     registry.load_installed()
+    filters.load_installed()
     unknown = _unknown_variables()
     assigned, faults = _assigned(assignments)
-    faults += unknown.values()
+    faults += (*unknown.values(), *filters.faults.values())
     from_file: dict[str, Any] = {}
     if path is not None:
         try:

@@ -9,7 +9,8 @@ import pytest
 from extender.core.clusters import Cluster
 from extender.core.decisions import decide
 from extender.core.evaluations import Evaluation, Memo, evaluate
-from extender.core.fit.reasons import RESOLVABLE, Reason, sentence
+from extender.core.fit.checks import TABLE, sentence
+from extender.core.fit.reasons import Reason
 from extender.core.observations import Gauge
 from extender.core.occupancies import (
     HARDWARE_XIDS,
@@ -49,7 +50,7 @@ def test_a_gpu_that_somebody_uses_is_not_given() -> None:
     assert evaluated(cluster, TWO, "bestfit").reason.tolist() == [Reason.FITS]  # that policy counts bookings only
     decision = decide(cluster, ONE, POLICIES["live"], all_rows(cluster), Memo())
     assert decision.gpus == (1,)
-    assert Reason.OCCUPIED not in RESOLVABLE  # no eviction of pods gives it back
+    assert not TABLE[Reason.OCCUPIED].resolvable  # no eviction of pods gives it back
     assert "unknown processes" in sentence(Reason.OCCUPIED, TWO, 0)
 
 

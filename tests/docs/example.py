@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from extender.core.fit import filters
+from extender.core.fit.checks import BUILT_IN, TABLE
 from extender.core.policies import installed, registry
 from extender.plugins import managed_resources
 from extender.plugins.managed_resources import _managed_resources
@@ -42,6 +44,8 @@ def example_on_path(folder: Path) -> Iterator[None]:
 def _forget() -> None:
     """Let policies and device plugins be looked for again."""
     installed.forget()
+    filters._INSTALLED.forget()  # noqa: SLF001
+    TABLE.only(BUILT_IN)
     for remembered in (plugins, _managed_resources, managed_resources.managed_names):
         remembered.cache_clear()
     importlib.invalidate_caches()

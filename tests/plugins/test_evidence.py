@@ -6,8 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from extender.core.fit.checks import sentence
 from extender.core.fit.fits import fit
-from extender.core.fit.reasons import Reason, sentence
+from extender.core.fit.reasons import Reason
 from extender.core.resources.nodes import GpuUnit, LeftOut, NodeOffer, NodeReading
 from extender.core.resources.requests import AskedUnit, GpuRequest
 from extender.kube import objects

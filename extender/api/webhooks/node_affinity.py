@@ -19,7 +19,8 @@ import numpy as np
 from extender.api.webhooks.reviews import Operation
 from extender.core.clusters import Cluster, Mask
 from extender.core.evaluations import Memo
-from extender.core.fit.reasons import Reason, resolvable
+from extender.core.fit.checks import resolvable
+from extender.core.fit.reasons import Reason
 from extender.core.resources.gpu_models import describe_model, models_allowed
 from extender.core.resources.nodes import COUNT_LABEL, MEMORY_LABEL, PRODUCT_LABEL, nominal_mib
 from extender.core.resources.requests import AskedUnit, GpuRequest, PodRequest, RequestError

@@ -4,20 +4,21 @@ The search on one node is `dra.allocator`'s; here its outcomes become the arrays
 """
 
 from collections.abc import Sequence
+from enum import IntEnum
 from threading import Lock
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from extender.core.clusters import WHOLE_MILLI, Cluster, Rows, num_true
+from extender.core.clusters import WHOLE_MILLI, Cluster, Rows
 from extender.core.dra.allocations import Allocations
 from extender.core.dra.asks import DevicesAsked, Fault
 from extender.core.dra.devices import Inventory, NodeDevices
 from extender.core.dra.given import Allocation
 from extender.core.dra.matching import Matcher, Steps
-from extender.core.fit.reasons import Reason
-from extender.core.fit.results import Fit
+from extender.core.fit.fittings import Fitting
 from extender.core.resources.nodes import OF_CLAIMS
+from extender.core.resources.requests import GpuRequest
 
 FOUND: Final = Allocations()
 """What was found on nodes, remembered by what they have: of use to all who ask, and bounded."""
@@ -70,35 +71,46 @@ def devices_at(cluster: Cluster, row: int) -> NodeDevices | None:
     return found
 
 
-def fit_devices(cluster: Cluster, asked: DevicesAsked, rows: Rows) -> Fit:
-    """Check what claims ask on R rows of a cluster."""
-    milli, mib = cluster.taken(cluster.gpu_free_milli, rows), cluster.taken(cluster.gpu_free_mib, rows)
-    idle = (milli == WHOLE_MILLI) & (mib == cluster.taken(cluster.gpu_memory_mib, rows))
-    reason = np.full(len(rows), Reason.FITS, np.uint8)
-    available = np.zeros(len(rows), np.int64)
-    taken = np.zeros(len(rows), np.int64)
-    room = np.zeros_like(idle)
-    for position, row in enumerate(rows.tolist()):
-        devices = devices_at(cluster, row)
-        found = best_on(devices, asked)
-        if devices is None:
-            reason[position] = Reason.NO_GPUS
-        elif found is None:
-            ever = best_on(NodeDevices.of(devices.inventory), asked)
-            reason[position] = Reason.TOO_FEW_INSTALLED if ever is None else Reason.BUSY
-        elif isinstance(found, Fault):
-            reason[position] = Reason.NOT_THIS_KIND
-        else:
-            gpus = [part.gpu for part in parts_at(cluster, row, found)]
-            room[position, gpus] = True
-            available[position], taken[position] = len(found.takings), len(gpus)
-    set_aside = cluster.taken(cluster.set_aside, rows)
-    kept_off = (set_aside > 0) & np.isin(reason, (Reason.FITS, Reason.BUSY))
-    reason[kept_off], available[kept_off] = Reason.SET_ASIDE, set_aside[kept_off]
-    closed = cluster.taken(cluster.closed, rows) & np.isin(reason, (Reason.FITS, Reason.BUSY))
-    reason[closed], available[closed] = Reason.KEPT_FOR_MOVE, 0
-    free_units = np.maximum(num_true(idle) - cluster.taken(cluster.untracked_units, rows), 0)
-    return Fit(reason, available, room, idle, free_units, taken, np.zeros(len(rows), np.bool_))
+class Found(IntEnum):
+    """What the search for devices has come to on a node."""
+
+    ALL = 0
+    NO_DEVICES = 1
+    """Kerf allocates none there."""
+    UNDECIDED = 2
+    """A selector fails, or the search takes too long."""
+    NEVER = 3
+    """The node's devices do not meet it."""
+    TAKEN = 4
+    """Those that would do are taken."""
+
+
+class DeviceFitting(Fitting):
+    """Devices asked by ResourceClaims."""
+
+    def __init__(self, cluster: Cluster, request: GpuRequest, rows: Rows) -> None:
+        super().__init__(cluster, request, rows)
+        asked = request.devices
+        if asked is None:
+            raise ValueError("it asks for no devices")
+        self.found = np.full(len(rows), Found.ALL, np.uint8)  # (R,)
+        self.num_devices = np.zeros(len(rows), np.int64)  # (R,) of those found
+        self.num_gpus = np.zeros(len(rows), np.int64)  # (R,) that they are of
+        self.room = np.zeros((len(rows), cluster.gpu_model.shape[1]), np.bool_)  # (R, G) those GPUs
+        for position, row in enumerate(rows.tolist()):
+            devices = devices_at(cluster, row)
+            given = best_on(devices, asked)
+            if devices is None:
+                self.found[position] = Found.NO_DEVICES
+            elif given is None:
+                ever = best_on(NodeDevices.of(devices.inventory), asked)
+                self.found[position] = Found.NEVER if ever is None else Found.TAKEN
+            elif isinstance(given, Fault):
+                self.found[position] = Found.UNDECIDED
+            else:
+                gpus = [part.gpu for part in parts_at(cluster, row, given)]
+                self.room[position, gpus] = True
+                self.num_devices[position], self.num_gpus[position] = len(given.takings), len(gpus)
 
 
 def given_at(cluster: Cluster, row: int, asked: DevicesAsked) -> Allocation:

@@ -14,8 +14,9 @@ import numpy as np
 from extender.core.clusters import Cluster, Rows
 from extender.core.dra.asks import ClaimAsk, DeviceAsk, DevicesAsked
 from extender.core.dra.explained.obstacles import Lack, shown
-from extender.core.fit.device_fits import devices_at, fit_devices
+from extender.core.fit.device_fits import devices_at
 from extender.core.fit.device_obstacles import obstacle_on
+from extender.core.fit.fits import fit_devices
 from extender.core.fit.reasons import Reason
 from extender.core.fit.relaxations import Relaxation, Shortfall
 from extender.core.resources.requests import GpuRequest

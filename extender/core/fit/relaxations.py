@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from extender.core.clusters import Cluster, Ints, Longs, Rows
-from extender.core.fit.fits import fit, mig_devices, share_mib
-from extender.core.fit.reasons import Reason
+from extender.core.fit.checks import TABLE, Change
+from extender.core.fit.fits import fit
+from extender.core.fit.fittings import mig_devices
 from extender.core.fit.results import Fit
 from extender.core.resources.quantities import format_mib
 from extender.core.resources.requests import GpuRequest
@@ -24,7 +25,8 @@ class Relaxation:
     """A smaller request that fits."""
 
     change: str
-    """What of the request changes: count, memoryEach, memoryTotal, share, model, uuid; several are joined by "+"."""
+    """What of the request changes: a `checks.Change`, or several joined by "+"; "filter" for what a check of another
+    package would have."""
     text: str
     request: GpuRequest
     size: float
@@ -67,8 +69,7 @@ class _Number:
 
 
 _MAX_SIZES: Final = 8
-
-_UNIT_OF = {Reason.BUSY: "GPUs", Reason.COMPUTE_BUSY: "milli", Reason.MEMORY_BUSY: "MiB", Reason.TOTAL_BUSY: "MiB"}
+_OF_FILTER: Final = "filter"
 
 
 def relaxations(cluster: Cluster, request: GpuRequest, rows: Rows) -> list[Relaxation]:
@@ -113,15 +114,17 @@ class Checked(Protocol):
 def lacking(cluster: Cluster, request: GpuRequest, rows: Rows, checked: Checked, most: int = 3) -> list[Shortfall]:
     """The same where the rows were checked before."""
     found: list[tuple[float, int, Shortfall]] = []
-    for reason, unit in _UNIT_OF.items():
-        at = np.flatnonzero(checked.reason == reason)
-        asked = _asked(request, reason, cluster, rows[at])
+    for check in TABLE.checks:
+        if check.missing is None:
+            continue
+        at = np.flatnonzero(checked.reason == check.reason)
+        asked = check.missing.asked(request, cluster.taken(cluster.gpu_memory_mib, rows[at]))
         missing = _missing_mig(cluster, request, rows[at]) if request.mig else asked - checked.available[at]
         order = np.lexsort((cluster.tie_rank[rows[at]], missing))[:most]
         for index in order.tolist():
             row, lacks = int(rows[at[index]]), int(missing[index])
             part = lacks / max(int(asked[index]), 1)
-            counted = "MIG devices" if request.mig else unit
+            counted = "MIG devices" if request.mig else check.missing.unit
             found.append((part, int(cluster.tie_rank[row]), Shortfall(row, lacks, counted)))
     return [shortfall for _, _, shortfall in sorted(found, key=lambda entry: entry[:2])[:most] if shortfall.missing > 0]
 
@@ -138,12 +141,12 @@ def _joined(first: Relaxation, further: Relaxation) -> Relaxation:
 def _smaller_and_fewer(cluster: Cluster, request: GpuRequest, rows: Rows) -> list[Relaxation]:
     """The largest memory of each GPU, of a few sizes below what is asked, with which fewer of them fit."""
     for number in _numbers(cluster, request, rows):
-        if number.change != "memoryEach":
+        if number.change != Change.MEMORY_EACH:
             continue
         for mib in list(number.limits)[: -_MAX_SIZES - 1 : -1]:
             size = (number.asked - mib) / number.asked
             first = Relaxation(number.change, number.words(mib), number.smaller(mib), size, rows)
-            fewer = [one for one in _reduced(cluster, first.request, rows) if one.change == "count"]
+            fewer = [one for one in _reduced(cluster, first.request, rows) if one.change == Change.COUNT]
             if fewer:
                 return [_joined(first, fewer[0])]
     return []
@@ -157,38 +160,12 @@ def _missing_mig(cluster: Cluster, request: GpuRequest, rows: Rows) -> Longs:
     return missing
 
 
-def _asked(request: GpuRequest, reason: Reason, cluster: Cluster, rows: Rows) -> Longs:
-    """(R,) what a reason measures a node's `available` by."""
-    if reason is Reason.MEMORY_BUSY:
-        largest = cluster.taken(cluster.gpu_memory_mib, rows).max(axis=1, initial=0)
-        return share_mib(request, largest).astype(np.int64)
-    asked = {
-        Reason.BUSY: max(request.count, 1),
-        Reason.COMPUTE_BUSY: request.milli or 1,
-        Reason.TOTAL_BUSY: request.memory_total_mib,
-    }[reason]
-    return np.full(len(rows), asked, np.int64)
-
-
 def _dropped(request: GpuRequest) -> Iterable[Relaxation]:
     """The request without each of its conditions on what a GPU is; whether they fit is not looked at."""
     nowhere = np.empty(0, np.intp)
-    if request.include or request.exclude:
-        patterns = [
-            f"{word}model {pattern.text}"
-            for word, pattern in (("", request.include), ("not ", request.exclude))
-            if pattern
-        ]
-        text = f"any model instead of {' and '.join(patterns)}"
-        yield Relaxation("model", text, replace(request, include=None, exclude=None), 1, nowhere)
-    if request.uuids or request.uuids_exclude:
-        yield Relaxation(
-            "uuid",
-            "any GPU instead of the requested UUIDs",
-            replace(request, uuids=frozenset(), uuids_exclude=frozenset()),
-            1,
-            nowhere,
-        )
+    found = [(check.change or _OF_FILTER, relaxed) for check in TABLE.checks if (relaxed := check.relaxed(request))]
+    for change, (text, smaller) in sorted(found, key=lambda one: one[0]):
+        yield Relaxation(change, text, smaller, 1, nowhere)
 
 
 def _fitting(cluster: Cluster, candidates: Iterable[Relaxation], rows: Rows) -> Iterable[Relaxation]:
@@ -197,7 +174,7 @@ def _fitting(cluster: Cluster, candidates: Iterable[Relaxation], rows: Rows) -> 
         checked = fit(cluster, candidate.request, rows)
         if checked.fits.any():
             text = candidate.text
-            if candidate.change == "model" and (names := _models(cluster, checked, rows)):
+            if candidate.change == Change.MODEL and (names := _models(cluster, checked, rows)):
                 text += f" (there is room on {names})"
             yield replace(candidate, text=text, rows=rows[checked.fits])
 
@@ -232,7 +209,7 @@ def _numbers(cluster: Cluster, request: GpuRequest, rows: Rows) -> Iterable[_Num
     if request.count > 1:
         largest = min(request.count, int(cluster.gpu_model.shape[1] * cluster.units_per_gpu.max(initial=1)) + 1)
         yield _Number(
-            "count",
+            Change.COUNT,
             request.count,
             lambda count: replace(request, count=count),
             lambda count: _fewer(request.count, count),
@@ -241,7 +218,7 @@ def _numbers(cluster: Cluster, request: GpuRequest, rows: Rows) -> Iterable[_Num
     if request.memory_each_mib:
         of_unit = cluster.taken(cluster.gpu_memory_mib, rows) // cluster.taken(cluster.units_per_gpu, rows)[:, None]
         yield _Number(
-            "memoryEach",
+            Change.MEMORY_EACH,
             request.memory_each_mib,
             lambda mib: replace(request, memory_each_mib=mib),
             lambda mib: f"{format_mib(mib)} instead of {format_mib(request.memory_each_mib)} each",
@@ -251,7 +228,7 @@ def _numbers(cluster: Cluster, request: GpuRequest, rows: Rows) -> Iterable[_Num
         memory = cluster.taken(cluster.gpu_memory_mib, rows).astype(np.int64)
         most = min(request.memory_total_mib, int(memory.sum(axis=1).max(initial=0)) + 1)
         yield _Number(
-            "memoryTotal",
+            Change.MEMORY_TOTAL,
             request.memory_total_mib,
             lambda mib: replace(request, memory_total_mib=mib),
             lambda mib: f"{format_mib(mib)} instead of {format_mib(request.memory_total_mib)} in total",
@@ -259,7 +236,7 @@ def _numbers(cluster: Cluster, request: GpuRequest, rows: Rows) -> Iterable[_Num
         )
     if request.milli:
         yield _Number(
-            "share",
+            Change.SHARE,
             request.milli,
             lambda milli: replace(request, milli=milli),
             lambda milli: f"{milli} milli instead of {request.milli} milli of a GPU",

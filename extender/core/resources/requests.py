@@ -142,5 +142,10 @@ def wrong(text: str, fault: str) -> str:
     return f'"{shorten(text)}"{": " if fault.startswith("unknown") else " is "}{fault}'
 
 
+def named(name: str) -> str:
+    """A name as it may stand in a sentence."""
+    return shorten(printable(name))
+
+
 def shorten(text: str) -> str:
     return text if len(text) <= 80 else text[:77] + "..."

@@ -3,7 +3,7 @@
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Cluster, Longs, Mask, Rows, num_true
-from extender.core.fit.fits import share_mib
+from extender.core.fit.fittings import share_mib
 from extender.core.fit.results import Fit
 from extender.core.fragmentation.arrays import Nodes
 from extender.core.resources.requests import GpuRequest

@@ -2,37 +2,26 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from extender.core.clusters import Cluster, Mask, Rows
+from extender.core.fit.checks import TABLE, nearest_sentence, resolvable
 from extender.core.fit.device_obstacles import why_not
 from extender.core.fit.fits import fit
 from extender.core.fit.obstacles import obstacles
-from extender.core.fit.reasons import Reason, nearest_sentence, resolvable
+from extender.core.fit.reasons import Reason
 from extender.core.fit.relaxations import Checked, Shortfall, lacking, shortfalls
 from extender.core.fit.results import Fit
 from extender.core.occupancies import ObservedRules, counting_observed
 from extender.core.resources.quantities import format_mib
-from extender.core.resources.requests import GpuRequest
+from extender.core.resources.requests import GpuRequest, named
 from extender.explain.occupants import Unbooked, unbooked
-from extender.explain.sentences.words import listed, named
+from extender.explain.sentences.words import listed
 from extender.ledger.ledger import ClaimState
 
 _NOBODY = Unbooked(0, 0, 0)
-_OF_KIND: Final = (
-    *(Reason.TOO_FEW_INSTALLED, Reason.UNHEALTHY, Reason.WRONG_UUID, Reason.WRONG_MODEL, Reason.TOO_SMALL),
-)
-"""Reasons that count the GPUs of the kind that is asked for."""
-_NONE_HAS: Final = {
-    Reason.NO_GPUS: "has {}GPUs",
-    Reason.TOO_FEW_INSTALLED: "has {}such devices",
-    Reason.WRONG_UUID: "offers it {}GPUs of that UUID",
-    Reason.WRONG_MODEL: "offers it {}GPUs of that model",
-    Reason.TOO_SMALL: "offers it {}GPUs of that size",
-}
-"""Where they count none."""
 
 
 class Nearest(NamedTuple):
@@ -53,12 +42,12 @@ class Nearest(NamedTuple):
     slices: bool = False
     """Whether they are time slices."""
     rest: Unbooked = _NOBODY
-    reason: Reason = Reason.FITS
-    """What the nearest fails where nobody is in the way."""
+    reason: int = Reason.FITS
+    """Code of the check that the nearest fails where nobody is in the way."""
     free_elsewhere: int = 0
     """Units that are free on other nodes and would do for the request but for their number."""
-    left_out: bool = False
-    """Whether nodes have, or had, GPUs that are not given to anybody."""
+    number: int = 0
+    """What it fails that with."""
     num_fit: int = 1
     """Nodes with room, where nobody has asked the policy which is the best."""
 
@@ -96,8 +85,8 @@ def in_short(cluster: Cluster, request: GpuRequest, rules: ObservedRules | None,
     if request.devices is None and (lacks := lacking(cluster, request, rows, checked, 1)):
         (at,) = np.flatnonzero(rows == lacks[0].row)[:1]
         node = named(cluster.node_names[lacks[0].row])
-        return nearest_sentence(node, Reason(int(checked.reason[at])), request, int(checked.available[at]))
-    if request.devices is None and not (checked.reason >= Reason.COMPUTE_BUSY).any():
+        return nearest_sentence(node, int(checked.reason[at]), request, int(checked.available[at]))
+    if request.devices is None and not (checked.reason >= Reason.SET_ASIDE).any():
         seen = counting_observed(cluster, rules)
         return _lasting(cluster, seen, request, rows, fit(seen, request, rows)).words
     return _latest(cluster, request, rows, checked, np.ones(len(rows), np.bool_)).words
@@ -112,14 +101,16 @@ def _lasting(cluster: Cluster, seen: Cluster, request: GpuRequest, rows: Rows, c
         like_it = alike.fits | resolvable(alike.reason)
         if not like_it.any():
             return _latest(cluster, request, rows, alike, ~like_it)
-    counted = np.isin(checked.reason, _OF_KIND) & (checked.available > 0)
-    if (few := like_it & counted).any() and not (checked.reason[like_it] > max(_OF_KIND)).any():
+    of_kind = [check.reason for check in TABLE.checks if check.of_kind]
+    counted = np.isin(checked.reason, of_kind) & (checked.available > 0)
+    later = ~np.isin(checked.reason, of_kind) & (checked.reason > min(of_kind))
+    if (few := like_it & counted).any() and not (like_it & later).any():
         few &= checked.available == checked.available[few].max()
         row = _first(rows, cluster.tie_rank[rows], few)
         (at,) = np.flatnonzero(rows == row)[:1]
-        reason, node = Reason(int(checked.reason[at])), cluster.node_names[row]
+        reason, node = int(checked.reason[at]), cluster.node_names[row]
         words = nearest_sentence(named(node), reason, request, int(checked.available[at]))
-        return Nearest(words, node=node, reason=reason)
+        return Nearest(words, node=node, reason=reason, number=int(checked.available[at]))
     return _latest(cluster, request, rows, checked, like_it)
 
 
@@ -127,16 +118,15 @@ def _latest(cluster: Cluster, request: GpuRequest, rows: Rows, checked: Checked,
     """The node among R rows that fails the latest check, with the most of what that counts."""
     last = among & (checked.reason == checked.reason[among].max())
     number = int(checked.available[last].max())
-    reason = Reason(int(checked.reason[last][0]))
-    if not number and reason in _NONE_HAS and request.devices is None:
-        what = _NONE_HAS[reason]
+    reason = int(checked.reason[last][0])
+    if not number and (what := TABLE[reason].none_has) and request.devices is None:
         alone = len(rows) == 1
         nodes = "the only node" if alone else f"none of {len(rows)} nodes"
         return Nearest(f"needs {request}; {nodes} {what.format('no ' if alone else '')}", reason=reason)
     row = _first(rows, cluster.tie_rank[rows], last & (checked.available == number))
     node = cluster.node_names[row]
     words = nearest_sentence(named(node), reason, request, number)
-    return Nearest(words, node=node, reason=reason, left_out=reason is Reason.NO_GPUS and number > 0)
+    return Nearest(words, node=node, reason=reason, number=number)
 
 
 def _short(
@@ -151,7 +141,7 @@ def _short(
     at = np.flatnonzero(rows == short.row)[:1]
     here, node = checked.take(at), cluster.node_names[short.row]
     free, needed = int(here.available[0]), max(request.count, 1)
-    texts = obstacles(seen, request, rows[at], here)[0]
+    texts = obstacles(seen, request, rows[at])[0]
     slices = int(cluster.units_per_gpu[short.row]) > 1  # any GPU's may be any pod's
     in_the_way = frozenset(
         gpu

@@ -11,10 +11,10 @@ from extender.core.decisions import Decision, ranked
 from extender.core.evaluations import Evaluation, broken_down
 from extender.core.policies.breakdowns import Breakdown, Part
 from extender.core.policies.policy import Policy
-from extender.core.resources.requests import GpuRequest
+from extender.core.resources.requests import GpuRequest, named
 from extender.core.texts import in_figures
 from extender.explain.sentences.seen import compared, looks
-from extender.explain.sentences.words import bounded, named
+from extender.explain.sentences.words import bounded
 
 _MOST_PARTS: Final = 2
 _TELLING: Final = 0.1

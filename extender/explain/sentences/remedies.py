@@ -1,16 +1,14 @@
 """What helps a pod that waits: remedies in a sentence each, with the command that does it or tells more."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, Final
 
 from extender.core.annotations import MARKER
-from extender.core.fit.reasons import Reason
-from extender.core.resources.nodes import GPU_RESOURCE
-from extender.core.resources.requests import AskedUnit, GpuRequest
+from extender.core.fit.checks import TABLE
+from extender.core.fit.remedies import Kind, Remedy
+from extender.core.resources.requests import GpuRequest, named
 from extender.explain.sentences.nearest import Nearest
-from extender.explain.sentences.words import bounded, listed, named
+from extender.explain.sentences.words import bounded, listed
 from extender.ledger.ledger import ClaimState
 from extender.planning.wait_reasons import Code, WaitReason
 
@@ -18,32 +16,9 @@ _MAX_RELAXED: Final = 2
 _MAX_NODES: Final = 3
 
 
-class Kind(StrEnum):
-    """What a remedy does."""
-
-    WAIT = "wait"
-    POD = "pod"
-    """The pod, or what it belongs to, is changed."""
-    MOVE = "move"
-    """Running pods are moved."""
-    NODES = "nodes"
-    """Nodes are added or changed."""
-    SETTING = "setting"
-    """The deployment is changed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Remedy:
-    """One of them."""
-
-    kind: Kind
-    text: str
-    command: str = ""
-    """"" for none."""
-
-    def told(self) -> dict[str, str | None]:
-        """As JSON data."""
-        return {"kind": self.kind.value, "text": bounded(self.text), "command": self.command or None}
+def to_json(remedy: Remedy) -> dict[str, str | None]:
+    """A remedy as JSON data."""
+    return {"kind": remedy.kind.value, "text": bounded(remedy.text), "command": remedy.command or None}
 
 
 CORRECT: Final = Remedy(Kind.POD, "correct its request, in the template of its pods where it has one")
@@ -109,21 +84,6 @@ def _of_quota(why: WaitReason, namespace: str) -> list[Remedy]:
     return [Remedy(Kind.WAIT, f"wait until pods of namespace {namespace} end"), *found] if used else found
 
 
-_NEVER: Final = frozenset(
-    {
-        *(Reason.NO_GPUS, Reason.TOO_FEW_INSTALLED, Reason.WRONG_UUID, Reason.WRONG_MODEL, Reason.TOO_SMALL),
-        *(Reason.TOTAL_TOO_SMALL, Reason.NOT_THIS_KIND),
-    }
-)
-"""No empty node of those here would do either."""
-_KEPT_APART: Final = (
-    Remedy(Kind.NODES, "label a node for shares and pods that ask by annotation alone, and have these select it"),
-    Remedy(
-        Kind.NODES,
-        "turn the node agent on: it leads the device plugin to other GPUs, and both kinds share a node "
-        "(docs/guides/nvidia-plugin.md)",
-    ),
-)
 _RULED_OUT: Final = (
     ("untolerated taint", Kind.POD, "tolerate the taint, or take it off the node"),
     (
@@ -178,41 +138,7 @@ def of_room(
         where = ", ".join(named(node) for node in change["nodes"][:_MAX_NODES])
         ask = "ask" if change["text"].startswith("without") else "request"
         found.append(Remedy(Kind.POD, f"{ask} {change['text']}: fits on {where} now"))
-    return found + _of_nodes(request, nearest)
-
-
-def _of_nodes(request: GpuRequest, nearest: Nearest) -> list[Remedy]:
-    """What of the nodes would have to be another way."""
-    node, look = named(nearest.node), f"kerf top {nearest.node}"
-    match nearest.reason:
-        case Reason.BUSY:
-            return [Remedy(Kind.NODES, f"add a node like {node}", "kerf what-if --waiting --add-node auto")]
-        case Reason.UNHEALTHY:
-            return [Remedy(Kind.NODES, f"repair the unhealthy GPUs of {node}", look)]
-        case Reason.OCCUPIED:
-            return [Remedy(Kind.NODES, f"find what uses GPUs of {node} without a booking, or is faulty there", look)]
-        case Reason.MODEL_UNKNOWN | Reason.MEMORY_UNKNOWN:
-            said = "by GPU Feature Discovery, or the annotation kerf.dev/gpus"
-            return [Remedy(Kind.NODES, f"have the GPUs of {node} described: {said}", "kerf install check")]
-        case Reason.NO_GPUS if nearest.left_out:
-            return [Remedy(Kind.NODES, "see why nodes give none of their GPUs", "kerf install check")]
-        case Reason.KEPT_FOR_MOVE:
-            return [Remedy(Kind.WAIT, f"wait: room on {node} is kept for pods that move")]
-        case Reason.KEPT_APART:
-            return _of_kinds_apart(request, node, look)
-        case Reason.SET_ASIDE:
-            return [Remedy(Kind.NODES, f"find out why pods fail on {node}", look)]
-        case reason if reason in _NEVER:
-            return [Remedy(Kind.NODES, f"add a node with {request}: none of those that it may go to has that")]
-        case _:
-            return []
-
-
-def _of_kinds_apart(request: GpuRequest, node: str, look: str) -> list[Remedy]:
-    """Of pods by annotation alone and pods of the device plugin, which keep each other from a node."""
-    if request.unit is AskedUnit.WHOLE:
-        return [*_KEPT_APART, Remedy(Kind.WAIT, f"wait for pods with {GPU_RESOURCE} on {node} to end", look)]
-    return [Remedy(Kind.WAIT, f"wait for pods that ask by annotation alone on {node} to end", look), *_KEPT_APART]
+    return [*found, *TABLE[nearest.reason].remedies(request, nearest.node, nearest.number)]
 
 
 def _duration(seconds: float) -> str:

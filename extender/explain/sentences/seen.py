@@ -16,8 +16,7 @@ from extender.core.occupancies import counting_observed
 from extender.core.policies.breakdowns import counted, noun, percent
 from extender.core.policies.policy import Policy
 from extender.core.resources.quantities import format_mib
-from extender.core.resources.requests import GpuRequest
-from extender.explain.sentences.words import named
+from extender.core.resources.requests import GpuRequest, named
 
 
 @dataclass(frozen=True, slots=True)

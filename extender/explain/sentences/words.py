@@ -3,16 +3,11 @@
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from extender.core.resources.requests import shorten
+from extender.core.resources.requests import named
 from extender.core.texts import printable
 
 _MAX_NAMES: Final = 3
 _MAX_SENTENCE: Final = 1000
-
-
-def named(name: str) -> str:
-    """A name as it may stand in a sentence."""
-    return shorten(printable(name))
 
 
 def listed(names: Sequence[str], more: str = "more") -> str:

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from extender.core.evaluations import Memo
-from extender.core.fit.reasons import RESOLVABLE, Reason
+from extender.core.fit.checks import TABLE
+from extender.core.fit.reasons import Reason
 from extender.core.resources.nodes import PRODUCT_LABEL
 from extender.core.resources.requests import GpuRequest, PodRequest
 from extender.kube.objects import Pod
@@ -57,7 +58,7 @@ def is_picky(request: GpuRequest) -> bool:
 
 
 def _will_do(reason: int) -> bool:
-    return reason == Reason.FITS or Reason(reason) in RESOLVABLE
+    return reason == Reason.FITS or TABLE[reason].resolvable
 
 
 def _affinity(products: list[str]) -> dict[str, Any]:

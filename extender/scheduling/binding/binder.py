@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from extender.core.fit.reasons import Reason, sentence
+from extender.core.fit.checks import sentence
 from extender.core.resources.requests import AskedUnit, GpuRequest, PodRequest, RequestError
 from extender.kube import objects
 from extender.kube.client import ApiError, ClusterError, Transport
@@ -266,7 +266,7 @@ class Binder:
         if assignment is None:
             self.placer.decided.add(placement)
             evaluation = placement.decision.evaluation
-            why = sentence(Reason(evaluation.reason[0]), gpus, int(evaluation.available[0]))
+            why = sentence(int(evaluation.reason[0]), gpus, int(evaluation.available[0]))
             raise BindError(f"node {node} no longer fits pod {pod.key}: {why}")
         return assignment
 

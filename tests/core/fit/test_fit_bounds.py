@@ -7,18 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.core.fit.fits import (
-    LARGEST_MIB,
-    asked_fraction,
-    enough_compute,
-    fit,
-    free_fraction,
-    model_mask,
-    share_mib,
-    smallest_mib,
-    uuid_mask,
-)
-from extender.core.fit.reasons import RESOLVABLE, Reason, resolvable
+from extender.core.fit.checks import TABLE, resolvable
+from extender.core.fit.fits import LARGEST_MIB, asked_fraction, enough_compute, fit, free_fraction, smallest_mib
+from extender.core.fit.fittings import _model_mask, share_mib, uuid_mask
+from extender.core.fit.reasons import Reason
 from extender.core.fit.sizes import nth_largest
 from extender.core.resources.nodes import GpuUnit
 from extender.core.resources.requests import AskedUnit, GpuRequest
@@ -213,7 +205,7 @@ MODELS = cluster_of({"a": node(T4, uuids=["GPU-a"]), "b": node(A100, UNKNOWN, uu
     ],
 )
 def test_no_model_is_asked_of_a_gpu_that_is_not_there(request_: GpuRequest, allowed: list[bool]) -> None:
-    assert model_mask(MODELS, request_).tolist() == [*allowed, False]
+    assert _model_mask(MODELS, request_).tolist() == [*allowed, False]
 
 
 @pytest.mark.parametrize(
@@ -279,7 +271,7 @@ def test_the_smallest_gpu_with_room() -> None:
 def test_reasons_are_resolvable_one_by_one() -> None:
     reasons = np.array([[Reason.FITS, Reason.BUSY], [Reason.KEPT_APART, Reason.TOO_SMALL]], np.uint8)
     assert resolvable(reasons).tolist() == [[False, True], [True, False]]
-    assert resolvable(np.arange(len(Reason), dtype=np.uint8)).tolist() == [reason in RESOLVABLE for reason in Reason]
+    assert resolvable(np.array(Reason, np.uint8)).tolist() == [TABLE[reason].resolvable for reason in Reason]
 
 
 @given(st.lists(st.lists(st.integers(0, 5), min_size=3, max_size=3), max_size=4), st.integers(1, 5))

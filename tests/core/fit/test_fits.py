@@ -126,6 +126,9 @@ def slow_fit(state: NodeState, request: GpuRequest) -> tuple[Reason, int, int]:
             maybe = {Reason.WRONG_MODEL: counts.nameless, Reason.TOO_SMALL: counts.unmeasured}.get(reason, 0)
             unknown = Reason.MODEL_UNKNOWN if reason is Reason.WRONG_MODEL else Reason.MEMORY_UNKNOWN
             return unknown if maybe and number + maybe >= needed else reason, number, 0
+    installed_mib, _ = most_memory(counts.sizes, 0, request)
+    if installed_mib < request.memory_total_mib:
+        return (Reason.MEMORY_UNKNOWN if 0 in counts.sizes else Reason.TOTAL_TOO_SMALL), installed_mib, 0
     if state.offer.set_aside:
         return Reason.SET_ASIDE, state.offer.set_aside, 0
     by_others = state.num_served if request.unit is AskedUnit.WHOLE else state.num_unserved
@@ -139,11 +142,6 @@ def slow_busy(state: NodeState, request: GpuRequest, counts: Counts, *, apart: b
         return Reason.KEPT_APART, counts.installed, 0
     if gives_shares(state, request):
         return slow_share_fit(state, request, counts.of_size)
-    installed_mib, _ = most_memory(counts.sizes, 0, request)
-    if installed_mib < request.memory_total_mib:
-        if 0 in counts.sizes:
-            return Reason.MEMORY_UNKNOWN, installed_mib, 0
-        return Reason.TOTAL_TOO_SMALL, installed_mib, 0
     free = max(len(counts.free_sizes) - state.all_untracked, 0)
     if free < needed:
         return Reason.BUSY, free, 0

@@ -5,9 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from extender.core.fit.checks import sentence
 from extender.core.fit.fits import fit
 from extender.core.fit.obstacles import obstacles
-from extender.core.fit.reasons import Reason, sentence
+from extender.core.fit.reasons import Reason
 from extender.core.resources.nodes import GPU_RESOURCE, MAX_GPUS_PER_NODE, LeftOut, read_node
 from extender.core.resources.requests import GpuRequest
 from tests.core.builders import NodeState, all_rows, cluster_of, node, pattern
@@ -93,4 +94,4 @@ def test_what_is_not_known_is_said_so(state: NodeState, request_: GpuRequest, te
     checked = fit(cluster, request_, all_rows(cluster))
     assert not checked.fits[0]
     assert why(state, request_) == text
-    assert obstacles(cluster, request_, np.array([0]), checked)[0][0] == obstacle
+    assert obstacles(cluster, request_, np.array([0]))[0][0] == obstacle

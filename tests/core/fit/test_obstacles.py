@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from extender.core.fit.fits import fit
 from extender.core.fit.obstacles import obstacles
 from extender.core.resources.nodes import GpuUnit
 from extender.core.resources.requests import AskedUnit, GpuRequest
@@ -85,8 +84,7 @@ WHOLE = AskedUnit.WHOLE
 )
 def test_obstacles(state: NodeState, request_: GpuRequest, texts: list[str]) -> None:
     cluster = cluster_of({"n": state})
-    checked = fit(cluster, request_, all_rows(cluster))
-    assert obstacles(cluster, request_, all_rows(cluster), checked) == [texts]
+    assert obstacles(cluster, request_, all_rows(cluster)) == [texts]
 
 
 def test_each_row_tells_of_its_own_node() -> None:
@@ -100,7 +98,7 @@ def test_each_row_tells_of_its_own_node() -> None:
     )
     rows = np.array([3, 1, 0, 2, 1])
     request = GpuRequest(1)
-    assert obstacles(cluster, request, rows, fit(cluster, request, rows)) == [
+    assert obstacles(cluster, request, rows) == [
         ["in use", ""],
         ["not of the requested kind", ""],
         ["in use", ""],

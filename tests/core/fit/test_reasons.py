@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from extender.core.fit.reasons import RESOLVABLE, Reason, nearest_reason, sentence
+from extender.core.fit.checks import TABLE, sentence
+from extender.core.fit.reasons import Reason
 from extender.core.resources.requests import AskedUnit, GpuRequest
 from tests.core.builders import pattern
 
@@ -141,9 +142,9 @@ def test_every_reason_has_a_sentence() -> None:
     ],
 )
 def test_the_nearest_reason_is_what_most_lack_that_would_do(reasons: list[Reason], nearest: Reason) -> None:
-    assert nearest_reason(np.array(reasons, np.uint8)) is nearest
+    assert TABLE.nearest(np.array(reasons, np.uint8)) is nearest
 
 
 def test_only_what_other_pods_can_free_is_resolvable() -> None:
     by_pods = {Reason.COMPUTE_BUSY, Reason.MEMORY_BUSY, Reason.BUSY, Reason.TOTAL_BUSY, Reason.KEPT_APART}
-    assert by_pods == RESOLVABLE
+    assert by_pods == {check.reason for check in TABLE.checks if check.resolvable}

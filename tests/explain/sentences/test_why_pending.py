@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from extender.core.fit.reasons import Reason
 from extender.core.resources.nodes import GpuUnit
-from extender.core.resources.requests import AskedUnit, GpuRequest
+from extender.core.resources.requests import AskedUnit, GpuRequest, named
 from extender.explain.occupants import Unbooked
 from extender.explain.sentences.nearest import Nearest, holding, nearest_of, who
 from extender.explain.sentences.pending import Lacking, Standing, why_pending
-from extender.explain.sentences.words import bounded, listed, named
+from extender.explain.sentences.remedies import to_json
+from extender.explain.sentences.words import bounded, listed
 from extender.planning.wait_reasons import Code
 from tests.core.builders import NodeState, all_rows, cluster_of, node, pattern
 
@@ -273,6 +274,6 @@ def test_names_are_text_on_one_line_and_bounded() -> None:
     nearest = SHORT._replace(node="n" * 253, in_the_way=frozenset(range(8)), words=f"needs {TWO}; \n" + "w" * 2000)
     change: Mapping[str, Any] = {"change": "count", "text": hostile * 9, "nodes": [hostile] * 5}
     sentence, found = why_pending(Lacking(hostile, TWO, nearest, held, [change], elsewhere=hostile), Standing())
-    for text in (sentence, *(str(remedy.told()["text"]) for remedy in found)):
+    for text in (sentence, *(str(to_json(remedy)["text"]) for remedy in found)):
         assert text.isprintable() and len(text) <= 1000
     assert bounded("x" * 2000).endswith(" ...")

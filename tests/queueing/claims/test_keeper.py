@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from extender.core.fit.device_fits import fit_devices
 from extender.core.fit.device_obstacles import why_not
+from extender.core.fit.fits import fit_devices
 from extender.core.fit.reasons import Reason
 from extender.kube.client import ApiError, ClusterError, UnreachableError
 from extender.kube.commit import FencedError

@@ -2,7 +2,8 @@
 
 import pytest
 
-from extender.core.fit.reasons import Reason, sentence
+from extender.core.fit.checks import sentence
+from extender.core.fit.reasons import Reason
 from extender.core.resources.requests import GpuRequest
 from extender.kube.objects import Pod
 from extender.kube.watches.feeds import PODS

@@ -1,0 +1,178 @@
+"""A request on R rows of a cluster, as the checks see it: arrays that they share, and the GPUs that they have left."""
+
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from extender.core.clusters import WHOLE_MILLI, Cluster, Ints, Longs, Mask, Rows, num_true
+from extender.core.fit.sizes import most_memory_mib
+from extender.core.resources.gpu_models import UNKNOWN_MODEL, models_allowed
+from extender.core.resources.nodes import GpuUnit
+from extender.core.resources.requests import AskedUnit, GpuRequest
+
+
+def _accepts(*units: GpuUnit) -> Mask:
+    """One boolean per GpuUnit."""
+    return np.isin(np.arange(len(GpuUnit)), units)
+
+
+_ACCEPTED_UNITS: Final = {
+    AskedUnit.GPU: _accepts(GpuUnit.WHOLE, GpuUnit.REPLICA_AS_GPU, GpuUnit.PART, GpuUnit.CLAIM),
+    AskedUnit.WHOLE: _accepts(GpuUnit.WHOLE, GpuUnit.PART),
+    AskedUnit.SHARED: _accepts(GpuUnit.REPLICA),
+    AskedUnit.PART: _accepts(GpuUnit.PART),
+    AskedUnit.CLAIM: _accepts(GpuUnit.CLAIM, GpuUnit.OWNED),
+}
+"""For each way of asking for GPUs, where it can be had."""
+_INDEXED_UNITS: Final = _accepts(GpuUnit.WHOLE, GpuUnit.PART, GpuUnit.CLAIM, GpuUnit.OWNED)
+"""Where it is known which GPU a pod gets, as a choice of UUIDs needs."""
+_PARTS: Final = _accepts(GpuUnit.PART)
+"""Where a share under the name `nvidia.com/gpu` can be had: other plugins hand out a whole GPU for it."""
+
+
+class Fitting:
+    """A request on R rows."""
+
+    def __init__(self, cluster: Cluster, request: GpuRequest, rows: Rows) -> None:
+        self.cluster, self.request, self.rows = cluster, request, rows
+        self.check = 0
+        """Code of the check that is made."""
+
+    def column(self, name: str) -> npt.NDArray[Any]:
+        """The rows of an (N, ...) array of the cluster."""
+        return self.cluster.taken(getattr(self.cluster, name), self.rows)
+
+
+class MigFitting(Fitting):
+    """MIG devices, which nodes have by number alone."""
+
+    @cached_property
+    def devices(self) -> list[tuple[int, Longs, Longs]]:
+        """Of each profile asked for: how many are asked, (R,) how many are installed, (R,) how many are free."""
+        return [(count, *mig_devices(self.cluster, profile, self.rows)) for profile, count in self.request.mig]
+
+
+class GpuFitting(Fitting):
+    """GPUs asked by number, memory, model and UUID.
+
+    The same GPUs must satisfy all of it: `left` (R, G) are those that the checks so far have left, and each check takes
+    away those that do not pass it. A GPU that somebody of unknown index may hold is never promised: `untracked` units
+    count against every selection of idle GPUs. A whole GPU is given only where nobody holds anything of it, a share
+    only where nobody holds the whole.
+    """
+
+    def __init__(self, cluster: Cluster, request: GpuRequest, rows: Rows) -> None:
+        super().__init__(cluster, request, rows)
+        self.needed = max(request.count, 1)
+        self.unit = cluster.taken(cluster.unit, rows)  # (R,)
+        self.per_gpu = cluster.taken(cluster.units_per_gpu, rows)  # (R,)
+        self.untracked = cluster.taken(cluster.untracked_units, rows)  # (R,)
+        self.memory = cluster.taken(cluster.gpu_memory_mib, rows)  # (R, G)
+        self.free_milli = cluster.taken(cluster.gpu_free_milli, rows)  # (R, G)
+        self.free_mib = cluster.taken(cluster.gpu_free_mib, rows)  # (R, G)
+        self.model = cluster.taken(cluster.gpu_model, rows)  # (R, G)
+        self.installed = self.left = self.model >= 0  # (R, G)
+        self.idle = (self.free_milli == WHOLE_MILLI) & (self.free_mib == self.memory)
+        self.shares = _shares(request, self.unit)  # (R,)
+        self.taken = np.full(len(rows), self.needed, dtype=np.int64)
+        self.available = self.num_installed
+        """(R,) units that can be had by the last check."""
+        self.lost: npt.NDArray[np.uint8] | None = None
+        """(R, G) codes of the checks that have taken GPUs away, where somebody wants to know."""
+
+    def keep(self, mask: Mask) -> None:
+        """Take away the GPUs outside a mask (R, G)."""
+        if self.lost is not None:
+            self.lost[self.left & ~mask] = self.check
+        self.left = self.left & mask
+
+    def units(self, mask: Mask) -> Longs:
+        """(R,) units of the GPUs of a mask."""
+        found: Longs = num_true(mask) * self.per_gpu
+        return found
+
+    @cached_property
+    def num_installed(self) -> Longs:
+        """(R,) units."""
+        return self.units(self.installed)
+
+    @cached_property
+    def of_model(self) -> Mask:
+        """(R, G) GPUs of a model asked for."""
+        found: Mask = _model_mask(self.cluster, self.request)[self.model]
+        return found
+
+    @cached_property
+    def nameless(self) -> Mask:
+        """(R, G) GPUs whose model is not known."""
+        found: Mask = np.array([not known.names for known in (*self.cluster.models, UNKNOWN_MODEL)])[self.model]
+        return found
+
+    @cached_property
+    def of_size(self) -> Mask:
+        """(R, G) GPUs whose units have the memory asked for each."""
+        found: Mask = self.memory // self.per_gpu[:, None] >= self.request.memory_each_mib
+        return found
+
+    @cached_property
+    def total_mib(self) -> tuple[Longs, Mask]:
+        """(R,) memory that the GPUs left have in total, and (R,) where there are others whose memory is not known."""
+        known = self.left & self.of_size
+        total, _ = most_memory_mib(self.memory, self.per_gpu, known, np.zeros_like(self.untracked), self.request)
+        return total, (known & (self.memory == 0)).any(axis=1) | (self.units(known) < self.needed)
+
+    @cached_property
+    def share_mib(self) -> Ints:
+        """(R, G) memory that a share takes of each GPU."""
+        return share_mib(self.request, self.memory)
+
+    def accepted(self) -> Mask:
+        """(R,) rows whose unit can serve the request at all."""
+        request, units = self.request, _ACCEPTED_UNITS[self.request.unit]
+        if request.uuids or request.uuids_exclude:
+            units = units & _INDEXED_UNITS
+        if request.milli and request.unit is AskedUnit.GPU:
+            units = units & _PARTS
+        found: Mask = units[self.unit]
+        return found
+
+
+def _shares(request: GpuRequest, unit: npt.NDArray[np.int8]) -> Mask:
+    """(R,) where the request asks for shares."""
+    if request.milli:
+        return np.ones(len(unit), np.bool_)
+    if request.shares_by_memory:
+        return _PARTS[unit]
+    return np.zeros(len(unit), np.bool_)
+
+
+def _model_mask(cluster: Cluster, request: GpuRequest) -> Mask:
+    """(M + 1,) which models of the vocabulary the request accepts; the last entry, for "no GPU" (-1), is False."""
+    return np.append(models_allowed(cluster.models, request.include, request.exclude), False)
+
+
+def uuid_mask(cluster: Cluster, request: GpuRequest) -> Mask:
+    """(N, G) which GPUs the request's UUIDs allow. A GPU of unknown UUID is in no list."""
+    allowed = np.full(cluster.gpu_model.shape, not request.uuids)
+    for uuids, verdict in ((request.uuids, True), (request.uuids_exclude, False)):
+        for uuid in uuids:
+            if uuid in cluster.gpu_at:
+                allowed[cluster.gpu_at[uuid]] = verdict
+    return allowed
+
+
+def share_mib(request: GpuRequest, memory_mib: Ints) -> Ints:
+    """Memory that a share takes of GPUs of so much memory, in the same shape."""
+    return np.maximum(request.memory_each_mib, memory_mib * request.memory_each_percent // 100)
+
+
+def mig_devices(cluster: Cluster, profile: str, rows: Rows) -> tuple[Longs, Longs]:
+    """(R,) devices of a MIG profile that nodes have, and (R,) those that are free."""
+    if profile not in cluster.mig_profiles:
+        nothing = np.zeros(len(rows), np.int64)
+        return nothing, nothing
+    column = cluster.mig_profiles.index(profile)
+    installed, free = (cluster.taken(numbers, rows)[:, column] for numbers in (cluster.mig_installed, cluster.mig_free))
+    return installed.astype(np.int64), free.astype(np.int64)
