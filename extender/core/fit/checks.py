@@ -23,6 +23,7 @@ from extender.core.resources.nodes import GPU_RESOURCE, LEFT_OUT_WORDS, GpuUnit,
 from extender.core.resources.quantities import format_mib
 from extender.core.resources.requests import AskedUnit, GpuRequest, named
 
+_NO_UNIT: Final = int(GpuUnit.NONE)  # a member of an enum is looked up by Python
 Failure = tuple[Mask, Longs]
 """(R,) where a check fails, and (R,) the number to tell."""
 
@@ -95,17 +96,18 @@ def _too_few(fitting: GpuFitting, left: Mask) -> Failure:
     return number < fitting.needed, number
 
 
-def _left_out(fitting: Fitting) -> Failure:
+def _left_out(fitting: MigFitting) -> Failure:
     """Where a node gives nothing, whatever it has."""
-    left_out = fitting.column("left_out").astype(np.int64)
+    left_out = fitting.rows_of(fitting.cluster.left_out).astype(np.int64)
     return (left_out != LeftOut.NOTHING) & (left_out != LeftOut.TOO_MANY), left_out
 
 
 def _no_gpus(fitting: GpuFitting) -> Failure:
-    nothing, left_out = _left_out(fitting)
-    told = nothing | ((left_out == LeftOut.TOO_MANY) & (fitting.num_installed < fitting.needed))
-    number = np.where(told, left_out, fitting.num_installed) if told.any() else fitting.num_installed
-    return told | (fitting.unit == GpuUnit.NONE), number
+    none, left_out = fitting.unit == _NO_UNIT, fitting.left_out
+    if not left_out.any():
+        return none, fitting.num_installed
+    told = (left_out != LeftOut.NOTHING) & ((left_out != LeftOut.TOO_MANY) | (fitting.num_installed < fitting.needed))
+    return told | none, np.where(told, left_out, fitting.num_installed)
 
 
 def _other_kind(fitting: GpuFitting) -> Failure:
@@ -119,15 +121,16 @@ def _too_few_installed(fitting: GpuFitting) -> Failure:
 
 
 def _unhealthy(fitting: GpuFitting) -> Failure:
-    fitting.keep(fitting.column("gpu_healthy"))
-    return _too_few(fitting, fitting.left)
+    fitting.keep(fitting.rows_of(fitting.cluster.gpu_healthy))
+    failed, fitting.num_healthy = _too_few(fitting, fitting.left)
+    return failed, fitting.num_healthy
 
 
 def _wrong_uuid(fitting: GpuFitting) -> Failure | None:
     request = fitting.request
     if not request.uuids and not request.uuids_exclude:
         return None
-    fitting.keep(fitting.cluster.taken(uuid_mask(fitting.cluster, request), fitting.rows))
+    fitting.keep(fitting.rows_of(uuid_mask(fitting.cluster, request)))
     return _too_few(fitting, fitting.left)
 
 
@@ -135,24 +138,30 @@ def _wrong_model(fitting: GpuFitting) -> Failure | None:
     """Not even with those whose model is not known there would be enough."""
     if fitting.request.include is None and fitting.request.exclude is None:
         return None
-    failed, number = _too_few(fitting, fitting.left & fitting.of_model)
-    fitting.keep(fitting.of_model | fitting.nameless)
-    return failed & (fitting.units(fitting.left) < fitting.needed), number
+    return _without(fitting, fitting.of_model, lambda: fitting.nameless)
 
 
 def _model_unknown(fitting: GpuFitting) -> Failure | None:
     if fitting.request.include is None and fitting.request.exclude is None:
         return None
     fitting.keep(fitting.of_model)
-    return _too_few(fitting, fitting.left)
+    return fitting.too_few
 
 
 def _too_small(fitting: GpuFitting) -> Failure | None:
     """Not even with those whose memory is not known there would be enough."""
     if not fitting.request.memory_each_mib:
         return None
-    failed, number = _too_few(fitting, fitting.left & fitting.of_size)
-    fitting.keep(fitting.of_size | (fitting.memory == 0))
+    return _without(fitting, fitting.of_size, lambda: fitting.memory == 0)
+
+
+def _without(fitting: GpuFitting, known: Mask, maybe: Callable[[], Mask]) -> Failure:
+    """Where fewer than needed are known to do, and those that may do would not be enough either: what does not do is
+    taken away. The next check takes those away that only may."""
+    failed, number = fitting.too_few = _too_few(fitting, fitting.left & known)
+    if fitting.lost is None and not failed.any():
+        return failed, number
+    fitting.keep(known | maybe())
     return failed & (fitting.units(fitting.left) < fitting.needed), number
 
 
@@ -170,34 +179,37 @@ def _memory_unknown(fitting: GpuFitting) -> Failure | None:
         failure = (total < asked) & unknown, total
     if fitting.request.memory_each_mib:
         fitting.keep(fitting.of_size)
-        few, number = _too_few(fitting, fitting.left)
+        few, number = fitting.too_few
         failure = (few, number) if failure is None else (few | failure[0], np.where(few, number, failure[1]))
     return failure
 
 
 def _set_aside(fitting: Fitting) -> Failure:
-    num_failed = fitting.column("set_aside").astype(np.int64)
+    num_failed = fitting.rows_of(fitting.cluster.set_aside)
     return num_failed > 0, num_failed
 
 
 def _kept_for_move(fitting: Fitting) -> Failure:
-    closed = fitting.column("closed")
-    return closed, np.zeros(len(closed), np.int64)
-
-
-def _gpus_kept_for_move(fitting: GpuFitting) -> Failure:
-    return fitting.column("closed"), fitting.units(fitting.column("gpu_healthy"))
+    closed = fitting.rows_of(fitting.cluster.closed)
+    return closed, fitting.num_healthy if isinstance(fitting, GpuFitting) else np.zeros(len(closed), np.int64)
 
 
 def _kept_apart(fitting: GpuFitting) -> Failure:
     """Where the device plugin picks GPUs by itself, and pods are that it serves beside those of which it knows
     nothing: it would give away the GPUs of the latter."""
-    others = "num_served" if fitting.request.unit is AskedUnit.WHOLE else "num_unserved"
-    return fitting.column("plugin_picks") & (fitting.column(others) > 0), fitting.num_installed
+    cluster = fitting.cluster
+    others = cluster.num_served if fitting.request.unit is AskedUnit.WHOLE else cluster.num_unserved
+    return fitting.rows_of(cluster.plugin_picks) & (fitting.rows_of(others) > 0), fitting.num_installed
 
 
-def _gives_shares(fitting: GpuFitting) -> bool:
-    return not fitting.request.memory_total_mib and bool(fitting.shares.any())
+def _not_counted(fitting: GpuFitting) -> Failure | None:
+    cut = fitting.left_out == LeftOut.TOO_MANY
+    if not cut.any():
+        return None
+    room = _with_room(fitting)
+    if fitting.gives_shares:
+        room = room & ~_lacks_compute(fitting) & ~_lacks_memory(fitting)
+    return cut & (_available(fitting, room) < fitting.needed), fitting.left_out
 
 
 def _lacks_compute(fitting: GpuFitting) -> Mask:
@@ -210,28 +222,22 @@ def _lacks_memory(fitting: GpuFitting) -> Mask:
     return fitting.shares[:, None] & (fitting.free_mib < fitting.share_mib)
 
 
-def _units_free(fitting: GpuFitting, room: Mask) -> Longs:
+def _with_room(fitting: GpuFitting) -> Mask:
+    """(R, G) GPUs left that nobody holds, or that may be shared."""
+    room: Mask = fitting.left & (fitting.idle | fitting.shares[:, None] if fitting.gives_shares else fitting.idle)
+    return room
+
+
+def _available(fitting: GpuFitting, room: Mask) -> Longs:
     """(R,) units of the GPUs with room, whatever those of unknown index hold."""
-    free: Longs = np.maximum(fitting.units(room & fitting.idle) - fitting.untracked, 0)
-    if not _gives_shares(fitting):
-        return free
+    if not fitting.gives_shares:
+        return fitting.free_units(room)
     shares = num_true(room & ~fitting.idle) + np.maximum(num_true(room & fitting.idle) - fitting.untracked, 0)
-    return np.where(fitting.shares, shares, free)
-
-
-def _not_counted(fitting: GpuFitting) -> Failure | None:
-    left_out = fitting.column("left_out").astype(np.int64)
-    cut = left_out == LeftOut.TOO_MANY
-    if not cut.any():
-        return None
-    room = fitting.left & (fitting.idle | fitting.shares[:, None] if _gives_shares(fitting) else fitting.idle)
-    if _gives_shares(fitting):
-        room = room & ~_lacks_compute(fitting) & ~_lacks_memory(fitting)
-    return cut & (_units_free(fitting, room) < fitting.needed), left_out
+    return np.where(fitting.shares, shares, fitting.free_units(room))
 
 
 def _compute_busy(fitting: GpuFitting) -> Failure | None:
-    if not _gives_shares(fitting):
+    if not fitting.gives_shares:
         return None
     before = fitting.left
     fitting.keep(~_lacks_compute(fitting))
@@ -240,7 +246,7 @@ def _compute_busy(fitting: GpuFitting) -> Failure | None:
 
 
 def _memory_busy(fitting: GpuFitting) -> Failure | None:
-    if not _gives_shares(fitting):
+    if not fitting.gives_shares:
         return None
     before = fitting.left
     fitting.keep(~_lacks_memory(fitting))
@@ -249,8 +255,8 @@ def _memory_busy(fitting: GpuFitting) -> Failure | None:
 
 
 def _busy(fitting: GpuFitting) -> Failure:
-    fitting.keep(fitting.idle | fitting.shares[:, None] if _gives_shares(fitting) else fitting.idle)
-    fitting.available = _units_free(fitting, fitting.left)
+    fitting.keep(_with_room(fitting))
+    fitting.available = _available(fitting, fitting.left)
     return fitting.available < fitting.needed, fitting.available
 
 
@@ -514,7 +520,7 @@ BUILT_IN: Final = (
     ),
     Check(
         reason=Reason.KEPT_FOR_MOVE,
-        gpus=_gpus_kept_for_move,
+        gpus=_kept_for_move,
         mig=_kept_for_move,
         devices=_kept_for_move,
         says=_words("what is free here is kept for a move that makes room"),

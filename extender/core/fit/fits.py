@@ -46,7 +46,7 @@ def lost(cluster: Cluster, request: GpuRequest, rows: Rows) -> tuple[GpuFitting,
 
 def _fit_gpus(fitting: GpuFitting) -> Fit:
     failures = _failures(fitting, TABLE.gpus)
-    free_units = np.maximum(fitting.units(fitting.idle) - fitting.untracked, 0)
+    free_units = fitting.free_units(fitting.idle)
     reason, available = _first(failures, fitting.available)
     return Fit(reason, available, fitting.left, fitting.idle, free_units, fitting.taken, fitting.shares)
 
@@ -96,6 +96,9 @@ def _failures(
 
 def _first(failures: list[tuple[int, Failure]], available: Longs) -> tuple[npt.NDArray[np.uint8], Longs]:
     """(R,) the code of the first check that fails, and the number to tell: `available` where none does."""
+    if len(available) == 1:  # as a rule, of the node that has changed
+        code, number = next(((code, number) for code, (failed, number) in failures if failed[0]), (0, available))
+        return np.array([code], np.uint8), number
     reason = np.full(len(available), Reason.FITS, dtype=np.uint8)
     for code, (failed, number) in reversed(failures):  # so that the first failed check has the last word
         if failed.any():

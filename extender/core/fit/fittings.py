@@ -39,10 +39,11 @@ class Fitting:
         self.cluster, self.request, self.rows = cluster, request, rows
         self.check = 0
         """Code of the check that is made."""
+        self._every = cluster.taken(cluster.unit, rows) is cluster.unit
 
-    def column(self, name: str) -> npt.NDArray[Any]:
-        """The rows of an (N, ...) array of the cluster."""
-        return self.cluster.taken(getattr(self.cluster, name), self.rows)
+    def rows_of(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The rows of an (N, ...) array."""
+        return array if self._every else array.take(self.rows, axis=0)
 
 
 class MigFitting(Fitting):
@@ -66,18 +67,24 @@ class GpuFitting(Fitting):
     def __init__(self, cluster: Cluster, request: GpuRequest, rows: Rows) -> None:
         super().__init__(cluster, request, rows)
         self.needed = max(request.count, 1)
-        self.unit = cluster.taken(cluster.unit, rows)  # (R,)
-        self.per_gpu = cluster.taken(cluster.units_per_gpu, rows)  # (R,)
-        self.untracked = cluster.taken(cluster.untracked_units, rows)  # (R,)
-        self.memory = cluster.taken(cluster.gpu_memory_mib, rows)  # (R, G)
-        self.free_milli = cluster.taken(cluster.gpu_free_milli, rows)  # (R, G)
-        self.free_mib = cluster.taken(cluster.gpu_free_mib, rows)  # (R, G)
-        self.model = cluster.taken(cluster.gpu_model, rows)  # (R, G)
+        self.unit = self.rows_of(cluster.unit)  # (R,)
+        self.per_gpu = self.rows_of(cluster.units_per_gpu)  # (R,)
+        self.untracked = self.rows_of(cluster.untracked_units)  # (R,)
+        self.left_out = self.rows_of(cluster.left_out)  # (R,)
+        self.memory = self.rows_of(cluster.gpu_memory_mib)  # (R, G)
+        self.free_milli = self.rows_of(cluster.gpu_free_milli)  # (R, G)
+        self.free_mib = self.rows_of(cluster.gpu_free_mib)  # (R, G)
+        self.model = self.rows_of(cluster.gpu_model)  # (R, G)
         self.installed = self.left = self.model >= 0  # (R, G)
-        self.idle = (self.free_milli == WHOLE_MILLI) & (self.free_mib == self.memory)
-        self.shares = _shares(request, self.unit)  # (R,)
         self.taken = np.full(len(rows), self.needed, dtype=np.int64)
-        self.available = self.num_installed
+        self.idle = (self.free_milli == WHOLE_MILLI) & (self.free_mib == self.memory)
+        self.too_few: tuple[Mask, Longs] = (np.zeros(len(rows), np.bool_), self.taken)
+        """Where too few GPUs are known to meet the condition that is checked, and (R,) units that do."""
+        self.shares = _shares(request, self.unit)  # (R,)
+        self.gives_shares = not request.memory_total_mib and bool(self.shares.any())
+        self.num_installed = self.units(self.installed)
+        """(R,) units."""
+        self.available = self.num_healthy = self.num_installed
         """(R,) units that can be had by the last check."""
         self.lost: npt.NDArray[np.uint8] | None = None
         """(R, G) codes of the checks that have taken GPUs away, where somebody wants to know."""
@@ -93,10 +100,10 @@ class GpuFitting(Fitting):
         found: Longs = num_true(mask) * self.per_gpu
         return found
 
-    @cached_property
-    def num_installed(self) -> Longs:
-        """(R,) units."""
-        return self.units(self.installed)
+    def free_units(self, mask: Mask) -> Longs:
+        """(R,) units of idle GPUs of a mask that are free, whatever those of unknown index hold."""
+        found: Longs = np.maximum(self.units(mask) - self.untracked, 0)
+        return found
 
     @cached_property
     def of_model(self) -> Mask:

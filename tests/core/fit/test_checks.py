@@ -8,7 +8,7 @@ from hypothesis import given, settings
 
 from extender.core.clusters import Cluster
 from extender.core.fit import fits
-from extender.core.fit.checks import BUILT_IN, TABLE, Check, _Table
+from extender.core.fit.checks import BUILT_IN, TABLE, Change, Check, _Table
 from extender.core.fit.fits import fit
 from extender.core.fit.obstacles import obstacles
 from extender.core.fit.reasons import Reason
@@ -31,7 +31,10 @@ def refused(state: NodeState, request: GpuRequest) -> tuple[Cluster, int, int]:
 
 
 def smaller(check: Check, cluster: Cluster, request: GpuRequest, number: int) -> GpuRequest | None:
-    """What a row of the table would have asked instead, None where no less of that would do."""
+    """What a row of the table would have asked instead, None where no less of that would do; fewer GPUs for as much
+    memory in total ask more of each."""
+    if check.change == Change.COUNT and request.memory_total_mib:
+        return None
     if relaxed := check.relaxed(request):
         return relaxed[1]
     for one in _numbers(cluster, request, all_rows(cluster)):
@@ -77,7 +80,10 @@ FAIL_BOTH = {
         node(T4, uuids=["GPU-a"]),
         GpuRequest(1, include=pattern("a100"), uuids=frozenset({"GPU-b"})),
     ),
-    (Reason.WRONG_MODEL, Reason.MODEL_UNKNOWN): (node(T4), GpuRequest(1, include=pattern("a100"))),
+    (Reason.WRONG_MODEL, Reason.TOO_SMALL): (
+        node(T4),
+        GpuRequest(1, memory_each_mib=40960, include=pattern("a100")),
+    ),
     (Reason.MODEL_UNKNOWN, Reason.TOO_SMALL): (
         node(NAMELESS),
         GpuRequest(1, memory_each_mib=40960, include=pattern("a100")),
