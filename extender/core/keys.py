@@ -151,6 +151,11 @@ _DOMAIN_ALIKE: Final = 0.85
 """The same of a domain: other people's keys keep no pod waiting."""
 
 
+def rank_of(key: str) -> int:
+    """Of an annotation of a pod: 0 for one of Kerf's, 1 for another key of its domain, 2 for somebody else's."""
+    return 0 if key in _OF_PODS[_Kind.ANNOTATION] else 1 if key.startswith(_PREFIX) else 2
+
+
 def stray_keys(annotations: Mapping[str, str], labels: Mapping[str, str]) -> Iterator["Stray"]:
     """The keys of a pod that are, or were meant to be, of `kerf.dev/` and that nobody reads there."""
     for kind, said in ((_Kind.ANNOTATION, annotations), (_Kind.LABEL, labels)):

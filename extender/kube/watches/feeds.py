@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Generic
 
+from extender.core.keys import rank_of
 from extender.kube import objects
 from extender.kube.background import Tasks
 from extender.kube.cache import Cache, Index, Part
@@ -24,6 +25,34 @@ def _all(item: Any) -> bool:
     return True
 
 
+def _whole(item: ObjectT) -> ObjectT:
+    """What is kept of an object of most kinds."""
+    return item
+
+
+_MAX_ANNOTATIONS: Final = 2**15
+"""Characters of a pod's annotations that are kept: far more than anything that Kerf and device plugins read."""
+_OF_EACH: Final = 64
+"""Characters that each counts for beside its own."""
+
+
+def _within_bounds(pod: objects.Pod) -> objects.Pod:
+    """A pod without annotations that are longer than anything that is read: its author chooses how many there are, and
+    all pods are kept. Kerf's own come first, whatever else is there, and of each kind the shortest."""
+    texts = pod.metadata.annotations
+    if not texts or sum(map(len, texts)) + sum(map(len, texts.values())) + _OF_EACH * len(texts) <= _MAX_ANNOTATIONS:
+        return pod
+    kept, left = dict[str, str](), _MAX_ANNOTATIONS
+    for key in sorted(texts, key=lambda key: (rank_of(key), len(key) + len(texts[key]))):
+        left -= _OF_EACH + len(key)
+        if left <= 0:
+            break
+        kept[key] = texts[key][:left]
+        left -= len(kept[key])
+    pod.metadata.annotations = kept
+    return pod
+
+
 @dataclass(frozen=True, slots=True)
 class Feed(Generic[ObjectT]):
     """Objects of one kind, all of them or some. Those of devices go to other processes with the ledger: no lambdas."""
@@ -41,6 +70,8 @@ class Feed(Generic[ObjectT]):
     wanted: Callable[[Any], bool] = _all
     """Whether an object belongs to it, by what of the selection an object can tell."""
     indexes: tuple[Index[Any], ...] = ()
+    kept: Callable[[Any], Any] = _whole
+    """What is kept of an object."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -75,6 +106,7 @@ PODS: Final = Feed(
     stand_in=_pod,
     wanted=lambda pod: not pod.finished,
     indexes=(_WITH_OR_WITHOUT,),
+    kept=_within_bounds,
 )
 """All pods but those that have finished, of which a cluster may keep 100,000 and which hold nothing."""
 BOUND_PODS: Final = Selection(PODS, _WITH_OR_WITHOUT, _BOUND, f"spec.nodeName!=,{PODS.field_selector}")
@@ -116,7 +148,7 @@ class WatchHub:
     def _watch(self, feed: Feed[ObjectT]) -> tuple[Reflector[ObjectT], Cache[ObjectT, ObjectT]]:
         if feed not in self._watches:
             cache = Cache[ObjectT, ObjectT](
-                lambda item: item,
+                feed.kept,
                 indexes=feed.indexes,
                 stand_in=feed.stand_in,
                 wanted=feed.wanted,

@@ -7,7 +7,7 @@ from extender.core.resources.requests import RequestError
 from extender.dra.pod_claims import NO_CLAIMS, PodClaims, claim_keys
 from extender.kube.background import give_way
 from extender.kube.indexes import Index
-from extender.kube.objects import Metadata, Pod, unix_time
+from extender.kube.objects import Pod, unix_time
 from extender.planning.plans import PlanPod
 from extender.planning.wait_reasons import Code
 from extender.plugins.pods import assigned_node
@@ -33,7 +33,6 @@ _TRIED_WITHIN_S: Final = 5.0
 """A pod whose ResourceClaims have their devices may be refused by a kube-scheduler that does not know of these yet."""
 _MAX_FAULT: Final = 500
 _SPARE_KINDS: Final = 64
-_MAX_TEXT: Final = 2**16
 _PORTION: Final = 16
 _MAX_NAME: Final = 253
 
@@ -208,7 +207,6 @@ class Backlog:
 
     def upsert(self, item: Pod) -> None:
         """A pending pod was added or changed."""
-        _shorten(item.metadata)
         uid = item.metadata.uid
         known = self.entries.get(uid)
         if item.metadata.deletion_timestamp:
@@ -317,8 +315,3 @@ def _was_left(pod: Pod) -> bool:
     ResourceClaims, or one for autoscalers."""
     known = is_for_autoscalers(pod) or (PLANNED_BY in (pod.metadata.annotations or {}) and pod.spec.resource_claims)
     return bool(known and pod.refusal)
-
-
-def _shorten(metadata: Metadata) -> None:
-    """Let go of what is longer than anything that is read: pods wait for long, and their authors choose how much."""
-    metadata.annotations = {key: text[:_MAX_TEXT] for key, text in (metadata.annotations or {}).items()}

@@ -81,3 +81,43 @@ def test_an_index_keeps_no_empty_group() -> None:
     for key in ("x", "y", "y"):
         index.pop("node-a", key)
     assert (len(index), dict(index.of("node-a"))) == (0, {})
+
+
+def annotated(**texts: str) -> objects.Pod:
+    return objects.Pod(objects.Metadata(name="p", namespace="ns", uid="u", annotations=texts))
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"author/text": "x" * 250_000},
+        {f"author/{number}": "" for number in range(8_000)},
+        {f"kerf.dev/{number}": "" for number in range(8_000)},
+        {f"kerf.dev/epoch-{number}": "e" for number in range(4_000)},
+        {"kerf.dev/gpu-uuid": "x" * 250_000},
+    ],
+    ids=["long", "many", "many of Kerf's domain", "many that begin like Kerf's", "one of Kerf's"],
+)
+def test_what_is_kept_of_a_pods_annotations_is_bounded_and_kerfs_own_are_kept(others: dict[str, str]) -> None:
+    own = {"kerf.dev/assigned-gpus": "0,1,2,3", "kerf.dev/assigned-node": "n" * 253, "kerf.dev/gpu-count": "4"}
+    cache = WatchHub(MemoryCluster(), lambda: 0.0).cache(PODS)
+    cache.upsert(annotated(**others, **own))
+    kept = cache["u"].metadata.annotations or {}
+    assert {key: kept[key] for key in own} == own
+    assert sum(len(key) + len(text) + 64 for key, text in kept.items()) <= 2**15 + 64
+
+
+def test_annotations_that_are_not_too_many_are_kept_as_they_are() -> None:
+    cache = WatchHub(MemoryCluster(), lambda: 0.0).cache(PODS)
+    pod = annotated(**{f"hami.io/{number}": "x" * 500 for number in range(50)})
+    texts = dict(pod.metadata.annotations or {})
+    cache.upsert(pod)
+    assert cache["u"].metadata.annotations == texts
+
+
+def test_of_others_the_shortest_are_kept() -> None:
+    cache = WatchHub(MemoryCluster(), lambda: 0.0).cache(PODS)
+    cache.upsert(annotated(**{"a/long": "x" * 100_000, "hami.io/short": "0"}))
+    kept = cache["u"].metadata.annotations or {}
+    assert kept["hami.io/short"] == "0"
+    assert kept["a/long"] == "x" * (2**15 - 64 - len("hami.io/short") - 1 - 64 - len("a/long"))

@@ -58,17 +58,6 @@ def test_kinds_of_pods_that_are_gone_are_forgotten() -> None:
     assert (backlog.kinds.count, backlog.kinds.kind_of(stays.spec), entry.planned.kind) == (2, 1, 1)
 
 
-def test_of_a_long_annotation_a_part_is_kept() -> None:
-    backlog = Watched().backlog
-    backlog.upsert(pod(annotations={"com.openfaas.function.spec": "9" * 200_000, "kerf.dev/gpu-count": "1"}))
-    [entry] = backlog.waiting()
-    assert {key: len(text) for key, text in (entry.pod.metadata.annotations or {}).items()} == {
-        "com.openfaas.function.spec": 2**16,
-        "kerf.dev/gpu-count": 1,
-    }
-    assert "can't be read" in str(entry.fault)
-
-
 def test_pods_being_deleted_or_gone_from_a_list_leave() -> None:
     watched = Watched()
     for name in ("a", "b", "c"):
