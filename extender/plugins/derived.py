@@ -21,11 +21,11 @@ def once(read: Callable[[Pod], T]) -> Callable[[Pod], T]:
             found: T = kept[answer]
             return found
         if fault in kept:
-            raise kept[fault].with_traceback(None)
+            raise RequestError(kept[fault])  # another one: what was raised knows all that led to it
         try:
             found = kept[answer] = read(pod)
         except RequestError as error:
-            kept[fault] = error.with_traceback(None)
+            kept[fault] = str(error)
             raise
         return found
 
