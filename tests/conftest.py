@@ -9,7 +9,13 @@ from hypothesis import HealthCheck, settings
 
 from tests.skips import not_tested
 
-pytest_plugins = ["tests.api.fixtures", "tests.controlplane.fixtures", "tests.e2e.fixtures", "tests.realnode.fixtures"]
+pytest_plugins = [
+    "tests.api.fixtures",
+    "tests.controlplane.fixtures",
+    "tests.docs.example",
+    "tests.e2e.fixtures",
+    "tests.realnode.fixtures",
+]
 
 # Go programs collect garbage less often: there is memory enough, and the cores are what the tests wait for.
 os.environ.setdefault("GOGC", "400")

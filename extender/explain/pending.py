@@ -8,7 +8,6 @@ import numpy as np
 
 from extender.core.clusters import Cluster, Rows
 from extender.core.fit.checks import TABLE
-from extender.core.fit.reasons import Reason
 from extender.core.fit.remedies import Remedy
 from extender.core.occupancies import ObservedRules
 from extender.core.resources.requests import GpuRequest, PodRequest, RequestError
@@ -157,7 +156,7 @@ def told(page: PendingPage, looked: Sequence[Looked | None], fixes: Fixes) -> di
 
 def _moves_help(nearest: Nearest) -> bool:
     """Whether the nearest node might have room if running pods moved: not if no node is made for the pod."""
-    return nearest.reason == Reason.FITS or TABLE[nearest.reason].resolvable
+    return bool(TABLE.could_fit[nearest.reason])
 
 
 def _why(lacking: Lacking, waiting: Waiting, decided: Placement | None) -> tuple[str, list[Remedy]]:

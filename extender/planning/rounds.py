@@ -13,7 +13,7 @@ import numpy as np
 
 from extender.core.bookings import emptied
 from extender.core.clusters import Cluster, Floats, Mask, Rows
-from extender.core.fit.checks import resolvable
+from extender.core.fit.checks import could_fit
 from extender.core.fit.fits import fit
 from extender.planning.plan_state import DEFAULT_POLICY, PlanState, free_units, units
 from extender.planning.plans import GREEDY, Plan, PlanError, Planner, PlanPod, View, units_of
@@ -451,4 +451,4 @@ def _prospect(state: PlanState, pod: PlanPod) -> _Prospect:
     if pod.gpus is None:
         return _Prospect(could, view.cpu_free_milli.astype(np.float64))
     checked = fit(state.cluster, pod.gpus, np.arange(view.num_nodes))
-    return _Prospect(could & (checked.fits | resolvable(checked.reason)), checked.free_units.astype(np.float64))
+    return _Prospect(could & could_fit(checked.reason), checked.free_units.astype(np.float64))

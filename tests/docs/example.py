@@ -26,6 +26,15 @@ def install_example(folder: Path) -> None:
     subprocess.run([uv, "pip", "install", *offline, *where, DOCS / "examples" / "kerf-example"], check=True)
 
 
+def broken(folder: Path, entries: str, source: str) -> None:
+    """Another package in a folder, with these entry points: a module `kerf_broken`."""
+    info = folder / "kerf_broken-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: kerf-broken\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(f"{entries}\n")
+    (folder / "kerf_broken.py").write_text(source)
+
+
 @contextmanager
 def example_on_path(folder: Path) -> Iterator[None]:
     """It is where Python looks for packages, and nothing of it is loaded yet, nor afterwards."""
@@ -49,3 +58,18 @@ def _forget() -> None:
     for remembered in (plugins, _managed_resources, managed_resources.managed_names):
         remembered.cache_clear()
     importlib.invalidate_caches()
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which the package is installed."""
+    target = tmp_path_factory.mktemp("site")
+    install_example(target)
+    return target
+
+
+@pytest.fixture
+def example(site: Path) -> Iterator[Path]:
+    """The package is installed, and nothing is loaded yet."""
+    with example_on_path(site):
+        yield site

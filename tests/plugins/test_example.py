@@ -1,9 +1,7 @@
 """The device plugin of docs/examples: installed as a package, found by its entry point, and used through the verbs."""
 
 import logging
-from collections.abc import Iterator
 from importlib.metadata import EntryPoint
-from pathlib import Path
 
 import pytest
 
@@ -16,23 +14,7 @@ from extender.plugins.managed_resources import _managed_resources
 from extender.plugins.protocol import DevicePlugin, UnreadableError
 from extender.plugins.registry import _GROUP, _Guarded, _load_all
 from tests.api.services import running
-from tests.docs.example import example_on_path, install_example
 from tests.ledger.builders import node_manifest, node_object, pod_manifest, pod_object
-
-
-@pytest.fixture(scope="module")
-def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which the example is installed."""
-    folder = tmp_path_factory.mktemp("site-packages")
-    install_example(folder)
-    return folder
-
-
-@pytest.fixture
-def installed(package: Path) -> Iterator[None]:
-    """The example is where Python looks for packages."""
-    with example_on_path(package):
-        yield
 
 
 def slots_node(name: str, *gpus: str) -> Manifest:
@@ -45,7 +27,7 @@ def slots_pod(name: str, mib: int) -> Manifest:
     return pod_manifest(name, mib, resource="example.com/gpu-mib")
 
 
-@pytest.mark.usefixtures("installed")
+@pytest.mark.usefixtures("example")
 def test_pods_are_placed_and_bound_by_an_installed_plugin() -> None:
     nodes = [slots_node("slots", "GPU-a=16384", "GPU-b=16384"), node_manifest("native", 4)]
     with running(nodes) as kerf:
@@ -61,7 +43,7 @@ def test_pods_are_placed_and_bound_by_an_installed_plugin() -> None:
         assert not full["NodeNames"]
 
 
-@pytest.mark.usefixtures("installed")
+@pytest.mark.usefixtures("example")
 def test_its_resource_is_one_that_kube_scheduler_has_to_ask_for() -> None:
     assert "example.com/gpu-mib" in _managed_resources()
     assert managed_resources.is_managed(pod_object("p", 1, resource="example.com/gpu-mib").spec)

@@ -19,8 +19,7 @@ import numpy as np
 from extender.api.webhooks.reviews import Operation
 from extender.core.clusters import Cluster, Mask
 from extender.core.evaluations import Memo
-from extender.core.fit.checks import resolvable
-from extender.core.fit.reasons import Reason
+from extender.core.fit.checks import could_fit
 from extender.core.resources.gpu_models import describe_model, models_allowed
 from extender.core.resources.nodes import COUNT_LABEL, MEMORY_LABEL, PRODUCT_LABEL, nominal_mib
 from extender.core.resources.requests import AskedUnit, GpuRequest, PodRequest, RequestError
@@ -143,7 +142,7 @@ class AffinityWriter:
         policy = placer.policy_of(request)
         reasons = self._memo.evaluate(cluster, policy.asked(request) or gpus, policy).evaluation.reason
         exists = np.array([bool(name) for name in cluster.node_names], np.bool_)
-        would_do: Mask = ((reasons == Reason.FITS) | resolvable(reasons)) & exists
+        would_do: Mask = could_fit(reasons) & exists
         return would_do
 
     def _wanted(self, request: GpuRequest, known: _Known) -> tuple[list[Requirement], list[str]]:

@@ -26,6 +26,9 @@ from extender.core.resources.requests import AskedUnit, GpuRequest, named
 _NO_UNIT: Final = int(GpuUnit.NONE)  # a member of an enum is looked up by Python
 Failure = tuple[Mask, Longs]
 """(R,) where a check fails, and (R,) the number to tell."""
+_Says = Callable[[GpuRequest, int], str]
+_Remedies = Callable[[GpuRequest, str, int], Iterable[Remedy]]
+"""Of a request, the name of the node that comes nearest, and the number that it failed with."""
 
 
 class Change(StrEnum):
@@ -66,7 +69,7 @@ class Check:
     """Whether it comes to the same on nodes that are equal but for their name and identity."""
     resolvable: bool = False
     """Whether it passes when other pods go: only that makes a node a candidate for preemption."""
-    says: Callable[[GpuRequest, int], str]
+    says: _Says
     """The sentence. The number is that of units here that pass, or what the check counts."""
     gpu: Callable[[GpuFitting, int, int], str] = lambda fitting, row, slot: "in use"
     """What a GPU lacks that the check takes away, by row and index."""
@@ -79,7 +82,7 @@ class Check:
     """What is said of nodes that have none at all: "has {}GPUs"."""
     of_kind: bool = False
     """Whether the number counts GPUs of the kind that is asked for."""
-    remedies: Callable[[GpuRequest, str, int], Iterable[Remedy]] = lambda request, node, number: ()
+    remedies: _Remedies = lambda request, node, number: ()
     """What of the nodes would have to be another way; of the node that comes nearest, and the number that it has."""
 
     def __post_init__(self) -> None:
@@ -237,21 +240,19 @@ def _available(fitting: GpuFitting, room: Mask) -> Longs:
 
 
 def _compute_busy(fitting: GpuFitting) -> Failure | None:
-    if not fitting.gives_shares:
-        return None
-    before = fitting.left
-    fitting.keep(~_lacks_compute(fitting))
-    few = fitting.shares & (num_true(fitting.left) < fitting.needed)
-    return (few, nth_largest(np.where(before, fitting.free_milli, 0), fitting.needed)) if few.any() else None
+    return _lacking(fitting, _lacks_compute(fitting), fitting.free_milli) if fitting.gives_shares else None
 
 
 def _memory_busy(fitting: GpuFitting) -> Failure | None:
-    if not fitting.gives_shares:
-        return None
+    return _lacking(fitting, _lacks_memory(fitting), fitting.free_mib) if fitting.gives_shares else None
+
+
+def _lacking(fitting: GpuFitting, lacks: Mask, free: Ints) -> Failure | None:
+    """Where too few GPUs are left for shares without those that lack something: what the last one needed has free."""
     before = fitting.left
-    fitting.keep(~_lacks_memory(fitting))
+    fitting.keep(~lacks)
     few = fitting.shares & (num_true(fitting.left) < fitting.needed)
-    return (few, nth_largest(np.where(before, fitting.free_mib, 0), fitting.needed)) if few.any() else None
+    return (few, nth_largest(np.where(before, free, 0), fitting.needed)) if few.any() else None
 
 
 def _busy(fitting: GpuFitting) -> Failure:
@@ -269,16 +270,18 @@ def _total_busy(fitting: GpuFitting) -> Failure | None:
 
 
 def _mig_installed(fitting: MigFitting) -> Failure:
-    failed, number = np.zeros(len(fitting.rows), np.bool_), np.zeros(len(fitting.rows), np.int64)
-    for count, installed, _ in fitting.devices:  # the last one that is missing is told
-        failed, number = failed | (installed < count), np.where(installed < count, installed, number)
-    return failed, number
+    return _fewer(fitting, ((count, installed) for count, installed, _ in fitting.devices))
 
 
 def _mig_busy(fitting: MigFitting) -> Failure:
+    return _fewer(fitting, ((count, free) for count, _, free in reversed(fitting.devices)))
+
+
+def _fewer(fitting: MigFitting, devices: Iterable[tuple[int, Longs]]) -> Failure:
+    """Where there are fewer of a kind of devices than its count: the last such kind is told."""
     failed, number = np.zeros(len(fitting.rows), np.bool_), np.zeros(len(fitting.rows), np.int64)
-    for count, _, free in reversed(fitting.devices):  # the first one
-        failed, number = failed | (free < count), np.where(free < count, free, number)
+    for count, here in devices:
+        failed, number = failed | (here < count), np.where(here < count, here, number)
     return failed, number
 
 
@@ -290,7 +293,6 @@ def _found(found: Found) -> Callable[[DeviceFitting], Failure]:
 
 
 _BEST: Final = "best here: "
-_Says = Callable[[GpuRequest, int], str]
 
 
 def _needs(here: _Says, of_devices: str = "", joint: str = ",") -> _Says:
@@ -366,10 +368,6 @@ def _without_uuids(request: GpuRequest) -> tuple[str, GpuRequest] | None:
     if not request.uuids and not request.uuids_exclude:
         return None
     return "any GPU instead of the requested UUIDs", replace(request, uuids=frozenset(), uuids_exclude=frozenset())
-
-
-_Remedies = Callable[[GpuRequest, str, int], Iterable[Remedy]]
-"""Of a request, the name of the node that comes nearest, and the number that it failed with."""
 
 
 def _do(kind: Kind, text: str, command: str = "kerf top {0}") -> _Remedies:
@@ -618,6 +616,9 @@ class _Table:
         self.is_resolvable = np.zeros(np.iinfo(np.uint8).max + 1, np.bool_)
         """By code."""
         self.is_resolvable[[check.reason for check in self.checks if check.resolvable]] = True
+        self.could_fit = self.is_resolvable.copy()
+        """By code: whether it fits, or would if other pods went."""
+        self.could_fit[Reason.FITS] = True
 
     def __getitem__(self, code: int) -> Check:
         """Also what FITS, UNKNOWN_NODE and OCCUPIED stand for."""
@@ -644,6 +645,12 @@ def resolvable(reason: npt.NDArray[np.uint8]) -> Mask:
     """Which of some reasons go away when other pods do, in the same shape."""
     passing: Mask = TABLE.is_resolvable[reason]
     return passing
+
+
+def could_fit(reason: npt.NDArray[np.uint8]) -> Mask:
+    """Which of some reasons let a request fit now or when other pods go, in the same shape."""
+    could: Mask = TABLE.could_fit[reason]
+    return could
 
 
 def sentence(reason: int, request: GpuRequest, number: int) -> str:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from extender.core.clusters import Cluster, Mask, Rows
-from extender.core.fit.checks import TABLE, nearest_sentence, resolvable
+from extender.core.fit.checks import TABLE, could_fit, nearest_sentence
 from extender.core.fit.device_obstacles import why_not
 from extender.core.fit.fits import fit
 from extender.core.fit.obstacles import obstacles
@@ -98,7 +98,7 @@ def _lasting(cluster: Cluster, seen: Cluster, request: GpuRequest, rows: Rows, c
     like_it = np.ones(len(rows), np.bool_)
     if not request.mig:
         alike = fit(seen, _of_one(request), rows)
-        like_it = alike.fits | resolvable(alike.reason)
+        like_it = could_fit(alike.reason)
         if not like_it.any():
             return _latest(cluster, request, rows, alike, ~like_it)
     of_kind = [check.reason for check in TABLE.checks if check.of_kind]

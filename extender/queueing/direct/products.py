@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from extender.core.evaluations import Memo
-from extender.core.fit.checks import TABLE
-from extender.core.fit.reasons import Reason
+from extender.core.fit.checks import could_fit
 from extender.core.resources.nodes import PRODUCT_LABEL
 from extender.core.resources.requests import GpuRequest, PodRequest
 from extender.kube.objects import Pod
@@ -46,7 +45,8 @@ class Products:
         """Products of the nodes that would do if they were free, none where one of those tells none."""
         cluster = self.placer.snapshot()
         found = self._memo.evaluate(cluster, request, self.placer.policy_of(PodRequest(request, policy)))
-        names = [cluster.node_names[row] for row in cluster.row_of.values() if _will_do(found.evaluation.reason[row])]
+        will_do = could_fit(found.evaluation.reason)
+        names = [cluster.node_names[row] for row in cluster.row_of.values() if will_do[row]]
         products = {self.nodes.labels_of(name).get(PRODUCT_LABEL, "") for name in names}
         return [] if "" in products else sorted(products)
 
@@ -55,10 +55,6 @@ def is_picky(request: GpuRequest) -> bool:
     """Whether not every GPU will do for a request."""
     patterns = request.include is not None or request.exclude is not None
     return patterns or bool(request.memory_each_mib or request.memory_total_mib or request.uuids)
-
-
-def _will_do(reason: int) -> bool:
-    return reason == Reason.FITS or TABLE[reason].resolvable
 
 
 def _affinity(products: list[str]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import importlib
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,22 +17,8 @@ from model.workloads.traces import read_nodes, read_pods
 from model.workloads.workloads import workload
 from tests.api.bodies import node, pod
 from tests.api.services import running
-from tests.docs.example import example_on_path, install_example
+from tests.docs.example import broken
 from tests.model.builders import write_openb
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    target = tmp_path_factory.mktemp("site")
-    install_example(target)
-    return target
-
-
-@pytest.fixture
-def example(site: Path) -> Iterator[Path]:
-    """The package is installed, and nothing is loaded yet."""
-    with example_on_path(site):
-        yield site
 
 
 def test_the_service_ranks_nodes_by_it(example: Path) -> None:
@@ -70,15 +55,6 @@ def test_it_is_described(example: Path) -> None:
     assert "| `roomiest` | most idle GPUs first |" in describe_settings()
 
 
-def broken(site: Path, entry: str, source: str) -> None:
-    """Another package beside it."""
-    info = site / "kerf_broken-1.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: kerf-broken\nVersion: 1\n")
-    (info / "entry_points.txt").write_text(f"[kerf.policies]\n{entry}\n")
-    (site / "kerf_broken.py").write_text(source)
-
-
 @pytest.mark.parametrize(
     ("entry", "source", "fault"),
     [
@@ -93,7 +69,7 @@ def broken(site: Path, entry: str, source: str) -> None:
 def test_a_broken_one_costs_itself_only(
     example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entry: str, source: str, fault: str
 ) -> None:
-    broken(tmp_path, entry, source)
+    broken(tmp_path, f"[kerf.policies]\n{entry}", source)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "kerf_broken", raising=False)
     assert load_settings(flags={"decisions.policy": "roomiest"}).decisions.policy == "roomiest"
@@ -111,7 +87,7 @@ from extender.core.policies.policy import Policy
 def even(cluster, request, rows, fit): return fit.free_units.astype(float)
 def policy(options): return Policy("odd", even, f"counts from {options.rules.min_unmanaged_mib} MiB")
 """
-    broken(tmp_path, "odd = kerf_broken:policy", source)
+    broken(tmp_path, "[kerf.policies]\nodd = kerf_broken:policy", source)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "kerf_broken", raising=False)
     load_settings()
@@ -128,7 +104,9 @@ from extender.core.policies.policy import Policy
 def even(cluster, request, rows, fit): return fit.free_units.astype(float)
 def policy(options): return Policy("NAME", even, "")
 """
-    broken(tmp_path, "even = kerf_broken:policy\nodd = kerf_later:policy", source.replace("NAME", "even"))
+    broken(
+        tmp_path, "[kerf.policies]\neven = kerf_broken:policy\nodd = kerf_later:policy", source.replace("NAME", "even")
+    )
     monkeypatch.syspath_prepend(tmp_path)
     for module in ("kerf_broken", "kerf_later"):
         monkeypatch.delitem(sys.modules, module, raising=False)
@@ -145,7 +123,7 @@ def policy(options): return Policy("NAME", even, "")
 
 
 def test_a_name_of_kerfs_own_is_not_taken(example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    broken(tmp_path, "binpack = kerf_example.policy:policy", "")
+    broken(tmp_path, "[kerf.policies]\nbinpack = kerf_example.policy:policy", "")
     monkeypatch.syspath_prepend(tmp_path)
     before = registry.POLICIES["binpack"]
     load_settings()
