@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Final
 
-from extender.core.fit import filters
 from extender.core.policies import installed, registry
 from extender.core.policies.policy import Policy
 from model.engine.ranks import Rank, Tie
@@ -58,7 +57,6 @@ def baseline(name: str) -> Baseline:
     if name in BASELINES:
         return BASELINES[name]
     registry.load_installed()
-    filters.load_installed()
     others = installed.made(registry.DEFAULTS)
     if name in others:
         return Baseline(others[name])

@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from extender.core.clusters import WHOLE_MILLI, Cluster, Floats, Longs, Mask, Rows, num_true
 from extender.core.dra.asks import DevicesAsked
+from extender.core.fit import filters
 from extender.core.fit.checks import TABLE, Failure
 from extender.core.fit.device_fits import DeviceFitting
 from extender.core.fit.fittings import Fitting, GpuFitting, MigFitting, share_mib
@@ -136,3 +137,6 @@ def asked_fraction(cluster: Cluster, request: GpuRequest, rows: Rows) -> Floats:
         return np.full(memory.shape, request.milli / WHOLE_MILLI)
     asked: Floats = share_mib(request, memory) / np.maximum(memory, 1)
     return asked
+
+
+filters.load_installed()  # in each process that makes checks

@@ -1,6 +1,8 @@
 """Checks of other packages: the example's as pip installs it, and what a filter may do and may not."""
 
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,25 +31,11 @@ from tests.api.services import running
 from tests.core import builders
 from tests.core.builders import NodeState, all_rows, arrays_of, cluster_of
 from tests.core.fit.test_fits import CLUSTERS, requests
-from tests.docs.example import example_on_path, install_example
+from tests.docs.example import broken, example_on_path
 from tests.docs.recipe_uses import annotated
 
 T4, A100 = ("Tesla-T4", 15360), ("NVIDIA-A100-SXM4-80GB", 81920)
 WHY = "needs 2 GPUs, GPUs of several models here"
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    target = tmp_path_factory.mktemp("site")
-    install_example(target)
-    return target
-
-
-@pytest.fixture
-def example(site: Path) -> Iterator[Path]:
-    """The package is installed, and nothing is loaded yet."""
-    with example_on_path(site):
-        yield site
 
 
 @pytest.fixture(autouse=True)
@@ -91,16 +79,21 @@ def test_one_that_cannot_be_loaded_keeps_kerf_from_starting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, fault: str
 ) -> None:
     """Else pods would go where it was to keep them from."""
-    info = tmp_path / "kerf_broken-1.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: kerf-broken\nVersion: 1\n")
-    (info / "entry_points.txt").write_text("[kerf.filters]\nODD = kerf_broken_filter:FILTER\n")
-    (tmp_path / "kerf_broken_filter.py").write_text(source)
+    broken(tmp_path, "[kerf.filters]\nODD = kerf_broken:FILTER", source)
     with example_on_path(tmp_path):
         with pytest.raises(SettingsError, match=f"filter ODD.*{fault}"):
             load_settings()
-        sys.modules.pop("kerf_broken_filter", None)
+        sys.modules.pop("kerf_broken", None)
     load_settings()
+
+
+def test_each_process_that_makes_checks_has_them(site: Path) -> None:
+    """Also what-if's and that of making room, which read no settings."""
+    asked = "import extender.core.fit.fits; from extender.core.fit.checks import TABLE; print(*TABLE.names)"
+    known = os.pathsep.join((str(site), os.environ.get("PYTHONPATH", "")))
+    environment = os.environ | {"PYTHONPATH": known}
+    told = subprocess.run([sys.executable, "-c", asked], env=environment, check=True, capture_output=True, text=True)
+    assert "MIXED_MODELS" in told.stdout.split()
 
 
 def test_one_that_fails_refuses_all_and_says_so() -> None:
