@@ -1,1 +1,1 @@
-"""The node agent: tells which GPUs the kubelet really gave, and leads NVIDIA's plugin to those that Kerf chose."""
+"""The node agent: tells which GPUs the kubelet really gave, and leads the vendor's plugin to those that Kerf chose."""

@@ -1,5 +1,5 @@
-"""The node's GPUs: by NVIDIA's library where the container has it, else by the driver's files, else by what the kubelet
-has of them.
+"""The node's GPUs: by the vendor's library where the container has it, else by the driver's files, else by what the
+kubelet has of them.
 
 Of the last nobody tells the order: there the UUIDs are numbered as they sort, those of the last report among them, so
 that a GPU that is sick when the agent starts leaves the others their numbers.
@@ -8,7 +8,6 @@ that a GPU that is sick when the agent starts leaves the others their numbers.
 import asyncio
 import contextlib
 import logging
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -16,11 +15,11 @@ from typing import Final
 import msgspec
 
 from extender.agent.choice import gpu_of
+from extender.agent.nvidia import COMMAND, INFORMATION
 from extender.children import Child
 
 logger = logging.getLogger(__name__)
 
-_NVML: Final = (sys.executable, "-m", "extender.agent.nvml")
 _TIMEOUT_S: Final = 10.0
 _AGAIN_S: Final = 600.0
 _GPU: Final = "GPU-"
@@ -56,8 +55,8 @@ _found_decoder: Final = msgspec.json.Decoder(list[_Found])
 class Inventory:
     """The GPUs, looked at anew from time to time."""
 
-    def __init__(self, root: Path = Path("/"), library: Sequence[str] = _NVML) -> None:
-        """`root` is where proc and sys are; `library` a command that prints what NVIDIA's library says."""
+    def __init__(self, root: Path = Path("/"), library: Sequence[str] = COMMAND) -> None:
+        """`root` is where proc and sys are; `library` a command that prints what the vendor's library says."""
         self._root = root
         self._library = library
         self._gpus: list[Gpu] = []
@@ -115,21 +114,20 @@ class Inventory:
                 code, printed, complaint = await child.finished()
             found = _found_decoder.decode(printed) if code == 0 else []
         except (TimeoutError, msgspec.DecodeError) as error:
-            logger.warning("NVIDIA's library says nothing of use: %s", str(error) or "timed out")
+            logger.warning("the vendor's library says nothing of use: %s", str(error) or "timed out")
             return []
         finally:
             await child.end()
         if code:
-            logger.debug("no NVIDIA library: %s", complaint[-200:])
+            logger.debug("no library of the vendor's: %s", complaint[-200:])
         return [
             Gpu(gpu.index, gpu.uuid, gpu.model, gpu.memory_mib, True, self._numa(gpu.bus), gpu.link) for gpu in found
         ]
 
     def _by_driver(self) -> list[Gpu]:
-        """The driver numbers GPUs by their place on the bus, and so do its files' folders. Until somebody opens a GPU
-        its UUID is all question marks there."""
+        """What the driver's files say."""
         gpus: list[Gpu] = []
-        for information in sorted(self._root.glob("proc/driver/nvidia/gpus/*/information")):
+        for information in sorted(self._root.glob(INFORMATION)):
             with contextlib.suppress(OSError):
                 lines = (line.partition(":") for line in information.read_text(errors="replace").splitlines())
                 fields = {key.strip(): value.strip() for key, _, value in lines}

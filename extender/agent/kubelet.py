@@ -14,9 +14,10 @@ from extender.agent.kubelet_api.podresources_v1_pb2 import (
     ListPodResourcesRequest,
     ListPodResourcesResponse,
 )
+from extender.core.vendors.registry import DEFAULT
 
-PREFIX: Final = "nvidia.com/"
-"""What the resources of NVIDIA's device plugin begin with."""
+PREFIX: Final = f"{DEFAULT.domain}/"
+"""What the resources of the vendor's device plugin begin with."""
 OPTIONS: Final = (
     ("grpc.default_authority", "localhost"),  # else the socket's path, which Go's servers refuse
     ("grpc.max_receive_message_length", -1),

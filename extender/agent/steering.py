@@ -1,4 +1,4 @@
-"""Standing between NVIDIA's device plugin and the kubelet.
+"""Standing between the vendor's device plugin and the kubelet.
 
 The plugin is told that the kubelet is at the agent's socket (`--kubelet-socket`), registers there, and the agent
 registers at the kubelet. Nothing is remembered on disk: a plugin watches for its kubelet's socket to be made anew, and
@@ -22,13 +22,14 @@ from extender.agent.kubelet import OPTIONS, channel
 from extender.agent.kubelet_api.deviceplugin_v1beta1_pb2 import RegisterRequest
 from extender.agent.preference import Answer
 from extender.agent.relay import Relay
+from extender.core.vendors.registry import DEFAULT
 from extender.kube.background import Background
 
 logger = logging.getLogger(__name__)
 
 _KUBELET_SOCKET: Final = "kubelet.sock"
 _AGENT_SOCKET: Final = "kerf.sock"
-_STEERED: Final = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
+_STEERED: Final = DEFAULT.resources
 """Resources of which Kerf chooses the very GPUs. All others are the plugin's and the kubelet's."""
 _REGISTER: Final = "/v1beta1.Registration/Register"
 _VERSION: Final = "v1beta1"

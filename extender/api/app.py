@@ -12,6 +12,7 @@ from extender.api.build import Part, Parts, build_parts, build_service
 from extender.api.openapi import operation_id
 from extender.api.routes import KerfApp, endpoints_of, install_routes, paths_alone, verbs_of
 from extender.api.service import Service
+from extender.core.vendors.registry import VENDORS
 from extender.kube.client import Transport
 from extender.kube.rights import MissingRights, NotingRights
 from extender.ledger.mirror import Mirror
@@ -68,6 +69,7 @@ def _install_page(app: FastAPI, service: Service, parts: Parts) -> Streams:
         "missing": service.missing.told if service.missing is not None else dict,
         "moves": parts.policy.told if parts.policy is not None else dict,
         "waiting": lambda: waitlist.listing(_MAX_WAITING_SHOWN),
+        "vendors": lambda: [{"title": vendor.title, "resource": vendor.resource} for vendor in VENDORS],
     }
     if service.usage is not None:
         panels["usage"] = service.usage.panel

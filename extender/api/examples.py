@@ -2,9 +2,11 @@
 
 from typing import Any, Final
 
+from extender.core.vendors.registry import DEFAULT
+
 _POD: Final[dict[str, Any]] = {
     "metadata": {"name": "train-1", "namespace": "research", "uid": "5f6c2f5e-6f0c-4e37-8c0e-1f6f3f3c9d11"},
-    "spec": {"containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "2"}}}]},
+    "spec": {"containers": [{"name": "main", "resources": {"limits": {DEFAULT.resource: "2"}}}]},
 }
 _JOB: Final = {
     **{"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "train", "namespace": "research"}},

@@ -28,7 +28,7 @@ from extender.core.texts import decimals_of, figure, printable
 _NOT_FOUND = 404
 _USAGE = (400, 422)
 _NOT_OFFERED = (
-    "kube-scheduler has not offered it to Kerf recently: its own plugins rule out every node (nvidia.com/gpu, CPU, "
+    "kube-scheduler has not offered it to Kerf recently: its own plugins rule out every node (GPUs, CPU, "
     "taints, affinity: see the pod's events), the pod is gated, or its scheduler does not call Kerf. Of all nodes now:"
 )
 _WAITS = "it waits in Kerf's queue: {}. Of all nodes now:"

@@ -27,7 +27,7 @@ COMMANDS: Final = {
     "drain": "Which pods have to move, and where, so that nodes be empty; --apply moves them.",
     "plan": "Plan pods jointly; --apply carries out the plan.",
     "pipeline": "Pipelines of Jobs: see docs/guides/pipelines.md.",
-    "node-agent": "Run on each GPU node: tell which GPUs the kubelet gave, and lead NVIDIA's device plugin to Kerf's.",
+    "node-agent": "Run on each GPU node: tell which GPUs the kubelet gave, and lead the device plugin to Kerf's.",
     "hand-in": "Hand a fitted model to a running Kerf, which tries it before it serves.",
     "install": "Check what a cluster has, and lacks, for Kerf.",
     "doctor": "Find Prometheus, read it once, and report what was found.",

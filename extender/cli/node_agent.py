@@ -21,9 +21,7 @@ class _Logs(NamedTuple):
 
 def node_agent(  # noqa: PLR0913, PLR0917 - options of a command
     node: Annotated[str, typer.Option(envvar="NODE_NAME", help="The node's name.")],
-    steer: Annotated[
-        bool, typer.Option("--steer", help="Stand between NVIDIA's device plugin and the kubelet.")
-    ] = False,
+    steer: Annotated[bool, typer.Option("--steer", help="Stand between the device plugin and the kubelet.")] = False,
     device_plugins: Annotated[Path, typer.Option(help="The kubelet's folder for device plugins.")] = Path(
         "/var/lib/kubelet/device-plugins"
     ),
@@ -38,7 +36,7 @@ def node_agent(  # noqa: PLR0913, PLR0917 - options of a command
     log_level: Annotated[str, typer.Option(help="debug, info, warning, error.")] = "info",
     log_format: Annotated[str, typer.Option(help="text or json.")] = "text",
 ) -> None:
-    """Tell which GPUs the kubelet really gave, and lead NVIDIA's device plugin to those that Kerf chose."""
+    """Tell which GPUs the kubelet really gave, and lead the device plugin to those that Kerf chose."""
     from extender.cli.logs import configure_logs
 
     try:

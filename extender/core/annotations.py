@@ -13,8 +13,8 @@ from typing import Final
 from extender.core.clusters import WHOLE_MILLI
 from extender.core.keys import stray_keys
 from extender.core.resources.gpu_models import CompilePattern, ModelPattern
-from extender.core.resources.nodes import MIG_RESOURCE_PREFIX, SHARED_GPU_RESOURCE
-from extender.core.resources.pod_resources import MAX_UNITS
+from extender.core.resources.nodes import resource_of
+from extender.core.resources.pod_resources import MAX_UNITS, AskedGpus
 from extender.core.resources.quantities import MIB, is_plain_number, meant_size, mib_of_bytes, parse_quantity
 from extender.core.resources.requests import (
     NO_REQUEST,
@@ -25,6 +25,7 @@ from extender.core.resources.requests import (
     shorten,
     wrong,
 )
+from extender.core.vendors.registry import VENDORS
 
 COUNT: Final = "kerf.dev/gpu-count"
 SHARE: Final = "kerf.dev/gpu-share"
@@ -72,20 +73,19 @@ _ANY_GPU: Final = GpuRequest(0)
 
 
 def read_request(
-    units: int,
-    unit: AskedUnit,
+    asked: AskedGpus,
     annotations: Mapping[str, str],
     labels: Mapping[str, str],
     compile_pattern: CompilePattern,
-    mig: tuple[tuple[str, int], ...] = (),
 ) -> PodRequest:
-    """What a pod asks for, given the units its resources ask (see `resource_units`) and the MIG devices.
+    """What a pod asks for, given what its resources ask.
 
     Raises RequestError with a sentence for the pod's author.
     """
+    units, unit, mig, vendor = asked.units, asked.unit, asked.mig, VENDORS[asked.vendor]
     if mig and units:
         raise RequestError(
-            f'{MIG_RESOURCE_PREFIX}{mig[0][0]}: "{mig[0][1]}" together with {units} GPUs of another resource is '
+            f'{resource_of(mig[0][0], vendor)}: "{mig[0][1]}" together with {units} GPUs of another resource is '
             "not supported; request only one"
         )
     if mig:
@@ -96,12 +96,13 @@ def read_request(
         like, conditions = _read_conditions(annotations, labels, compile_pattern)
     if mig and conditions:
         raise RequestError(
-            f'{MIG_RESOURCE_PREFIX}{mig[0][0]}: "{mig[0][1]}" defines the device completely; '
+            f'{resource_of(mig[0][0], vendor)}: "{mig[0][1]}" defines the device completely; '
             "remove the annotations and labels that describe a GPU"
         )
     if like.milli and unit is AskedUnit.SHARED:
         raise RequestError(
-            f'{SHARE}: "{like.milli}" together with {SHARED_GPU_RESOURCE}: time slices have no size; remove one of them'
+            f'{SHARE}: "{like.milli}" together with {vendor.shared_resource}: time slices have no size; '
+            "remove one of them"
         )
     if count == 0 and conditions:
         raise RequestError(f'{COUNT}: "0" requests no GPU, but other keys describe one; remove one of them')
@@ -111,7 +112,7 @@ def read_request(
         count = 0 if like.memory_total_mib else 1
     if count == 0 and not like.memory_total_mib:
         return NO_REQUEST
-    gpus = replace(like, count=count, unit=unit if units else AskedUnit.WHOLE, mig=mig)
+    gpus = replace(like, count=count, unit=unit if units else AskedUnit.WHOLE, mig=mig, vendor=asked.vendor)
     return PodRequest(gpus, annotations.get(POLICY, "").strip())
 
 

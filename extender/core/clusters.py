@@ -68,6 +68,8 @@ class Cluster:
     """(N,) pods that failed on a node soon after their start, where it takes no more for that; 0 where it does."""
     left_out: npt.NDArray[np.int8]
     """(N,) LeftOut: why nothing of a node is given, or not all of it; 0 where all of it is."""
+    vendor: npt.NDArray[np.int8]
+    """(N,) whose GPUs a node has, by number in the registry."""
     closed: Mask
     """(N,) nodes of which nothing is given away: a plan that makes room keeps it for those it moves."""
     withheld_units: Ints

@@ -6,42 +6,10 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
+from extender.core.gauges import Gauge
+
 Gauges = npt.NDArray[np.float32]
 """(M, N, G) one plane for each Gauge, NaN where there is no fresh sample."""
-
-
-class Gauge(IntEnum):
-    """What is observed of a GPU, what it has (from 11 on) included; indexes the first axis of `Observations.value`.
-    Fractions are 0 to 1."""
-
-    LOAD = 0
-    """Fraction of time in which a kernel ran."""
-    MEMORY_USED = 1
-    """MiB in use, whoever uses them."""
-    MEMORY_FREE = 2
-    """MiB free."""
-    POWER = 3
-    """W drawn."""
-    TEMPERATURE = 4
-    """Degrees Celsius."""
-    ENCODER = 5
-    """Fraction of time in which the encoder worked."""
-    DECODER = 6
-    """Fraction of time in which the decoder worked."""
-    BANDWIDTH = 7
-    """Fraction of cycles in which device memory was read or written."""
-    TENSOR = 8
-    """Fraction of cycles in which tensor cores worked."""
-    XID = 9
-    """Code of the last XID error, 0 for none."""
-    ROW_REMAP_FAILED = 10
-    """1 when a memory row could not be remapped."""
-    MEMORY_TOTAL = 11
-    """MiB installed."""
-    NUM_MULTIPROCESSORS = 12
-    """Streaming multiprocessors; 0 where the exporter has not asked for what the GPU has."""
-    NUM_DECODERS = 13
-    NUM_ENCODERS = 14
 
 
 class SampleState(IntEnum):

@@ -7,15 +7,12 @@ import numpy as np
 import numpy.typing as npt
 
 from extender.core.clusters import Cluster, Ints, Mask, Rows
-from extender.core.observations import Gauge
+from extender.core.gauges import Gauge
 from extender.core.refreshes import PerRefresh
 from extender.core.resources.nodes import GpuUnit
+from extender.core.vendors.registry import VENDORS
 
-# NVIDIA's "XID errors" lists what each code means. Codes of applications (13, 31, 43, 45, 68, 94) say nothing of the
-# GPU; these do: uncorrectable memory errors (48, 95), row remapping (64), NVLink (74), fallen off the bus (79), and
-# GPU system processor errors (119, 120, 140).
-HARDWARE_XIDS: Final = frozenset({48, 64, 74, 79, 95, 119, 120, 140})
-
+HARDWARE_XIDS: Final = frozenset().union(*(vendor.fault_codes for vendor in VENDORS))
 _COUNTED: Final[Mask] = np.isin(np.arange(len(GpuUnit)), (GpuUnit.WHOLE, GpuUnit.PART))
 """One boolean per GpuUnit: where memory in use counts. That others use a time-sliced GPU is no surprise."""
 

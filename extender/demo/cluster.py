@@ -6,27 +6,11 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from extender.core.resources.nodes import (
-    COUNT_LABEL,
-    GPU_RESOURCE,
-    MEMORY_LABEL,
-    PRODUCT_LABEL,
-    REPLICAS_LABEL,
-    SHARED_GPU_RESOURCE,
-)
+from extender.core.vendors.registry import DEFAULT
+from extender.demo.nvidia import POOLS, SHARED, Pool
 from extender.kube.memory import Manifest
 from extender.plugins.kerf import ASSIGNED_BY, ASSIGNED_GPUS, format_gpus
 
-# (prefix, nodes, GPUs of each, product label, reported MiB, CPUs, memory GiB); the labels are those of GPU Feature
-# Discovery on such machines.
-_POOLS: Final = (
-    ("h100", 6, 8, "NVIDIA-H100-80GB-HBM3", 81559, 192, 2048),
-    ("a100", 8, 8, "NVIDIA-A100-SXM4-80GB", 81920, 128, 1024),
-    ("a100-40", 6, 4, "NVIDIA-A100-SXM4-40GB", 40536, 96, 512),
-    ("v100", 6, 4, "Tesla-V100-SXM2-32GB", 32510, 64, 256),
-    ("t4", 6, 2, "Tesla-T4", 15360, 32, 128),
-)
-_SHARED: Final = ("t4-shared", 2, 2, "Tesla-T4-SHARED", 15360, 4)
 _NUM_CPU_NODES: Final = 4
 _SEED: Final = 42
 _AGES_S: Final = (1800.0, 259_200.0)
@@ -39,21 +23,20 @@ def sample_cluster(now: float | None = None) -> Iterator[Manifest]:
     now = time.time() if now is None else now
     rng, ages = random.Random(_SEED), random.Random(_SEED)
     num_pods = 0
-    for prefix, count, gpus, product, memory_mib, cpus, memory_gib in _POOLS:
-        for number in range(count):
-            name = f"{prefix}-{number}"
-            yield _node(name, cpus, memory_gib, {GPU_RESOURCE: str(gpus)}, _labels(product, gpus, memory_mib))
-            free = list(range(gpus))
+    for pool in POOLS:
+        for number in range(pool.num_nodes):
+            name = f"{pool.prefix}-{number}"
+            yield _gpu_node(name, pool, {DEFAULT.resource: str(pool.gpus)})
+            free = list(range(pool.gpus))
             while free and rng.random() < 0.75:
                 taken = tuple(free[: rng.choice((1, 1, 2, 4))])
                 free = free[len(taken) :]
                 began = now - ages.uniform(*_AGES_S)
                 yield _pod(f"job-{num_pods}", began, len(taken), node=name, gpus=taken, owner=_owner(num_pods))
                 num_pods += 1
-    prefix, count, gpus, product, memory_mib, replicas = _SHARED
-    for number in range(count):
-        labels = _labels(product, gpus, memory_mib) | {REPLICAS_LABEL: str(replicas)}
-        yield _node(f"{prefix}-{number}", 32, 128, {SHARED_GPU_RESOURCE: str(gpus * replicas)}, labels)
+    for number in range(SHARED.num_nodes):
+        slices = {DEFAULT.shared_resource: str(SHARED.gpus * SHARED.replicas)}
+        yield _gpu_node(f"{SHARED.prefix}-{number}", SHARED, slices)
     for number in range(_NUM_CPU_NODES):
         yield _node(f"cpu-{number}", 64, 256, {}, {})
     came = now - _WAITED_S
@@ -69,8 +52,14 @@ def _owner(number: int) -> str:
     return f"serve-{number}-6b8f9c5d4b" if number % 3 else ""
 
 
-def _labels(product: str, gpus: int, memory_mib: int) -> dict[str, str]:
-    return {PRODUCT_LABEL: product, COUNT_LABEL: str(gpus), MEMORY_LABEL: str(memory_mib)}
+def _gpu_node(name: str, pool: Pool, gpus: dict[str, str]) -> Manifest:
+    labels = {
+        DEFAULT.product_label: pool.product,
+        DEFAULT.count_label: str(pool.gpus),
+        DEFAULT.memory_label: str(pool.memory_mib),
+        **({DEFAULT.replicas_label: str(pool.replicas)} if pool.replicas > 1 else {}),
+    }
+    return _node(name, pool.cpus, pool.memory_gib, gpus, labels)
 
 
 def _node(name: str, cpus: int, memory_gib: int, gpus: dict[str, str], labels: dict[str, str]) -> Manifest:
@@ -95,7 +84,7 @@ def _pod(
     annotations: dict[str, str] | None = None,
     owner: str = "",
 ) -> Manifest:
-    resources = {GPU_RESOURCE: str(num_gpus)} if num_gpus else {}
+    resources = {DEFAULT.resource: str(num_gpus)} if num_gpus else {}
     spec: dict[str, Any] = {
         "containers": [{"name": "main", "resources": {"requests": {"cpu": "4", **resources}, "limits": resources}}]
     }

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from extender.core.observations import Gauge
+from extender.core.gauges import Gauge
 from extender.core.resources.nodes import read_node
 from extender.kube import objects
 from extender.kube.memory import MemoryCluster

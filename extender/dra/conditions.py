@@ -1,4 +1,4 @@
-"""What claims on pools that Kerf does not own ask of NVIDIA's GPUs, as conditions that nodes can be ranked by.
+"""What claims on pools that Kerf does not own ask of vendors' GPUs, as conditions that nodes can be ranked by.
 
 kube-scheduler picks the devices there; what is left to Kerf is which node. So nothing here has to be exact: a node that
 reaches Kerf's filter has passed kube-scheduler's check of all claims, and a selector that can't be read is one
@@ -15,38 +15,42 @@ from extender.core.resources.gpu_models import ModelPattern
 from extender.core.resources.nodes import MAX_MEMORY_MIB
 from extender.core.resources.quantities import mib_of_bytes, parse_quantity
 from extender.core.resources.requests import AskedUnit, GpuRequest
+from extender.core.vendors.registry import DRIVERS, NUMBER_OF_DRIVER
+from extender.core.vendors.vendor import Driver
 from extender.dra.cel.errors import RefusedError
 from extender.dra.cel.parsing import Call, Index, ListOf, Literal, Name, Node, Select, parse
 from extender.dra.objects import ExactRequest, ResourceClaim
-from extender.dra.published.gpus import DRIVER
 from extender.kube.patterns import compile_pattern
 
 _MAX_COUNT: Final = 1024
 _MAX_CHARS: Final = 10 * 1024
 """Of all selectors of a pod's claims: reading them takes some 10 ms then."""
-_MEMORY: Final = ("device", "capacity", DRIVER, "memory")
 _SEPARATORS: Final = re.compile(r"[\s_-]+")
 
 
 def read_request(claims: Iterable[ResourceClaim]) -> GpuRequest | None:
     """The whole GPUs that claims without an allocation ask for, None when they ask for none.
 
-    Of alternatives (`firstAvailable`) the first counts. Conditions count where all requests have the same ones.
+    Of alternatives (`firstAvailable`) the first counts, of GPUs of several vendors those of the first vendor.
+    Conditions count where all requests have the same ones.
     """
-    requests = [request for claim in claims for request in _gpu_requests(claim)]
-    if not requests:
+    asked_of = [request for claim in claims for request in _gpu_requests(claim)]
+    names = {request.device_class_name for request in asked_of}
+    driver = next((driver for name, driver in DRIVERS.items() if name in names), None)
+    if driver is None:
         return None
+    requests = [request for request in asked_of if request.device_class_name == driver.name]
     readable = sum(len(expression) for request in requests for expression in _expressions(request)) <= _MAX_CHARS
-    asked = [_read_exactly(request, readable) for request in requests]
+    asked = [_read_exactly(request, readable, driver) for request in requests]
     count = min(sum(request.count for request in asked), _MAX_COUNT)
     same = len({replace(request, count=1) for request in asked}) == 1
-    return replace(asked[0], count=count) if same else GpuRequest(count, AskedUnit.CLAIM)
+    return replace(asked[0], count=count) if same else GpuRequest(count, AskedUnit.CLAIM, vendor=asked[0].vendor)
 
 
 def _gpu_requests(claim: ResourceClaim) -> Iterator[ExactRequest]:
     for request in claim.spec.devices.requests or ():
         exactly = request.exactly or next(iter(request.first_available or ()), None)
-        if exactly and exactly.device_class_name == DRIVER and not exactly.admin_access:
+        if exactly and exactly.device_class_name in DRIVERS and not exactly.admin_access:
             yield exactly
 
 
@@ -54,12 +58,12 @@ def _expressions(request: ExactRequest) -> Iterator[str]:
     return (selector.cel.expression for selector in request.selectors or () if selector.cel)
 
 
-def _read_exactly(request: ExactRequest, readable: bool) -> GpuRequest:
+def _read_exactly(request: ExactRequest, readable: bool, driver: Driver) -> GpuRequest:
     """One request, with the conditions that can be read."""
-    asked = GpuRequest(max(request.count, 1), AskedUnit.CLAIM)
+    asked = GpuRequest(max(request.count, 1), AskedUnit.CLAIM, vendor=NUMBER_OF_DRIVER[driver.name])
     for expression in _expressions(request) if readable else ():
         for condition in _conditions(expression):
-            asked = _with_condition(asked, condition)
+            asked = _with_condition(asked, condition, driver)
     return asked
 
 
@@ -81,23 +85,23 @@ def _joined_by_and(node: Node) -> Iterator[Node]:
         yield node
 
 
-def _with_condition(asked: GpuRequest, condition: Node) -> GpuRequest:
+def _with_condition(asked: GpuRequest, condition: Node, driver: Driver) -> GpuRequest:
     """The request with one more condition; unchanged by one that can't be read."""
     if not isinstance(condition, Call):
         return asked
     args = (condition.of, *condition.args) if condition.of else condition.args
     match condition.name, args:
         case "_==_", (Literal(str(text)), attribute) | (attribute, Literal(str(text))):
-            return _with_values(asked, attribute, [text])
+            return _with_values(asked, attribute, [text], driver)
         case "_in_", (attribute, ListOf(items)):
             texts = [item.value for item in items if isinstance(item, Literal) and isinstance(item.value, str)]
-            return _with_values(asked, attribute, texts) if len(texts) == len(items) else asked
+            return _with_values(asked, attribute, texts, driver) if len(texts) == len(items) else asked
         case ("matches" | "contains") as verb, (attribute, Literal(str(text))):
-            return _with_pattern(asked, attribute, verb, text)
+            return _with_pattern(asked, attribute, verb, text, driver)
         case "_>=_" | "_>_", (Call("compareTo", (Call("quantity", (Literal(str(text)),), None),), memory), Literal(0)):
-            return _with_memory(asked, memory, text)
+            return _with_memory(asked, memory, text, driver)
         case "isGreaterThan", (memory, Call("quantity", (Literal(str(text)),), None)):
-            return _with_memory(asked, memory, text)
+            return _with_memory(asked, memory, text, driver)
     return asked
 
 
@@ -111,36 +115,37 @@ def _path(node: Node | None) -> tuple[str, ...]:
     return ()
 
 
-def _attribute(node: Node) -> str:
+def _attribute(node: Node, driver: Driver) -> str:
     """The name of an attribute of the driver, "" for anything else."""
     path = _path(node)
-    return path[3] if len(path) == 4 and path[:3] == ("device", "attributes", DRIVER) else ""
+    return path[3] if len(path) == 4 and path[:3] == ("device", "attributes", driver.name) else ""
 
 
-def _product(node: Node) -> bool:
+def _product(node: Node, driver: Driver) -> bool:
     """Whether something is a product's name, in its own case or in lower case."""
     inner = node.of if isinstance(node, Call) and node.name == "lowerAscii" and node.of else node
-    return _attribute(inner) == "productName"
+    return _attribute(inner, driver) == driver.product
 
 
-def _with_values(asked: GpuRequest, node: Node, values: Sequence[str]) -> GpuRequest:
-    if _attribute(node) == "uuid":
+def _with_values(asked: GpuRequest, node: Node, values: Sequence[str], driver: Driver) -> GpuRequest:
+    if driver.uuid and _attribute(node, driver) == driver.uuid:
         return replace(asked, uuids=frozenset(values))
-    if _product(node):
+    if _product(node, driver):
         return _with_model(asked, "|".join(f"^{_spelled(value)}$" for value in values))
     return asked
 
 
-def _with_memory(asked: GpuRequest, node: Node | None, text: str) -> GpuRequest:
+def _with_memory(asked: GpuRequest, node: Node | None, text: str, driver: Driver) -> GpuRequest:
     try:
-        memory_mib = mib_of_bytes(parse_quantity(text)) if _path(node) == _MEMORY else 0
+        of_memory = _path(node) == ("device", "capacity", driver.name, "memory")
+        memory_mib = mib_of_bytes(parse_quantity(text)) if of_memory else 0
     except ValueError:
         return asked
     return replace(asked, memory_each_mib=max(asked.memory_each_mib, min(memory_mib, MAX_MEMORY_MIB)))
 
 
-def _with_pattern(asked: GpuRequest, node: Node, verb: str, text: str) -> GpuRequest:
-    if not _product(node):
+def _with_pattern(asked: GpuRequest, node: Node, verb: str, text: str, driver: Driver) -> GpuRequest:
+    if not _product(node, driver):
         return asked
     if verb == "contains":
         return _with_model(asked, _spelled(text))

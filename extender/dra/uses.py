@@ -7,7 +7,6 @@ from extender.core.dra.devices import DeviceId, Inventory
 from extender.core.dra.explained.free_room import kind_of
 from extender.dra.objects import ResourceClaim
 from extender.dra.pod_claims import Hold
-from extender.dra.published.gpus import DRIVER
 
 _ALLOCATED = "allocated"
 HELD = "being allocated"
@@ -39,13 +38,13 @@ def uses_of(
     claims: Sequence[ResourceClaim],
     holds: Mapping[str, Hold],
     inventory: Inventory,
-    gpu_of: Mapping[tuple[str, str], int],
+    gpu_of: Mapping[DeviceId, int],
     pools: frozenset[tuple[str, str]],
     gone: frozenset[str] = frozenset(),
 ) -> list[DeviceUse]:
     """All uses of one node's devices, by GPU and name.
 
-    `gpu_of` is the GPU of each device of NVIDIA's driver, by pool and device; `pools` are the node's, by driver and
+    `gpu_of` is the GPU of each device of the driver of the node's GPUs; `pools` are the node's, by driver and
     name; `gone` are uids of claims that are deleted.
     """
     found = list(_of_claims(claims, inventory, gpu_of, pools, gone))
@@ -60,7 +59,7 @@ def uses_of(
 def _of_claims(
     claims: Sequence[ResourceClaim],
     inventory: Inventory,
-    gpu_of: Mapping[tuple[str, str], int],
+    gpu_of: Mapping[DeviceId, int],
     pools: frozenset[tuple[str, str]],
     gone: frozenset[str],
 ) -> Iterator[DeviceUse]:
@@ -76,7 +75,7 @@ def _of_claims(
 def _use(
     device: DeviceId,
     inventory: Inventory,
-    gpu_of: Mapping[tuple[str, str], int],
+    gpu_of: Mapping[DeviceId, int],
     claim: str,
     pods: tuple[str, ...],
     state: str,
@@ -85,8 +84,5 @@ def _use(
 ) -> DeviceUse:
     index = inventory.index_of.get(device)
     kind = "" if index is None else kind_of(inventory.devices[index])
-    if index is not None:
-        gpu = inventory.devices[index].gpu
-    else:
-        gpu = gpu_of.get((device.pool, device.device), -1) if device.driver == DRIVER else -1
+    gpu = gpu_of.get(device, -1) if index is None else inventory.devices[index].gpu
     return DeviceUse(device.device, device.driver, device.pool, gpu, kind, claim, pods, state, admin)

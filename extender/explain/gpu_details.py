@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Cluster, Rows
-from extender.core.observations import Gauge
+from extender.core.gauges import Gauge
 from extender.core.occupancies import ObservedRules, counting_observed, faulty, unaccounted_mib
 from extender.core.resources.nodes import SLICES, GpuUnit
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Cluster, Rows
-from extender.core.observations import Gauge
+from extender.core.gauges import Gauge
 from extender.core.occupancies import ObservedRules
 from extender.core.policies.policy import Policy
 from extender.core.resources.nodes import GpuUnit

@@ -1,6 +1,6 @@
 """Pods that no decision is kept of: what Kerf would decide of them now.
 
-Where too few `nvidia.com/gpu` are left, or nodes are tainted, kube-scheduler's own plugins rule out every node, and
+Where too few GPUs are left, or nodes are tainted, kube-scheduler's own plugins rule out every node, and
 Kerf is never asked about the pod. Whoever wants to know why it is pending still gets an answer.
 """
 

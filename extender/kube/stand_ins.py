@@ -4,7 +4,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from extender.core.resources.nodes import GPU_RESOURCE
+from extender.core.vendors.registry import DEFAULT
 from extender.kube.decoding import Outline
 
 T = TypeVar("T")
@@ -18,6 +18,6 @@ def stand_in(pod: Outline, kind: type[T]) -> T:
     So no GPU of its node is given away, or, where it has no node, it is taken for one that asks for GPUs.
     """
     metadata = {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid, "resourceVersion": pod.resource_version}
-    container = {"resources": {"requests": {GPU_RESOURCE: str(_MORE_THAN_ANY)}}}
+    container = {"resources": {"requests": {DEFAULT.resource: str(_MORE_THAN_ANY)}}}
     spec = {"nodeName": pod.node or None, "containers": [container]}
     return msgspec.convert({"metadata": metadata, "spec": spec, "status": {"phase": pod.phase}}, kind)

@@ -230,6 +230,7 @@ class ClusterArrays:
         self._arrays["slices_led"][row] = offer.slices_led
         self._arrays["set_aside"][row] = offer.set_aside
         self._arrays["left_out"][row] = offer.left_out
+        self._arrays["vendor"][row] = offer.vendor
         self._arrays["num_served"][row] = self._arrays["num_unserved"][row] = 0
         self._arrays["closed"][row] = False
         self._arrays["withheld_units"][row] = min(offer.withheld_units, _MAX_UNTRACKED)

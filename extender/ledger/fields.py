@@ -33,6 +33,7 @@ FIELDS: Final = {
     "slices_led": Field(np.bool_, False, "", inventory=True),
     "set_aside": Field(np.int32, 0, "", inventory=True),
     "left_out": Field(np.int8, 0, "", inventory=True),
+    "vendor": Field(np.int8, 0, "", inventory=True),
     "withheld_units": Field(np.int32, 0, "", inventory=True),
     "mig_installed": Field(np.int32, 0, "mig", inventory=True),
     "cpu_milli": Field(np.int64, 0, "", inventory=True),

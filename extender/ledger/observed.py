@@ -7,7 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from extender.core.clusters import Rows
-from extender.core.observations import Gauge, Gauges, Observations, SampleState
+from extender.core.gauges import Gauge
+from extender.core.observations import Gauges, Observations, SampleState
 from extender.ledger.fields import grown
 
 _NUM_GAUGES: Final = len(Gauge)

@@ -10,15 +10,14 @@ import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Cluster
 from extender.core.resources.nodes import (
-    GPU_RESOURCE,
     NO_GPUS,
     OF_CLAIMS,
-    SHARED_GPU_RESOURCE,
     SLICES,
     GpuUnit,
     NodeOffer,
     NodeReading,
 )
+from extender.core.vendors.registry import GPU_RESOURCES
 from extender.kube import objects
 from extender.ledger.arrays import ClusterArrays, Held
 from extender.ledger.claims import Claim, Claims, ClaimState
@@ -258,7 +257,7 @@ class NodeRows:
         offer = read_offer(node, self._reading)
         allocatable = node.status.allocatable or {}
         # Of a plugin that is gone the kubelet goes on telling that it offers none.
-        told = any(str(allocatable.get(name, "0")) != "0" for name in (GPU_RESOURCE, SHARED_GPU_RESOURCE))
+        told = any(str(allocatable.get(name, "0")) != "0" for name in GPU_RESOURCES)
         if told or offer.unit is GpuUnit.PART:
             return offer
         stocked = (stock.offer_of(node.metadata.name) for stock in self.stocks)

@@ -7,7 +7,7 @@ import numpy as np
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 
 from extender.core.clusters import Cluster
-from extender.core.observations import Gauge
+from extender.core.gauges import Gauge
 from extender.explain.overview import Figures
 from extender.metrics.registry import by_label, gauge
 from extender.usage.stranded import Stranding

@@ -5,7 +5,8 @@ from enum import IntFlag
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Cluster, Longs, Rows
-from extender.core.observations import Gauge, SampleState
+from extender.core.gauges import Gauge
+from extender.core.observations import SampleState
 from extender.core.occupancies import ObservedRules, faulty, unaccounted_mib
 
 _UNKNOWN = -1

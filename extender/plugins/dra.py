@@ -3,17 +3,18 @@
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 from extender.core.dra.devices import NO_DEVICES, DeviceId, NodeDevices
 from extender.core.resources.nodes import NO_GPUS, GpuUnit, NodeOffer, NodeReading
 from extender.core.resources.requests import GpuRequest
+from extender.core.vendors.registry import DRIVERS
 from extender.dra.conditions import read_request
 from extender.dra.feeds import CLAIMS, CLASSES, RULES, SLICES
 from extender.dra.objects import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from extender.dra.owned import OwnedDevices
 from extender.dra.pod_claims import claim_keys
-from extender.dra.published.gpus import DRIVER
+from extender.dra.published.inventory import NodePools
 from extender.dra.results import devices_of
 from extender.dra.slices import NodeSlices
 from extender.dra.uses import DeviceUse, uses_of
@@ -23,11 +24,9 @@ from extender.kube.watches.feeds import Feed
 from extender.plugins.holdings import Holding, Part, whole_gpus
 from extender.plugins.protocol import DevicePlugin, Stock
 
-_PREFIX: Final = f"{DRIVER}/"
-
 
 class Dra(DevicePlugin):
-    """NVIDIA's DRA driver. kube-scheduler hands its GPUs out, so it is told nothing with a Binding."""
+    """Vendors' DRA drivers. kube-scheduler hands their GPUs out, so they are told nothing with a Binding."""
 
     name = "dra"
 
@@ -36,7 +35,7 @@ class Dra(DevicePlugin):
 
 
 class _DevicePools:
-    """ResourceSlices and ResourceClaims of NVIDIA's driver. Not thread-safe; every method returns at once."""
+    """ResourceSlices and ResourceClaims of vendors' drivers. Not thread-safe; every method returns at once."""
 
     feeds: Sequence[Feed[Any]] = (SLICES, CLAIMS)
 
@@ -48,7 +47,7 @@ class _DevicePools:
             self.feeds = (*self.feeds, CLASSES, RULES)
         self._claims: dict[str, ResourceClaim] = {}  # by uid
         self._claim_at: dict[str, str] = {}  # uid by namespace/name
-        self._allocated: Index[list[str]] = Index()  # devices by pool and a claim's uid
+        self._allocated: Index[list[DeviceId]] = Index()  # devices by pool, `driver/pool`, and a claim's uid
         self._served: Index[str] = Index()  # allocated claims by the uids of the pod and the claim
         self.num_allocated: Counter[str] = Counter()
         """Devices that claims hold, by namespace."""
@@ -69,11 +68,12 @@ class _DevicePools:
         owned = None if self.owned is None else self.owned.devices_on(node)
         holdings = [] if owned is None else _parts_taken(owned)
         known: Collection[DeviceId] = () if owned is None else owned.inventory.index_of
+        gpu_of = _gpu_of(pools)
         seen: set[int] = set()
         for pool in self._pools_of(node):
             for devices in self._allocated.of(pool).values():
-                others = [device for device in devices if DeviceId(DRIVER, pool, device) not in known]
-                indices = [pools.index_of.get((pool, device)) for device in others]
+                others = [device for device in devices if device not in known]
+                indices = [gpu_of.get(device) for device in others]
                 gpus = sorted({index for index in indices if index is not None} - seen)
                 seen.update(gpus)
                 if others or not devices:
@@ -81,8 +81,8 @@ class _DevicePools:
         return holdings
 
     def uses_on(self, node: str) -> list[DeviceUse]:
-        """Who has which of a node's devices; without pools that Kerf owns those of NVIDIA's driver alone."""
-        gpu_of, owned = self._slices.pools_on(node).index_of, self.owned
+        """Who has which of a node's devices; without pools that Kerf owns those of vendors' drivers alone."""
+        gpu_of, owned = _gpu_of(self._slices.pools_on(node)), self.owned
         if owned is not None:
             pools = frozenset((state.id.driver, state.id.pool) for state in owned.pools_on(node))
             gone = frozenset(owned.orphans)
@@ -90,12 +90,12 @@ class _DevicePools:
             return uses_of(list(owned.claims_on(node)), owned.holds_on(node), inventory, gpu_of, pools, gone)
         names = self._pools_of(node)
         uids = dict.fromkeys(uid for pool in names for uid in self._allocated.of(pool))
-        claims, nvidia = [self._claims[uid] for uid in uids], frozenset((DRIVER, name) for name in names)
-        return uses_of(claims, {}, NO_DEVICES, gpu_of, nvidia)
+        of_gpus = frozenset((name.partition("/")[0], name.partition("/")[2]) for name in names)
+        return uses_of([self._claims[uid] for uid in uids], {}, NO_DEVICES, gpu_of, of_gpus)
 
     def _pools_of(self, node: str) -> list[str]:
-        """Pools of NVIDIA's driver."""
-        return [name.removeprefix(_PREFIX) for name in self._slices.names_on(node) if name.startswith(_PREFIX)]
+        """Pools of vendors' drivers, `driver/pool`."""
+        return [name for name in self._slices.names_on(node) if name.partition("/")[0] in DRIVERS]
 
     def serves(self, pod_uid: str) -> bool:
         return bool(self._served.of(pod_uid))
@@ -111,7 +111,7 @@ class _DevicePools:
         if self.owned is not None:
             nodes = self.owned.upsert(item)
         elif isinstance(item, ResourceSlice):
-            of_gpus = item.spec.driver == DRIVER and item.spec.node_name
+            of_gpus = item.spec.driver in DRIVERS and item.spec.node_name
             nodes = self._slices.upsert(item) if of_gpus else self._slices.remove(item.metadata.uid)
         if isinstance(item, ResourceClaim):
             nodes |= self._remove_claim(item.metadata.uid) | self._add_claim(item)
@@ -132,7 +132,8 @@ class _DevicePools:
         self._claims[uid] = claim
         self._claim_at[claim.key] = uid
         devices = _devices(claim)
-        for pool, device in devices:
+        for device in devices:
+            pool = f"{device.driver}/{device.pool}"
             self._allocated.put(pool, uid, [*self._allocated.of(pool).get(uid, ()), device])
         if devices:
             self.num_allocated[namespace] += len(devices)
@@ -148,8 +149,8 @@ class _DevicePools:
         if self._claim_at.get(claim.key) == uid:
             del self._claim_at[claim.key]
         devices = _devices(claim)
-        for pool, _ in devices:
-            self._allocated.pop(pool, uid)
+        for device in devices:
+            self._allocated.pop(f"{device.driver}/{device.pool}", uid)
         self.num_allocated[namespace] -= len(devices)
         if not self.num_allocated[namespace]:
             del self.num_allocated[namespace]
@@ -157,13 +158,18 @@ class _DevicePools:
             self._served.pop(consumer.uid, uid)
         return self._nodes_with(devices)
 
-    def _nodes_with(self, devices: Collection[tuple[str, str]]) -> set[str]:
-        return {node for pool, _ in devices for node in self._slices.nodes_of(f"{_PREFIX}{pool}")}
+    def _nodes_with(self, devices: Collection[DeviceId]) -> set[str]:
+        return {node for device in devices for node in self._slices.nodes_of(f"{device.driver}/{device.pool}")}
 
 
-def _devices(claim: ResourceClaim) -> list[tuple[str, str]]:
-    """Devices of NVIDIA's driver that a claim has, as pool and device."""
-    return [(found.pool, found.device) for found in devices_of(claim) if found.driver == DRIVER]
+def _devices(claim: ResourceClaim) -> list[DeviceId]:
+    """Devices of vendors' drivers that a claim has."""
+    return [found for found in devices_of(claim) if found.driver in DRIVERS]
+
+
+def _gpu_of(pools: NodePools) -> dict[DeviceId, int]:
+    """Index of the GPU of each device of the driver of a node's GPUs."""
+    return {DeviceId(pools.driver, pool, device): index for (pool, device), index in pools.index_of.items()}
 
 
 def _parts_taken(devices: NodeDevices) -> list[Holding]:

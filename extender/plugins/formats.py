@@ -15,7 +15,7 @@ from extender.core.annotations import (
 )
 from extender.core.resources.gpu_models import UNKNOWN_MODEL
 from extender.core.resources.nodes import MAX_GPUS_PER_NODE, Gpu, GpuUnit, LeftOut, NodeOffer
-from extender.core.resources.pod_resources import Resources
+from extender.core.resources.pod_resources import AskedGpus, Resources
 from extender.core.resources.quantities import parse_quantity
 from extender.core.resources.requests import AskedUnit, GpuRequest, PodRequest, RequestError, wrong
 from extender.kube import objects
@@ -102,7 +102,7 @@ def with_conditions(pod: objects.Pod, asked: GpuRequest, chosen: Mapping[str, st
         annotations, labels = (
             {key: value for key, value in said.items() if key not in _SIZES} for said in (annotations, labels)
         )
-    request = read_request(asked.count, asked.unit, annotations, labels, pattern_reader(pod.spec.node_name))
+    request = read_request(AskedGpus(asked.count, asked.unit), annotations, labels, pattern_reader(pod.spec.node_name))
     if request.gpus is None or asked.unit is not AskedUnit.PART:
         return request
     gpus = replace(

@@ -11,12 +11,9 @@ import msgspec
 
 from extender.core.clusters import WHOLE_MILLI
 from extender.core.resources.gpu_models import UNKNOWN_MODEL, describe_model
-from extender.core.resources.gpu_products import PRODUCT_MEMORY_MIB
 from extender.core.resources.nodes import (
-    GPU_RESOURCE,
     MAX_GPUS_PER_NODE,
     MAX_MEMORY_MIB,
-    SHARED_GPU_RESOURCE,
     Gpu,
     GpuUnit,
     NodeOffer,
@@ -24,6 +21,7 @@ from extender.core.resources.nodes import (
     nominal_mib,
 )
 from extender.core.resources.requests import GpuRequest
+from extender.core.vendors.registry import GPU_RESOURCES, PRODUCT_MEMORY_MIB
 from extender.plugins.formats import bounded, by_index
 from extender.plugins.holdings import Part
 from extender.plugins.protocol import UnreadableError
@@ -117,7 +115,7 @@ def merged(gpus: tuple[Gpu, ...], offer: NodeOffer, allocatable: Mapping[str, ob
         gpus = tuple(_as_registered(gpu, registered.get(gpu.uuid)) for gpu in gpus)
     unit = GpuUnit.WHOLE if offer.unit is GpuUnit.NONE else offer.unit
     units = sum(gpu.healthy for gpu in gpus) * offer.units_per_gpu
-    by_plugin = offer.gpus or GPU_RESOURCE in allocatable or SHARED_GPU_RESOURCE in allocatable
+    by_plugin = offer.gpus or not allocatable.keys().isdisjoint(GPU_RESOURCES)
     if by_plugin:
         units = min(offer.allocatable_units, units)
     return replace(offer, gpus=gpus, unit=unit, allocatable_units=units)

@@ -13,15 +13,14 @@ import msgspec
 
 from extender.core.resources.gpu_models import UNKNOWN_MODEL
 from extender.core.resources.nodes import (
-    GPU_RESOURCE,
     MAX_UNITS_PER_GPU,
-    SHARED_GPU_RESOURCE,
     SLICES,
     Gpu,
     GpuUnit,
     NodeOffer,
     NodeReading,
 )
+from extender.core.vendors.registry import GPU_RESOURCES, VENDORS
 from extender.plugins.kerf import AnnotatedGpu, Given, described, read_given
 from extender.plugins.protocol import UnreadableError
 
@@ -31,7 +30,7 @@ _VERSION: Final = 1
 _MAX_CHARS: Final = 256 * 1024
 """All annotations of an object together have room for as much."""
 
-_BY_GPU: Final = frozenset({GPU_RESOURCE, SHARED_GPU_RESOURCE})
+_BY_GPU: Final = frozenset(GPU_RESOURCES)
 _REPLICA: Final = "::"
 """Between the UUID of a GPU and the number of its time slice, in the plugin's device IDs."""
 
@@ -109,7 +108,8 @@ def with_report(offer: NodeOffer, annotations: Mapping[str, str], reading: NodeR
         gpus = described(report.gpus, reading, REPORT)
     except UnreadableError:
         return offer  # `told_given` says so
-    resource = SHARED_GPU_RESOURCE if offer.unit is GpuUnit.REPLICA else GPU_RESOURCE
+    vendor = VENDORS[offer.vendor]
+    resource = vendor.shared_resource if offer.unit is GpuUnit.REPLICA else vendor.resource
     steered = resource in report.steers
     offer = _in_slices(offer, report.replicas.get(resource, 1))
     offer = replace(offer, plugin_picks=offer.plugin_picks and not steered)

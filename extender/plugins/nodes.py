@@ -1,7 +1,7 @@
 """What a node offers, from whoever says so.
 
 Kerf's own annotation knows most and is asked first, then the node's device plugin, then what the kubelet offers with
-the labels of GPU Feature Discovery and what Kerf's agent on the node reports. A source that is there and can't be
+the labels of its vendor and what Kerf's agent on the node reports. A source that is there and can't be
 read, but for the agent, makes the node offer nothing until it can: a GPU that it calls broken or taken must not be
 given away.
 """
@@ -10,8 +10,6 @@ from dataclasses import replace
 from fractions import Fraction
 
 from extender.core.resources.nodes import (
-    GPU_RESOURCE,
-    SHARED_GPU_RESOURCE,
     GpuUnit,
     LeftOut,
     NodeOffer,
@@ -19,6 +17,7 @@ from extender.core.resources.nodes import (
     read_node,
 )
 from extender.core.resources.quantities import MIB, parse_quantity
+from extender.core.vendors.registry import GPU_RESOURCES
 from extender.kube import objects
 from extender.plugins.kerf import GPUS, merged, read_gpus
 from extender.plugins.node_reports import with_report
@@ -66,7 +65,7 @@ def _with_reason(offer: NodeOffer, node: objects.Node, plugin: DevicePlugin) -> 
     if told := left_behind(node, plugin):
         return replace(offer, warnings=(*offer.warnings, *told.values()), left_out=LeftOut.PLUGIN_GONE)
     capacity = node.status.capacity or {}
-    if any(str(capacity.get(name, "0")) != "0" for name in (GPU_RESOURCE, SHARED_GPU_RESOURCE)):
+    if any(str(capacity.get(name, "0")) != "0" for name in GPU_RESOURCES):
         return replace(offer, left_out=LeftOut.NONE_HEALTHY)
     return offer
 

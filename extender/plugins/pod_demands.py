@@ -5,9 +5,9 @@ from functools import cache, lru_cache
 from math import ceil
 from typing import Final
 
-from extender.core.resources.nodes import MIG_RESOURCE_PREFIX
 from extender.core.resources.quantities import parse_quantity
 from extender.core.resources.requests import RequestError
+from extender.core.vendors.registry import PARTITION_PREFIXES
 from extender.kube.objects import (
     Expression,
     LabelSelector,
@@ -43,7 +43,7 @@ _VOLUMES: Final = "the nodes of its volumes (PersistentVolumeClaims)"
 @lru_cache(maxsize=4096)
 def _is_counted(resource: str) -> bool:
     """Whether a resource is one that nodes offer so many of and nothing else here counts: no CPU or memory, no GPUs."""
-    managed = resource in managed_names() or resource.startswith((MIG_RESOURCE_PREFIX, _OF_CLASSES))
+    managed = resource in managed_names() or resource.startswith((*PARTITION_PREFIXES, _OF_CLASSES))
     return resource not in _COMPUTE and not managed
 
 

@@ -8,10 +8,10 @@ from typing import Final
 
 import msgspec
 
-from extender.core.resources.nodes import GPU_RESOURCE, MIG_RESOURCE_PREFIX, SHARED_GPU_RESOURCE
-from extender.core.resources.pod_resources import Container, mig_devices, resource_units, total_request
+from extender.core.resources.pod_resources import NO_GPUS_ASKED, AskedGpus, Container, asked_gpus, total_request
 from extender.core.resources.quantities import MIB, parse_quantity
-from extender.core.resources.requests import AskedUnit, RequestError
+from extender.core.resources.requests import RequestError
+from extender.core.vendors.registry import GPU_RESOURCES, PARTITION_PREFIXES
 from extender.kube import objects
 from extender.kube.objects import requests_of
 
@@ -155,22 +155,21 @@ def _readable(spec: objects.PodSpec, resource: str) -> Fraction | int:
         return 0
 
 
-def gpu_units(spec: objects.PodSpec) -> tuple[int, AskedUnit, tuple[tuple[str, int], ...]]:
-    """GPU units of a pod's resources, their kind, and its MIG devices. Raises RequestError."""
+def gpu_units(spec: objects.PodSpec) -> AskedGpus:
+    """The GPUs that a pod's resources ask for. Raises RequestError."""
     containers, init_containers = (
         [Container(_gpus_of(requests_of(item.resources)), item.restart_policy == "Always") for item in items or ()]
         for items in (spec.containers, spec.init_containers)
     )
     overhead = _gpus_of(spec.overhead)
     if not overhead and not any(container.requests for container in (*containers, *init_containers)):
-        return 0, AskedUnit.GPU, ()  # most pods of a cluster: spared the arithmetic
-    units, unit = resource_units(containers, init_containers, overhead)
-    return units, unit, mig_devices(containers, init_containers, overhead)
+        return NO_GPUS_ASKED  # most pods of a cluster: spared the arithmetic
+    return asked_gpus(containers, init_containers, overhead)
 
 
 def _gpus_of(quantities: Mapping[str, str | int | float] | None) -> Mapping[str, str | int | float]:
     return {
         name: value
         for name, value in (quantities or {}).items()
-        if name in (GPU_RESOURCE, SHARED_GPU_RESOURCE) or name.startswith(MIG_RESOURCE_PREFIX)
+        if name in GPU_RESOURCES or name.startswith(PARTITION_PREFIXES)
     }

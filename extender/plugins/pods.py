@@ -34,9 +34,8 @@ def read_pod_request(pod: objects.Pod) -> PodRequest:
     request = next((asked for plugin in plugins() if (asked := plugin.request(pod)) is not None), None)
     annotations = pod.metadata.annotations or {}
     if request is None:
-        units, unit, mig = gpu_units(pod.spec)
         patterns = pattern_reader(pod.spec.node_name)
-        request = read_request(units, unit, annotations, pod.metadata.labels or {}, patterns, mig)
+        request = read_request(gpu_units(pod.spec), annotations, pod.metadata.labels or {}, patterns)
     request = completed(request, pod)
     if pod.spec.node_name:
         return request
@@ -154,7 +153,8 @@ def _read_holding(
     if isinstance(asked, RequestError):
         fault = fault or str(asked)
         try:
-            units, _, mig = gpu_units(pod.spec)
+            by_resource = gpu_units(pod.spec)
+            units, mig = by_resource.units, by_resource.mig
         except RequestError:
             units = 1
     elif asked:

@@ -13,10 +13,10 @@ from extender.kube import objects
 from extender.kube.client import Transport
 from extender.plugins.dra import Dra
 from extender.plugins.formats import asks_any
-from extender.plugins.gpushare import GpuShare
-from extender.plugins.hami.plugin import Hami
 from extender.plugins.holdings import Holding
 from extender.plugins.native import Native
+from extender.plugins.nvidia.gpushare import GpuShare
+from extender.plugins.nvidia.hami.plugin import Hami
 from extender.plugins.protocol import AssignedGpu, DevicePlugin, Handover, Locks, UnreadableError
 
 logger = logging.getLogger(__name__)

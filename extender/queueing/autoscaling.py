@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from extender.core.resources.nodes import PRODUCT_LABEL
+from extender.core.vendors.registry import PRODUCT_LABELS
 from extender.kube.background import all_of
 from extender.kube.objects import Pod
 from extender.kube.turns import LastTurns
@@ -158,10 +158,10 @@ def _asks(entries: Iterable[Entry]) -> frozenset[tuple[object, int]]:
 
 def _names_product(pod: Pod) -> bool:
     """Whether a pod itself says which products will do."""
-    if PRODUCT_LABEL in (pod.spec.node_selector or ()):
+    if any(label in (pod.spec.node_selector or ()) for label in PRODUCT_LABELS):
         return True
     affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
     terms = (affinity.required.node_selector_terms if affinity and affinity.required else None) or []
     return bool(terms) and all(
-        any(item.key == PRODUCT_LABEL for item in term.match_expressions or ()) for term in terms
+        any(item.key in PRODUCT_LABELS for item in term.match_expressions or ()) for term in terms
     )

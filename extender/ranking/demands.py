@@ -16,6 +16,7 @@ from extender.core.policies.policy import Expected
 from extender.core.resources.gpu_models import GpuModel, ModelPattern, canonical_name, models_allowed
 from extender.core.resources.requests import AskedUnit, PodRequest
 from extender.core.valuenet.features import Outlook, Worth, outlook_of, plain_worth
+from extender.core.vendors.registry import VENDORS
 
 _MAX_MODELS: Final = 61
 """Of a cluster, told apart; one bit is for those that come later."""
@@ -49,6 +50,8 @@ class Kind:
     """Memory that each GPU must have."""
     choosy: bool = False
     """Each takes GPUs of one model, or with more memory, and no others: as many pods for each model that there is."""
+    vendor: int = 0
+    """Whose GPUs, by number in the registry."""
 
 
 _CHOOSY: Final = Kind(8000, 32768, 1, WHOLE_MILLI, choosy=True)
@@ -80,6 +83,7 @@ def kind_of(request: PodRequest) -> Kind | None:
         include=gpus.include,
         exclude=gpus.exclude,
         gpu_memory_mib=gpus.memory_each_mib,
+        vendor=gpus.vendor,
     )
 
 
@@ -184,9 +188,9 @@ def _choices(memory_mib: Longs) -> list[int]:
 
 
 def _bits(kind: Kind, models: Sequence[GpuModel], memory: Longs) -> int:
-    if not (kind.products or kind.include or kind.exclude or kind.gpu_memory_mib):
+    if not (kind.products or kind.include or kind.exclude or kind.gpu_memory_mib or len(VENDORS) > 1):
         return ANY_MODEL
-    allowed = models_allowed(models, kind.include, kind.exclude) & (memory >= kind.gpu_memory_mib)
+    allowed = models_allowed(models, kind.include, kind.exclude, kind.vendor) & (memory >= kind.gpu_memory_mib)
     if kind.products:
         allowed &= np.array([model.name in kind.products for model in models], np.bool_)
     return sum(1 << bit for bit in np.flatnonzero(allowed).tolist())

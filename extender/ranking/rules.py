@@ -105,7 +105,7 @@ def cluster_of(nodes: Nodes, models: Sequence[GpuModel], memory_mib: Longs) -> C
         unit=np.where(nodes.num_gpus > 0, GpuUnit.WHOLE, GpuUnit.NONE).astype(np.int8),
         units_per_gpu=np.ones(N, np.int32), gpu_model=gpu_model, gpu_memory_mib=memory, gpu_healthy=installed,
         gpu_numa=nowhere, gpu_link=nowhere, plugin_picks=np.zeros(N, np.bool_), slices_led=np.zeros(N, np.bool_),
-        set_aside=np.zeros(N, np.int32), left_out=np.zeros(N, np.int8),
+        set_aside=np.zeros(N, np.int32), left_out=np.zeros(N, np.int8), vendor=np.zeros(N, np.int8),
         closed=np.zeros(N, np.bool_), withheld_units=np.zeros(N, np.int32),
         num_served=np.zeros(N, np.int32), num_unserved=np.zeros(N, np.int32), gpu_slices=np.zeros((N, G), np.int32),
         gpu_free_milli=nodes.gpu_free_milli,

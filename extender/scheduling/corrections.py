@@ -1,6 +1,6 @@
 """What pods say of their GPUs, put right where the kubelet gave others.
 
-NVIDIA's device plugin picks GPUs by itself, and a node's agent tells which (`extender.plugins.node_reports`). The
+A device plugin may pick GPUs by itself, and a node's agent tells which (`extender.plugins.node_reports`). The
 ledger counts what is true at once; the annotations follow, so that everybody else reads the same.
 """
 

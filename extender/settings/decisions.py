@@ -110,4 +110,4 @@ class ModelSettings(Section):
     """GPU models."""
 
     aliases: dict[str, list[str]] = {}
-    """Names that pods may request, each with the GPU models it stands for: `big: [NVIDIA-H100-80GB-HBM3]`."""
+    """Names that pods may request, each with the GPU models it stands for: `big: [H100-80GB-HBM3]`."""

@@ -16,6 +16,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSetti
 
 from extender.core.fit import filters
 from extender.core.policies import installed, registry
+from extender.core.vendors import registry as vendors
 from extender.kube.yaml_faults import yaml_fault
 from extender.settings.section import Section
 from extender.settings.tree import ENV_PREFIX, NESTED, Settings
@@ -50,7 +51,7 @@ def load_settings(
     filters.load_installed()
     unknown = _unknown_variables()
     assigned, faults = _assigned(assignments)
-    faults += (*unknown.values(), *filters.faults.values())
+    faults += (*unknown.values(), *filters.faults.values(), *vendors.faults.values())
     from_file: dict[str, Any] = {}
     if path is not None:
         try:

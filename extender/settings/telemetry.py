@@ -50,7 +50,7 @@ class TelemetrySettings(Section):
     headers: dict[str, SecretStr] = {}
     """Extra request headers, such as X-Scope-OrgID; their values are never shown."""
     interval_s: float = Field(default=15.0, gt=0)
-    """Time between refreshes, in seconds. dcgm-exporter collects every 30 s, so much shorter is no use."""
+    """Time between refreshes, in seconds. Exporters collect every 30 s, so much shorter is no use."""
     timeout_s: float = Field(default=10.0, gt=0)
     """Timeout of one query, in seconds."""
     max_refresh_s: float = Field(default=60.0, gt=0)

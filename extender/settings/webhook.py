@@ -12,7 +12,7 @@ _LABEL_VALUE: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9]
 
 
 class Devices(StrEnum):
-    """What `NVIDIA_VISIBLE_DEVICES` is made of."""
+    """What the environment variable that shows containers their GPUs is made of."""
 
     AUTO = "auto"
     UUIDS = "uuids"
@@ -29,14 +29,14 @@ class WebhookSettings(Section):
     devices: Devices = Devices.AUTO
     """What identifies GPUs to containers: `uuids`, `indices`, or `auto`: UUIDs if every known GPU has one."""
     resource: bool = True
-    """Whether pods that ask for a number of whole GPUs are made to request `nvidia.com/gpu`, where nodes have NVIDIA's
-    device plugin: it then counts them, and gives them their GPUs."""
+    """Whether pods that ask for a number of whole GPUs are made to request the device plugin's resource, where nodes
+    have that plugin: it then counts them, and gives them their GPUs."""
     write_affinity: bool = False
     """Whether what a pod asks by annotation (GPU model, memory of each, number) is written as required node affinity
-    for the labels of GPU Feature Discovery, so that autoscalers know it: see docs/guides/autoscaling.md."""
+    for the labels that describe GPUs, so that autoscalers know it: see docs/guides/autoscaling.md."""
     products: list[str] = []
-    """Products, as `nvidia.com/gpu.product` names them, of node pools that may have no node now:
-    `[NVIDIA-H100-80GB-HBM3]`. Those of the cluster's nodes are known."""
+    """Products, as the nodes' label names them, of node pools that may have no node now. Those of the cluster's nodes
+    are known."""
     max_body_mib: int = Field(default=4, ge=1)
     """Larger request bodies are rejected, in MiB. The API server accepts pods of up to 3 MiB."""
     calls_per_s: float = Field(default=500.0, ge=0)
@@ -47,5 +47,5 @@ class WebhookSettings(Section):
     def _label_values(cls, products: list[str]) -> list[str]:
         for product in products:
             if not _LABEL_VALUE.fullmatch(product):
-                raise ValueError(f"{product!r} is no value of a label, such as NVIDIA-H100-80GB-HBM3")
+                raise ValueError(f"{product!r} is no value of a label")
         return products

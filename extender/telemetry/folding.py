@@ -8,7 +8,8 @@ from typing import Final
 import numpy as np
 
 from extender.core.clusters import Floats, Mask, Rows, num_true
-from extender.core.observations import Gauge, Gauges
+from extender.core.gauges import Gauge
+from extender.core.observations import Gauges
 from extender.core.texts import printable
 from extender.kube import objects
 from extender.ledger.ledger import Ledger

@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from extender.core.observations import Gauge
+from extender.core.gauges import Gauge
 from extender.telemetry.series import Host
 from extender.telemetry.sources.source import Command, PodUsage, Report
 

@@ -1,89 +1,106 @@
 """Series as Prometheus and exporters write them: the few labels that tell which GPU of which node a sample is of."""
 
-from collections.abc import Mapping
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-HOST_LABELS: Final = (
-    "Hostname",
-    "hostname",
-    "exported_hostname",
-    "node",
-    "nodename",
-    "kubernetes_node",
-    "node_name",
-    "exported_node",
+from extender.core.vendors.registry import VENDORS
+
+_EXPORTERS: Final = tuple(vendor.exporter for vendor in VENDORS if vendor.exporter)
+
+
+def _each(labels: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(label for label in labels if label))
+
+
+HOST_LABELS: Final = _each(
+    (
+        *(label for exporter in _EXPORTERS for label in exporter.host),
+        *("exported_hostname", "node", "nodename", "kubernetes_node", "node_name", "exported_node"),
+    )
 )
-"""Labels that may name the node, in the order in which they are believed. dcgm-exporter writes `Hostname`, and
-`hostname` since d5e5f510 (render_metrics.go); the others come from relabelling."""
+"""Labels that may name the node, in the order in which they are believed: the exporters', then those of relabelling."""
+INDEX_LABELS: Final = _each(label for exporter in _EXPORTERS for label in exporter.index)
+_UUID_LABELS: Final = _each(label for exporter in _EXPORTERS for label in exporter.uuid)
+_INSTANCE_LABELS: Final = _each(exporter.instance for exporter in _EXPORTERS)
+_PROFILE_LABELS: Final = _each(exporter.profile for exporter in _EXPORTERS)
+_MODEL_LABELS: Final = _each(exporter.model for exporter in _EXPORTERS)
+MODEL_OF: Final = {exporter.instance: exporter.model for exporter in _EXPORTERS if exporter.instance}
+"""By the label of MIG instances: kept where there are some, a product's slices are what their part of it is counted
+in."""
 
 _MAX_CHARS: Final = 253
 """Of a name: no node's, pod's or GPU's has more."""
-_DEVICE_LABELS: Final = ("gpu", "id", "UUID", "uuid", "GPU_I_ID", "GPU_I_PROFILE")
 POD_LABELS: Final = ("exported_namespace", "exported_pod", "namespace", "pod")
 """Labels of the pod that has a GPU. A scrape with honorLabels false renames the exporter's own to `exported_*`; `pod`
 is then the exporter's, as it is wherever a series tells of no pod."""
-LABELS: Final = (*_DEVICE_LABELS, *HOST_LABELS, "instance")
+LABELS: Final = (*INDEX_LABELS, *_UUID_LABELS, *_INSTANCE_LABELS, *_PROFILE_LABELS, *HOST_LABELS, "instance")
 """Labels that queries keep, where a source has them."""
-MODEL_LABEL: Final = "modelName"
-"""Kept where there are MIG instances: a product's slices are what their part of it is counted in."""
+EVERY_LABEL: Final = frozenset({*LABELS, *MODEL_OF.values(), *POD_LABELS})
+"""What is asked for where a source does not tell which labels it has: those that it lacks are empty."""
 
 
-class Labels(msgspec.Struct, gc=False, frozen=True):
+class _Labels(msgspec.Struct, gc=False, frozen=True):
     """The labels of one series that matter; "" for those it lacks."""
 
-    gpu: str = ""
-    id: str = ""
-    upper_uuid: str = msgspec.field(name="UUID", default="")
-    uuid: str = ""
-    model_name: str = msgspec.field(name="modelName", default="")
-    instance_id: str = msgspec.field(name="GPU_I_ID", default="")
-    profile: str = msgspec.field(name="GPU_I_PROFILE", default="")
-    upper_hostname: str = msgspec.field(name="Hostname", default="")
-    hostname: str = ""
-    exported_hostname: str = ""
-    node: str = ""
-    nodename: str = ""
-    kubernetes_node: str = ""
-    node_name: str = ""
-    exported_node: str = ""
-    instance: str = ""
-    exported_namespace: str = ""
-    exported_pod: str = ""
-    namespace: str = ""
-    pod: str = ""
+    def _all(self, labels: Sequence[str]) -> Iterator[str]:
+        """What some labels say, without those that say nothing."""
+        return filter(None, (getattr(self, _FIELD_OF[label]) for label in labels))
+
+    def _first(self, labels: Sequence[str]) -> str:
+        return next(self._all(labels), "")
+
+    @property
+    def instance_id(self) -> str:
+        """Number of a MIG instance, "" for a whole GPU."""
+        return self._first(_INSTANCE_LABELS)
+
+    @property
+    def profile(self) -> str:
+        """That of a MIG instance."""
+        return self._first(_PROFILE_LABELS)
+
+    @property
+    def model_name(self) -> str:
+        """The GPU's product."""
+        return self._first(_MODEL_LABELS)
 
     def pod_key(self) -> tuple[str, str]:
         """Namespace and name of the pod, if these are one's."""
-        key = (self.exported_namespace, self.exported_pod) if self.exported_pod else (self.namespace, self.pod)
-        return key[0][:_MAX_CHARS], key[1][:_MAX_CHARS]
+        own_namespace, own, namespace, name = (getattr(self, _FIELD_OF[label])[:_MAX_CHARS] for label in POD_LABELS)
+        return (own_namespace, own) if own else (namespace, name)
 
     def of_gpu(self) -> "Labels":
         """Without the pod's."""
-        return msgspec.structs.replace(self, exported_namespace="", exported_pod="", namespace="", pod="")
+        return msgspec.structs.replace(self, **dict.fromkeys(map(_FIELD_OF.__getitem__, POD_LABELS), ""))
 
     def host(self) -> "Host":
         """What is said of the node."""
-        names = (
-            self.upper_hostname,
-            self.hostname,
-            self.exported_hostname,
-            self.node,
-            self.nodename,
-            self.kubernetes_node,
-            self.node_name,
-            self.exported_node,
-        )
-        return Host(tuple(dict.fromkeys(name[:_MAX_CHARS] for name in names if name)), self.instance[:_MAX_CHARS])
+        names = dict.fromkeys(name[:_MAX_CHARS] for name in self._all(HOST_LABELS))
+        return Host(tuple(names), self._first(("instance",))[:_MAX_CHARS])
 
     def device(self) -> "Device":
         """What is said of the GPU."""
-        index = self.gpu or self.id
+        index = self._first(INDEX_LABELS)
         return Device(
             int(index) if index.isascii() and index.isdigit() and len(index) <= 3 else -1,
-            (self.upper_uuid or self.uuid)[:_MAX_CHARS],
+            self._first(_UUID_LABELS)[:_MAX_CHARS],
         )
+
+
+_ALL_LABELS: Final = _each((*LABELS, *_MODEL_LABELS, *POD_LABELS))
+_FIELD_OF: Final = {label: f"label_{number}" for number, label in enumerate(_ALL_LABELS)}
+if TYPE_CHECKING:
+    Labels = _Labels
+else:  # a struct's fields are those of the vendors' labels, which msgspec decodes at once
+    Labels = msgspec.defstruct(
+        "Labels",
+        [(field, str, msgspec.field(default="", name=label)) for label, field in _FIELD_OF.items()],
+        bases=(_Labels,),
+        gc=False,
+        frozen=True,
+    )
 
 
 class Host(NamedTuple):
@@ -105,5 +122,4 @@ class Device(NamedTuple):
 
 def labels_of(mapping: Mapping[str, str]) -> Labels:
     """The labels of a scraped sample."""
-    wanted = (*LABELS, MODEL_LABEL, *POD_LABELS)
-    return msgspec.convert({name: mapping[name] for name in wanted if name in mapping}, Labels)
+    return msgspec.convert({name: mapping[name] for name in _ALL_LABELS if name in mapping}, Labels)

@@ -11,7 +11,8 @@ import msgspec
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI
-from extender.core.observations import Gauge, SampleState
+from extender.core.gauges import Gauge
+from extender.core.observations import SampleState
 from extender.core.occupancies import ObservedRules
 from extender.core.policies import installed, registry
 from extender.core.policies.interference import interference

@@ -7,9 +7,10 @@ import msgspec
 import numpy as np
 
 from extender.core.clusters import Floats
-from extender.core.observations import Gauge
+from extender.core.gauges import Gauge
 from extender.core.resources.mig import mig_slices
-from extender.telemetry.aliases import FRACTIONS, Alias, read_values
+from extender.core.vendors.vendor import Metric
+from extender.telemetry.aliases import FRACTIONS, read_values
 from extender.telemetry.errors import SourceError
 from extender.telemetry.series import Device, Host, Labels
 
@@ -73,7 +74,7 @@ class DeviceTable:
             self.host_idx.append(host)
         return index
 
-    def fold(self, alias: Alias, series: Sequence[Labels], raw: Floats) -> tuple[Floats, int]:
+    def fold(self, alias: Metric, series: Sequence[Labels], raw: Floats) -> tuple[Floats, int]:
         """(D,) values of the devices so far, NaN where there are none, and how many samples were refused. Raises
         SourceError where there are too many devices."""
         found = [self._met.get(labels) or self._meet(labels) for labels in series]

@@ -14,9 +14,9 @@ import numpy as np
 
 from extender.core.clusters import Mask
 from extender.core.dra.devices import DeviceId
-from extender.core.resources.nodes import COUNT_LABEL, MIG_RESOURCE_PREFIX, MIG_STRATEGY_LABEL, OF_CLAIMS, PRODUCT_LABEL
+from extender.core.resources.nodes import OF_CLAIMS
 from extender.core.texts import printable
-from extender.dra.published.gpus import DRIVER
+from extender.core.vendors.registry import DRIVERS, VENDORS
 from extender.dra.uses import DeviceUse
 from extender.kube import objects
 from extender.kube.watches.feeds import BOUND_PODS, NODES, WatchHub
@@ -38,7 +38,16 @@ _OF_SEVERAL: Final = {
 }
 """Labels by which those that make several controllers name themselves on pods."""
 _MAX_CHARS: Final = 128
-_OF_GPUS: Final = (PRODUCT_LABEL, COUNT_LABEL, MIG_STRATEGY_LABEL, MIG_RESOURCE_PREFIX)
+_OF_GPUS: Final = tuple(
+    label
+    for vendor in VENDORS
+    for label in (
+        vendor.product_label,
+        vendor.count_label,
+        *((vendor.partitions.strategy_label, vendor.partitions.resource_prefix) if vendor.partitions else ()),
+    )
+    if label
+)
 _OWN_TAINTS: Final = "node.kubernetes.io/"
 """Begins Kubernetes' own: nodes that are not ready, unreachable or out of something."""
 _REPELLING: Final = ("NoSchedule", "NoExecute")
@@ -240,7 +249,7 @@ class Holders:
         if inventory is not None and index is not None:
             device = inventory.devices[index]
             return Part(device.gpu, device.milli, device.mib) if device.gpu >= 0 else None
-        return Part(use.gpu) if use.driver == DRIVER else None
+        return Part(use.gpu) if use.driver in DRIVERS else None
 
     def _add(self, key: str, name: str, who: Who) -> Holder:
         number = self._free.pop() if self._free else len(self._by_number)

@@ -11,10 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from extender.core.clusters import WHOLE_MILLI, Cluster, Floats, Longs, Mask, Rows
-from extender.core.observations import Gauge
+from extender.core.gauges import Gauge
 from extender.core.resources.gpu_models import describe_model
 from extender.core.resources.mig import read_cutting
-from extender.core.resources.nodes import PRODUCT_LABEL, NodeOffer
+from extender.core.resources.nodes import NodeOffer
+from extender.core.vendors.registry import VENDORS
 from extender.kube.background import give_way
 from extender.ledger.ledger import Ledger
 from extender.usage.holders import Closed, Holders
@@ -120,7 +121,7 @@ class Occupants:
         index = self._model(node, offer)
         closed = self.holders.closed(node) is not Closed.NOT
         manifest = self._ledger.rows.manifest(node)
-        cutting = read_cutting((manifest.metadata.labels if manifest else None) or {}, offer.mig)
+        cutting = read_cutting((manifest.metadata.labels if manifest else None) or {}, offer.mig, VENDORS[offer.vendor])
         self._write(row, shares_of(offer, held, self.models[index], cutting, closed=closed))
         self.model[row] = index
         if self.model_of(node) != model:  # a label came later than the pods
@@ -141,7 +142,8 @@ class Occupants:
         name = offer.gpus[0].model.name if offer.gpus else ""
         manifest = self._ledger.rows.manifest(node)
         if offer.mig and not name and manifest is not None:  # its GPUs are cut: their model is in a label alone
-            name = describe_model((manifest.metadata.labels or {}).get(PRODUCT_LABEL, ""), {}).name
+            label = VENDORS[offer.vendor].product_label
+            name = describe_model((manifest.metadata.labels or {}).get(label, ""), {}).name
         name = name or _UNKNOWN_MODEL
         if name not in self.models:
             self.models.append(name)

@@ -33,7 +33,7 @@ def partitions(
     with telling_faults():
         from model.evaluation import partitions as compared
         from model.workloads import partition_mixes
-        from model.workloads.partitions import GPUS
+        from model.workloads.nvidia import GPUS
 
         plan = compared.Plan(
             _some_of(kinds, tuple(GPUS), "--kinds"),

@@ -7,7 +7,7 @@ import numpy as np
 
 from extender.core.clusters import Longs
 from extender.core.resources.gpu_models import GpuModel
-from extender.core.resources.gpu_products import PRODUCT_MEMORY_MIB
+from extender.core.vendors.registry import PRODUCT_MEMORY_MIB
 
 _PRODUCTS: Final = {
     "A10": "a10",

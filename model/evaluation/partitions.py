@@ -16,8 +16,8 @@ from model.simulations import partitions
 from model.simulations.partitions import KERF, Memory, Policy
 from model.simulations.side_by_side import side_by_side
 from model.workloads import partition_mixes
+from model.workloads.nvidia import DRIVER, GPUS, inventory
 from model.workloads.partition_mixes import Requests
-from model.workloads.partitions import DRIVER, GPUS, inventory
 
 _POLICIES: Final = (partitions.FIRST_FIT, partitions.KUBE_SCHEDULER, partitions.BEST_FIT)
 """What Kerf is compared with."""

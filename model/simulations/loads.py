@@ -17,7 +17,8 @@ from extender.core.clusters import WHOLE_MILLI, Floats, Longs
 from extender.core.decisions import decide
 from extender.core.evaluations import Memo
 from extender.core.fragmentation.arrivals import expected_count
-from extender.core.observations import Gauge, Observations, SampleState
+from extender.core.gauges import Gauge
+from extender.core.observations import Observations, SampleState
 from extender.core.policies.interference import interference
 from extender.core.policies.kerf import KerfWeights, LearnedScore, live_term, serving
 from extender.core.policies.policy import Policy

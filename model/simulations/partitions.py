@@ -18,8 +18,8 @@ from extender.core.dra.asks import DevicesAsked, Fault
 from extender.core.dra.devices import NodeDevices, Taking
 from extender.core.dra.first_fit import first_fit
 from extender.core.dra.worth import Weights
+from model.workloads.nvidia import GpuKind, inventory
 from model.workloads.partition_mixes import Requests, ask_for
-from model.workloads.partitions import GpuKind, inventory
 
 _GPUS_PER_NODE: Final = 8
 KERF: Final = "kerf"

@@ -18,8 +18,8 @@ from extender.core.dra.worth import GPU, Weights, kind_of, room_of, worth_of
 from model.simulations.partitions import Memory, Offer, Policy, kerf, placed
 from model.training import strategies
 from model.workloads import partition_mixes
+from model.workloads.nvidia import GPUS, GpuKind, inventory
 from model.workloads.partition_mixes import Requests
-from model.workloads.partitions import GPUS, GpuKind, inventory
 
 _SIGMA: Final = 0.7
 """Of the first generation, in logarithms of weights."""

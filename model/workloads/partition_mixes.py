@@ -12,7 +12,7 @@ import numpy as np
 from extender.core.clusters import Floats, Longs
 from extender.core.dra.asks import ClaimAsk, DeviceAsk, DevicesAsked, RequestAsk, Selector
 from extender.core.dra.devices import Device
-from model.workloads.partitions import DRIVER, GpuKind, Profile
+from model.workloads.nvidia import DRIVER, GpuKind, Profile
 
 _MIXES: Final[dict[str, tuple[float, ...]]] = {
     # 1g, 1g+me, 1g with twice the memory, 2g, 3g, 4g, 7g
@@ -97,7 +97,7 @@ def leaving(kind: GpuKind, mix: str, num_gpus: int, load: float, seed: int, num:
 
 
 def ask_for(profile: Profile) -> DevicesAsked:
-    """One claim for a partition, as one asks NVIDIA's driver for it."""
+    """One claim for a partition, as one asks the driver for it."""
     attributes = f"device.attributes['{DRIVER}']"
     selectors = (
         _equals(f"device.driver == '{DRIVER}' && {attributes}.type == 'mig'", "type", "mig"),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from extender.agent.inventory import Gpu, Inventory
-from extender.agent.nvml import _link_groups
+from extender.agent.nvidia import _link_groups
 from extender.agent.report import _MAX_BYTES, _text_of, _uuids_told
 from extender.kube.client import ApiError
 from tests.agent.pods import GPU, gpu_pod

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
 
-from extender.core.observations import Gauge
+from extender.core.gauges import Gauge
 from extender.telemetry.errors import SourceError
 from tests.api.bodies import Manifest, node, pod
 from tests.api.services import Clock, Kerf, running

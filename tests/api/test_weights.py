@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from extender.core.fit.fits import fit
-from extender.core.observations import Gauge
+from extender.core.gauges import Gauge
 from extender.core.resources.requests import GpuRequest
 from extender.settings.policies import GeniusSettings, LiveSettings
 from extender.settings.tree import Settings

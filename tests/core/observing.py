@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from extender.core.clusters import Cluster
-from extender.core.observations import Gauge
+from extender.core.gauges import Gauge
 from extender.ledger.arrays import ClusterArrays
 from extender.ledger.observed import SampleTimes
 from tests.core.builders import NodeState, arrays_of

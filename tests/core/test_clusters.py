@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from extender.core.clusters import Cluster, _is_every_row, num_true, totals
-from extender.core.observations import Gauge
+from extender.core.gauges import Gauge
 from tests.core.builders import cluster_of, node
 from tests.core.observing import observed_cluster
 

@@ -11,7 +11,7 @@ from extender.core.decisions import decide
 from extender.core.evaluations import Evaluation, Memo, evaluate
 from extender.core.fit.checks import TABLE, sentence
 from extender.core.fit.reasons import Reason
-from extender.core.observations import Gauge
+from extender.core.gauges import Gauge
 from extender.core.occupancies import (
     HARDWARE_XIDS,
     Counting,

@@ -11,7 +11,7 @@ from extender.core.evaluations import Evaluation, Memo, evaluate
 from extender.core.fit.fits import fit
 from extender.core.fit.reasons import Reason
 from extender.core.fit.results import Fit
-from extender.core.observations import Gauge
+from extender.core.gauges import Gauge
 from extender.core.policies.policy import Policy
 from extender.core.policies.registry import POLICIES
 from extender.core.resources.nodes import GpuUnit

@@ -18,12 +18,12 @@ from extender.plugins.registry import plugins
 from tests.docs.pages import DOCS
 
 
-def install_example(folder: Path) -> None:
-    """Install the package into a folder, without a network."""
+def install_example(folder: Path, name: str = "kerf-example") -> None:
+    """Install a package of docs/examples into a folder, without a network."""
     offline = ("--no-index", "--no-deps", "--no-build-isolation", "--quiet")
     uv = Path(sys.executable).with_name("uv")
     where = ("--python", sys.executable, "--target", str(folder))
-    subprocess.run([uv, "pip", "install", *offline, *where, DOCS / "examples" / "kerf-example"], check=True)
+    subprocess.run([uv, "pip", "install", *offline, *where, DOCS / "examples" / name], check=True)
 
 
 def broken(folder: Path, entries: str, source: str) -> None:

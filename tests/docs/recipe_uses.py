@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from extender.core.observations import Gauge
+from extender.core.gauges import Gauge
 from extender.planning.planners import PLANNERS
 from extender.settings.load import load_settings
 from tests.api.bodies import Manifest, node, pod

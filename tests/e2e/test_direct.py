@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from extender.plugins.gpushare import _COUNT_RESOURCE, INDEX, MEMORY_RESOURCE
+from extender.plugins.nvidia.gpushare import _COUNT_RESOURCE, INDEX, MEMORY_RESOURCE
 from tests.controlplane.kerf import QUEUE_RBAC
 from tests.controlplane.objects import cpu_node, gpu_node, pod
 from tests.controlplane.processes import wait_until

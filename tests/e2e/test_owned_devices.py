@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from model.workloads.partitions import GPUS, resource_slices
+from model.workloads.nvidia import GPUS, resource_slices
 from tests.controlplane import dra
 from tests.controlplane.kerf import DRA_RBAC, QUEUE_RBAC, SCHEDULER_CONFIG
 from tests.controlplane.objects import cpu_node

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from extender.core.observations import Gauge
+from extender.core.gauges import Gauge
 from extender.page.gpu_cells import Mark
 from tests.api.bodies import node, pod
 from tests.api.services import Clock, Kerf, running

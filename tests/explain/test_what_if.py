@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from extender.core.observations import Gauge
+from extender.core.gauges import Gauge
 from extender.explain.processes import BusyError
 from tests.api.bodies import node, pod
 from tests.api.services import Clock, Kerf, running

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from extender.core.observations import Gauge
+from extender.core.gauges import Gauge
 from extender.core.resources.requests import AskedUnit, GpuRequest
 from extender.explain.waiting_pods import Awaited
 from extender.explain.workload_tables.bound_pods import BoundPod

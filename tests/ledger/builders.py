@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 
 from extender.core.clusters import Cluster
-from extender.core.resources.nodes import COUNT_LABEL, GPU_RESOURCE, MEMORY_LABEL, PRODUCT_LABEL, REPLICAS_LABEL
 from extender.kube import objects
 from extender.kube.client import ClusterError, Query
 from extender.kube.leadership.elections import Election
@@ -17,6 +16,7 @@ from extender.kube.memory import Manifest, MemoryCluster
 from extender.ledger.ledger import Ledger
 from extender.plugins.kerf import ASSIGNED_GPUS
 from extender.scheduling.fence import Fence
+from tests.nvidia import COUNT_LABEL, GPU_RESOURCE, MEMORY_LABEL, PRODUCT_LABEL, REPLICAS_LABEL
 
 TTL_S = 30.0
 """Of reservations."""

@@ -2,10 +2,10 @@
 
 import pytest
 
-from extender.core.resources.nodes import MEMORY_LABEL, SHARED_GPU_RESOURCE
 from extender.ledger.ledger import ClaimState, Ledger
 from extender.plugins.holdings import whole_gpus
 from tests.ledger.builders import TTL_S, free_units, ledger_of, node_object, pod_object
+from tests.nvidia import MEMORY_LABEL, SHARED_GPU_RESOURCE
 
 
 def free_gpus(ledger: Ledger, node: str, now: float = 0.0) -> set[int]:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from extender.core.resources.nodes import MEMORY_LABEL, GpuUnit
+from extender.core.resources.nodes import GpuUnit
 from extender.kube import objects
 from extender.kube.client import ApiError, Query
 from extender.kube.memory import Manifest, MemoryCluster
@@ -23,6 +23,7 @@ from extender.plugins.dra import _DevicePools
 from extender.plugins.holdings import whole_gpus
 from extender.plugins.kerf import _GIVEN
 from tests.ledger.builders import Clock, FaultyTransport, node_manifest, pod_manifest, until
+from tests.nvidia import MEMORY_LABEL
 from tests.plugins.claims import resource_claim, slice_of
 
 SLICES, CLAIMS = _DevicePools.feeds

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 
-from extender.core.observations import Gauge, Observations, SampleState
+from extender.core.gauges import Gauge
+from extender.core.observations import Observations, SampleState
 from extender.ledger.arrays import ClusterArrays, Held
 from extender.ledger.observed import ObservedArrays, SampleTimes
 from tests.core.builders import node

@@ -10,7 +10,6 @@ import pytest
 from extender.core.bookings import book, bookable, booking
 from extender.core.devices import choose_among
 from extender.core.fit.fits import fit
-from extender.core.resources.nodes import SHARED_GPU_RESOURCE
 from extender.core.resources.requests import AskedUnit, GpuRequest
 from extender.kube import objects
 from extender.ledger.ledger import ClaimState, Ledger
@@ -18,6 +17,7 @@ from extender.plugins.holdings import whole_gpus
 from extender.plugins.kerf import ASSIGNED_GPUS, ASSIGNED_UUIDS
 from extender.plugins.node_reports import REPORT
 from tests.ledger.builders import node_manifest, pod_object
+from tests.nvidia import SHARED_GPU_RESOURCE
 
 GPUS = [{"index": index, "uuid": f"GPU-{index}"} for index in range(4)]
 

@@ -5,12 +5,12 @@ from collections.abc import Iterable, Iterator
 
 from extender.api.app import create_app
 from extender.cli.logs import configure_logs
-from extender.core.resources.nodes import COUNT_LABEL, GPU_RESOURCE, MEMORY_LABEL, PRODUCT_LABEL
 from extender.demo.metrics import SampleFeed
 from extender.kube.memory import Manifest, MemoryCluster
 from extender.plugins.kerf import ASSIGNED_GPUS
 from extender.server.run import run
 from extender.settings.load import load_settings
+from tests.nvidia import COUNT_LABEL, GPU_RESOURCE, MEMORY_LABEL, PRODUCT_LABEL
 
 NUM_NODES = 5_000
 

@@ -4,7 +4,9 @@ import sys
 from collections.abc import Iterator, Mapping
 
 from extender.core.annotations import SHARE
-from extender.core.resources.nodes import (
+from extender.kube.memory import Manifest
+from extender.plugins.kerf import ASSIGNED_GPUS, ASSIGNED_SHARE
+from tests.nvidia import (
     COUNT_LABEL,
     GPU_RESOURCE,
     MEMORY_LABEL,
@@ -13,8 +15,6 @@ from extender.core.resources.nodes import (
     REPLICAS_LABEL,
     SHARED_GPU_RESOURCE,
 )
-from extender.kube.memory import Manifest
-from extender.plugins.kerf import ASSIGNED_GPUS, ASSIGNED_SHARE
 from tests.page.large import serve
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from extender.core.clusters import Cluster
-from extender.core.observations import Gauge
+from extender.core.gauges import Gauge
 from extender.core.occupancies import ObservedRules
 from extender.core.resources.nodes import GpuUnit
 from extender.explain.overview import Figures

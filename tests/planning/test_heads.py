@@ -8,7 +8,7 @@ import pytest
 from extender.core.clusters import Cluster, Rows
 from extender.core.fit.fits import fit
 from extender.core.fit.results import Fit
-from extender.core.observations import Gauge
+from extender.core.gauges import Gauge
 from extender.core.resources.requests import GpuRequest
 from extender.planning import rounds
 from extender.planning.plan_state import PlanState

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from extender.dra.objects import ResourceClaim, ResourceSlice
-from extender.dra.published import gpus as dra
+from tests.nvidia import DRIVER
 
 
 def resource_claim(
@@ -17,7 +17,7 @@ def resource_claim(
     **result: Any,
 ) -> ResourceClaim:
     """A claim; it is allocated when it has devices."""
-    results = [{"request": "gpu", "driver": dra.DRIVER, "pool": pool, "device": item, **result} for item in devices]
+    results = [{"request": "gpu", "driver": DRIVER, "pool": pool, "device": item, **result} for item in devices]
     reserved = [{"resource": "pods", "name": uid, "uid": uid} for uid in pods]
     status = {"allocation": {"devices": {"results": results}}, "reservedFor": reserved} if devices else {}
     manifest = {
@@ -35,5 +35,5 @@ def slice_of(node: str, num_gpus: int) -> ResourceSlice:
         for index in range(num_gpus)
     ]
     pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
-    spec: dict[str, Any] = {"driver": dra.DRIVER, "pool": pool, "nodeName": node, "devices": devices}
+    spec: dict[str, Any] = {"driver": DRIVER, "pool": pool, "nodeName": node, "devices": devices}
     return msgspec.convert({"metadata": {"name": node, "uid": f"slice-{node}"}, "spec": spec}, ResourceSlice)

@@ -12,9 +12,9 @@ from extender.kube.events import EventRecorder
 from extender.kube.memory import Manifest, MemoryCluster
 from extender.kube.paths import NODES_PATH, PODS_PATH
 from extender.ledger.ledger import Ledger
-from extender.plugins import gpushare
-from extender.plugins.gpushare import _COUNT_RESOURCE
-from extender.plugins.hami import nodes as hami_nodes
+from extender.plugins.nvidia import gpushare
+from extender.plugins.nvidia.gpushare import _COUNT_RESOURCE
+from extender.plugins.nvidia.hami import nodes as hami_nodes
 from extender.plugins.pods import read_pod_request
 from extender.scheduling.binding.binder import Binder
 from extender.scheduling.placer import Placement, Placer, PodIdentity

@@ -15,6 +15,7 @@ from extender.ledger.ledger import ClaimState, Ledger
 from extender.plugins.dra import _DevicePools
 from extender.plugins.holdings import whole_gpus
 from tests.ledger.builders import node_object
+from tests.nvidia import DRIVER
 from tests.plugins.claims import resource_claim
 from tests.plugins.goldens import case_name, cases
 
@@ -35,7 +36,7 @@ def resource_slice(
     manifest = {
         "metadata": {"name": name, "uid": f"uid-{name}"},
         "spec": {
-            "driver": dra.DRIVER,
+            "driver": DRIVER,
             "pool": {"name": pool or node, "generation": generation, "resourceSliceCount": count},
             "nodeName": node,
             "devices": list(devices),
@@ -45,7 +46,7 @@ def resource_slice(
     return msgspec.convert(manifest, ResourceSlice)
 
 
-def exactly(*expressions: str, count: int = 1, device_class: str = dra.DRIVER, **more: Any) -> Any:
+def exactly(*expressions: str, count: int = 1, device_class: str = DRIVER, **more: Any) -> Any:
     """A request of a claim."""
     selectors = [{"cel": {"expression": expression}} for expression in expressions]
     return {"name": "gpu", "exactly": {"deviceClassName": device_class, "selectors": selectors, "count": count, **more}}

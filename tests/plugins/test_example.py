@@ -88,10 +88,10 @@ def test_a_plugin_that_fails_costs_only_its_own(caplog: pytest.LogCaptureFixture
 @pytest.mark.parametrize(
     ("value", "why"),
     [
-        ("extender.plugins.gpushare:gone", "has no attribute 'gone'"),
+        ("extender.plugins.nvidia.gpushare:gone", "has no attribute 'gone'"),
         ("no_such_package:Plugin", "No module named"),
-        ("extender.plugins.gpushare:INDEX", "it is no extender.plugins.protocol.DevicePlugin with a name"),
-        ("extender.plugins.gpushare:GpuShare", "there is another device plugin 'gpushare'"),
+        ("extender.plugins.nvidia.gpushare:INDEX", "it is no extender.plugins.protocol.DevicePlugin with a name"),
+        ("extender.plugins.nvidia.gpushare:GpuShare", "there is another device plugin 'gpushare'"),
     ],
 )
 def test_a_plugin_that_can_not_be_loaded_is_left_out(value: str, why: str, caplog: pytest.LogCaptureFixture) -> None:

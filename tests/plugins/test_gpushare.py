@@ -7,10 +7,16 @@ from hypothesis import strategies as st
 
 from extender.core.resources.nodes import GpuUnit
 from extender.core.resources.requests import AskedUnit, GpuRequest, RequestError
-from extender.plugins import gpushare
 from extender.plugins.formats import ContainerResources
-from extender.plugins.gpushare import _asked_units, _binding_annotations, _read_holding, _read_register, _read_request
 from extender.plugins.holdings import Holding, Part
+from extender.plugins.nvidia import gpushare
+from extender.plugins.nvidia.gpushare import (
+    _asked_units,
+    _binding_annotations,
+    _read_holding,
+    _read_register,
+    _read_request,
+)
 from extender.plugins.protocol import UnreadableError
 from tests.plugins.goldens import case_name, cases, containers_of
 

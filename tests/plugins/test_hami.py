@@ -10,10 +10,10 @@ from extender.core.resources.gpu_models import UNKNOWN_MODEL, describe_model
 from extender.core.resources.nodes import Gpu, NodeReading
 from extender.core.resources.requests import AskedUnit, GpuRequest, RequestError
 from extender.plugins.formats import _MAX_CHARS, ContainerResources
-from extender.plugins.hami import locks, nodes
-from extender.plugins.hami import pods as hami
-from extender.plugins.hami.locks import _format_lock, _read_lock
 from extender.plugins.holdings import Holding
+from extender.plugins.nvidia.hami import locks, nodes
+from extender.plugins.nvidia.hami import pods as hami
+from extender.plugins.nvidia.hami.locks import _format_lock, _read_lock
 from extender.plugins.protocol import AssignedGpu, UnreadableError
 from tests.plugins.goldens import case_name, cases, containers_of, golden
 

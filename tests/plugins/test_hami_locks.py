@@ -6,8 +6,8 @@ import pytest
 
 from extender.kube.client import ApiError
 from extender.kube.memory import MemoryCluster
-from extender.plugins.hami.locks import NODE_LOCK, NodeLocks, _format_lock
-from extender.plugins.hami.pods import BIND_PHASE
+from extender.plugins.nvidia.hami.locks import NODE_LOCK, NodeLocks, _format_lock
+from extender.plugins.nvidia.hami.pods import BIND_PHASE
 from extender.plugins.protocol import LockError
 from tests.ledger.builders import Clock, FaultyTransport, node_manifest, pod_manifest
 

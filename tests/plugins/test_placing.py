@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from extender.core.fit.reasons import Reason
 from extender.core.resources.requests import RequestError
-from extender.plugins import gpushare, kerf
-from extender.plugins.hami import nodes as hami_nodes
-from extender.plugins.hami import pods as hami
+from extender.plugins import kerf
 from extender.plugins.kerf import _GIVEN, ASSIGNED_GPUS
 from extender.plugins.node_reports import REPORT
+from extender.plugins.nvidia import gpushare
+from extender.plugins.nvidia.hami import nodes as hami_nodes
+from extender.plugins.nvidia.hami import pods as hami
 from extender.scheduling.binding.binder import BindError
 from tests.ledger.builders import Clock, node_manifest, pod_manifest
 from tests.plugins.plugins import LOCK, gpushare_allocate, hami_allocate

@@ -2,12 +2,12 @@
 
 import pytest
 
-from extender.plugins import gpushare
 from extender.plugins.formats import ContainerResources
-from extender.plugins.gpushare import _binding_annotations
-from extender.plugins.hami import locks
-from extender.plugins.hami import pods as hami
-from extender.plugins.hami.locks import _format_lock
+from extender.plugins.nvidia import gpushare
+from extender.plugins.nvidia.gpushare import _binding_annotations
+from extender.plugins.nvidia.hami import locks
+from extender.plugins.nvidia.hami import pods as hami
+from extender.plugins.nvidia.hami.locks import _format_lock
 from extender.plugins.protocol import AssignedGpu
 from tests.plugins.plugins import (
     AllocationError,

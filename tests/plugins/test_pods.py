@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.core.annotations import COUNT, GENIUS_PRIORITY, MEMORY_TOTAL, MODEL
-from extender.core.resources.nodes import GPU_RESOURCE, SHARED_GPU_RESOURCE
 from extender.core.resources.requests import AskedUnit, GpuRequest, RequestError
 from extender.kube import objects
 from extender.kube.patterns import compile_pattern
@@ -16,6 +15,7 @@ from extender.plugins.holdings import Holding, Part, whole_gpus
 from extender.plugins.kerf import ASSIGNED_GPUS, format_gpus, parse_gpus
 from extender.plugins.pods import has_soft_preferences, read_holding, read_pod_request
 from tests.ledger.builders import pod_object
+from tests.nvidia import GPU_RESOURCE, SHARED_GPU_RESOURCE
 
 
 def pod(text: str) -> objects.Pod:

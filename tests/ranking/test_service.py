@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from extender.core.observations import Gauge
+from extender.core.gauges import Gauge
 from extender.core.resources.requests import GpuRequest
 from extender.core.valuenet.potentials import Potential
 from extender.ranking import files

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from extender.core.observations import Gauge
+from extender.core.gauges import Gauge
 from extender.telemetry.errors import TelemetryError
 from extender.telemetry.readings import Inventory, Reading
 from extender.telemetry.series import Host

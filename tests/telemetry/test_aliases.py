@@ -3,13 +3,10 @@
 import numpy as np
 import pytest
 
-from extender.core.observations import Gauge
+from extender.core.gauges import Gauge
 from extender.telemetry.aliases import (
     ALIAS_OF,
     ALIASES,
-    CURRENT,
-    LEGACY,
-    OBSERVERWARD,
     known_names,
     read_values,
 )
@@ -78,8 +75,8 @@ def test_names_are_unique_and_ranked() -> None:
         "DCGM_FI_PROF_GR_ENGINE_ACTIVE",
         "DCGM_FI_DEV_FB_FREE",
     ]
-    for exporter in (LEGACY, CURRENT):
+    for exporter in ("dcgm-exporter up to 4.8", "dcgm-exporter from 4.9"):
         assert {alias.gauge for alias in ALIASES if alias.exporter == exporter} - STATIC == set(Gauge) - STATIC
-    of_observerward = {alias.gauge for alias in ALIASES if alias.exporter == OBSERVERWARD}
+    of_observerward = {alias.gauge for alias in ALIASES if alias.exporter == "ObserverWard"}
     assert of_observerward > STATIC
     assert Gauge.LOAD not in of_observerward

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from extender.cli.doctor import _examine, _print_finding
-from extender.core.observations import Gauge
+from extender.core.gauges import Gauge
 from extender.kube.memory import Manifest, MemoryCluster
 from extender.settings.load import load_settings
 from extender.telemetry.owners import Usage

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from extender.core.observations import Gauge
+from extender.core.gauges import Gauge
 from extender.telemetry.errors import SourceError
 from extender.telemetry.sources.exporters import ExporterSource
 from extender.telemetry.sources.source import Access, Samples

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from extender.core.clusters import Cluster
-from extender.core.observations import Gauge, Observations, SampleState
+from extender.core.gauges import Gauge
+from extender.core.observations import Observations, SampleState
 from extender.kube import objects
 from extender.ledger.ledger import Ledger
 from extender.ledger.observed import SampleTimes

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from extender.core.observations import Gauge
+from extender.core.gauges import Gauge
 from extender.telemetry.errors import SourceError, TelemetryError
 from extender.telemetry.reader.process import ReaderProcess
 from extender.telemetry.readings import Reading

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from extender.core.observations import Gauge
+from extender.core.gauges import Gauge
 from extender.telemetry.errors import SourceError
 from tests.api.services import Clock, Kerf, running
 from tests.telemetry.feeds import FakeFeed

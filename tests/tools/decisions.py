@@ -22,7 +22,7 @@ import typer
 from extender.core.decisions import Decision, decide
 from extender.core.evaluations import Memo
 from extender.core.fit.reasons import Reason
-from extender.core.observations import Gauge
+from extender.core.gauges import Gauge
 from extender.core.policies.registry import POLICIES
 from extender.core.resources.nodes import GpuUnit
 from extender.core.resources.requests import AskedUnit, GpuRequest

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from extender.core.annotations import MEMORY_EACH, SHARE
-from extender.core.resources.nodes import MIG_RESOURCE_PREFIX, SHARED_GPU_RESOURCE
 from extender.explain.overview import Figures
 from extender.kube.objects import PodClaim
 from extender.plugins.kerf import ASSIGNED_GPUS, ASSIGNED_MEMORY, ASSIGNED_SHARE
+from tests.nvidia import MIG_RESOURCE_PREFIX, SHARED_GPU_RESOURCE
 from tests.plugins.claims import resource_claim, slice_of
 from tests.usage.rigs import Rig
 

@@ -9,9 +9,9 @@ import pytest
 
 from extender.core.annotations import MEMORY_EACH, SHARE
 from extender.core.clusters import WHOLE_MILLI
-from extender.core.resources.nodes import SHARED_GPU_RESOURCE
 from extender.plugins.kerf import ASSIGNED_GPUS, ASSIGNED_MEMORY, ASSIGNED_SHARE
 from extender.usage.rates import STRANDED
+from tests.nvidia import SHARED_GPU_RESOURCE
 from tests.usage.rigs import Rig
 
 

@@ -1,9 +1,9 @@
 """The opt-in webhook: containers of pods that ask for GPUs by annotation or label alone are told which they got.
 
-No device plugin knows of such a request, so nobody gives the container its GPUs. Where nodes have NVIDIA's plugin, and
-the pod asks for a number of whole GPUs, it is made to request them of the plugin. For all others the NVIDIA container
-runtime reads `NVIDIA_VISIBLE_DEVICES`; the webhook sets it from the assignment annotation by the downward API, which
-the kubelet resolves when the container starts, after the Binding has written the annotation.
+No device plugin knows of such a request, so nobody gives the container its GPUs. Where nodes have the vendor's plugin,
+and the pod asks for a number of whole GPUs, it is made to request them of the plugin. For all others the vendor's
+container runtime reads an environment variable; the webhook sets it from the assignment annotation by the downward API,
+which the kubelet resolves when the container starts, after the Binding has written the annotation.
 
 And pods that ask so are marked, whatever else they are told: kube-scheduler asks Kerf, or waits for it, by a resource.
 
@@ -20,16 +20,16 @@ from extender.api.webhooks.node_affinity import NO_AFFINITY, AffinityWriter
 from extender.api.webhooks.reviews import Operation, allow, read_creation
 from extender.core.annotations import MARKER, asks_by_word
 from extender.core.clusters import Cluster
-from extender.core.resources.nodes import GPU_RESOURCE
 from extender.core.resources.requests import AskedUnit, GpuRequest, RequestError
+from extender.core.vendors.registry import DEFAULT, DOMAINS
 from extender.kube import objects
 from extender.kube.decoding import Decoder
 from extender.plugins.kerf import ASSIGNED_GPUS, ASSIGNED_UUIDS
-from extender.plugins.managed_resources import is_managed
+from extender.plugins.managed_resources import is_managed, managed_names
 from extender.plugins.pods import read_pod_request
 from extender.settings.webhook import Devices, WebhookSettings
 
-_VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
+_VISIBLE_DEVICES: Final = DEFAULT.visible_devices
 _INJECT_LABEL: Final = "kerf.dev/inject"
 """On a namespace or a pod: "enabled" opts in (the API server looks at it), "disabled" on a pod opts out."""
 _CONTAINERS: Final = "kerf.dev/gpu-containers"
@@ -39,7 +39,6 @@ _VOID: Final = "void"
 _NO_GPU: Final[dict[str, Any]] = {"name": _VISIBLE_DEVICES, "value": _VOID}
 _NOTHING: Final = frozenset((_VOID, "none", ""))
 _FIELDS: Final = {name: f"metadata.annotations['{name}']" for name in (ASSIGNED_GPUS, ASSIGNED_UUIDS)}
-_PLUGINS: Final = ("nvidia.com/", "aliyun.com/gpu-")
 
 
 class _FieldRef(objects.Object, rename="camel"):
@@ -142,7 +141,9 @@ def _served_by_plugin(spec: _Spec) -> bool:
         if container.resources is not None
         for name in (*(container.resources.limits or ()), *(container.resources.requests or ()))
     }
-    return bool(spec.resource_claims) or any(name.startswith(_PLUGINS) for name in names)
+    return bool(spec.resource_claims) or any(
+        name.startswith(DOMAINS) or (name in managed_names() and name != MARKER) for name in names
+    )
 
 
 _Place = tuple[str, _Container, bool]
@@ -177,7 +178,7 @@ def _request(places: Sequence[_Place], asks: GpuRequest, warnings: list[str]) ->
             warnings.append(f"{_VISIBLE_DEVICES} of container {container.name} is left to the device plugin")
         for at in reversed(own):
             yield {"op": "remove", "path": f"{path}/env/{at}"}
-        yield _limit(path, container.resources, GPU_RESOURCE, asks.count)
+        yield _limit(path, container.resources, DEFAULT.resource, asks.count)
 
 
 def _limit(container: str, resources: objects.Resources | None, resource: str, count: int) -> Operation:

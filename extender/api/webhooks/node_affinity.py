@@ -21,8 +21,10 @@ from extender.core.clusters import Cluster, Mask
 from extender.core.evaluations import Memo
 from extender.core.fit.checks import could_fit
 from extender.core.resources.gpu_models import describe_model, models_allowed
-from extender.core.resources.nodes import COUNT_LABEL, MEMORY_LABEL, PRODUCT_LABEL, nominal_mib
+from extender.core.resources.nodes import nominal_mib
 from extender.core.resources.requests import AskedUnit, GpuRequest, PodRequest, RequestError
+from extender.core.vendors.registry import VENDORS
+from extender.core.vendors.vendor import Vendor
 from extender.kube import objects
 from extender.kube.decoding import Decoder
 from extender.scheduling.placer import Placer
@@ -71,7 +73,8 @@ class _Known(NamedTuple):
     at: float
     labels: list[Labels]
     """Of each row."""
-    products: frozenset[str]
+    products: tuple[frozenset[str], ...]
+    """By the vendor's number."""
     said: dict[tuple[str, GpuRequest], _Said]
     """What came of requests."""
 
@@ -109,7 +112,8 @@ class AffinityWriter:
             return [], []  # told elsewhere
         own = _named(spec)
         wanted = [item for item in said.wanted if item["key"] not in own]
-        return _operations(spec, wanted, unlabelled=said.unlabelled), said.warnings
+        unless = VENDORS[request.gpus.vendor].product_label if said.unlabelled else ""
+        return _operations(spec, wanted, unless), said.warnings
 
     def _said(self, request: PodRequest, gpus: GpuRequest, placer: Placer) -> _Said:
         """What a request comes to in labels; kept a moment for pods that are alike."""
@@ -119,11 +123,11 @@ class AffinityWriter:
         said = known.said.get(key)
         if said is None:
             said = _NOTHING
-            if known.products:  # else nobody tells that new nodes will have such labels
+            if known.products[gpus.vendor]:  # else nobody tells that new nodes will have such labels
                 wanted, warnings = self._wanted(gpus, known)
                 said = _Said(wanted, False, warnings)
                 if wanted:
-                    said = _allowing(said, known, self._will_do(cluster, request, gpus, placer))
+                    said = _allowing(said, known, VENDORS[gpus.vendor], self._will_do(cluster, request, gpus, placer))
             if len(known.said) < _MAX_KEPT:
                 known.said[key] = said
         return said
@@ -133,8 +137,9 @@ class AffinityWriter:
         now = self.clock()
         if self._known is None or self._known.node_names != cluster.node_names or now - self._known.at > _KEPT_S:
             labels = [self.labels_of(name) if name else {} for name in cluster.node_names]
-            products = {item[PRODUCT_LABEL] for item in labels if item.get(PRODUCT_LABEL)}
-            self._known = _Known(cluster.node_names, now, labels, frozenset(products.union(self.products)), {})
+            products = [{item.get(vendor.product_label, "") for item in labels} - {""} for vendor in VENDORS]
+            products[0].update(self.products)
+            self._known = _Known(cluster.node_names, now, labels, tuple(map(frozenset, products)), {})
         return self._known
 
     def _will_do(self, cluster: Cluster, request: PodRequest, gpus: GpuRequest, placer: Placer) -> Mask:
@@ -149,30 +154,32 @@ class AffinityWriter:
         """What a request comes to in labels, and what can't be said in them."""
         wanted: list[Requirement] = []
         warnings: list[str] = []
+        vendor = VENDORS[request.vendor]
         if request.include is not None or request.exclude is not None:
-            will_do = self._products(request, known.products)
-            others = sorted(known.products - will_do)
+            products = known.products[request.vendor]
+            will_do = self._products(request, products)
+            others = sorted(products - will_do)
             if request.include is None and others:
-                wanted.append(_requirement(PRODUCT_LABEL, "NotIn", others))
+                wanted.append(_requirement(vendor.product_label, "NotIn", others))
             elif request.include is not None and will_do:
-                wanted.append(_requirement(PRODUCT_LABEL, "In", sorted(will_do)))
+                wanted.append(_requirement(vendor.product_label, "In", sorted(will_do)))
             elif request.include is not None:
                 warnings.append(
                     "no product known is of the GPU model asked for, so autoscalers are not told of it "
                     "(setting webhook.products)"
                 )
-        if request.memory_each_mib:
+        if request.memory_each_mib and vendor.memory_label:
             least = _least_reported_mib(request.memory_each_mib, self.memory_tolerance_frac)
-            wanted.append(_requirement(MEMORY_LABEL, "Gt", [str(least - 1)]))
-        if request.unit is AskedUnit.WHOLE and request.count:
-            wanted.append(_requirement(COUNT_LABEL, "Gt", [str(request.count - 1)]))
+            wanted.append(_requirement(vendor.memory_label, "Gt", [str(least - 1)]))
+        if request.unit is AskedUnit.WHOLE and request.count and vendor.count_label:
+            wanted.append(_requirement(vendor.count_label, "Gt", [str(request.count - 1)]))
         return wanted, warnings
 
     def _products(self, request: GpuRequest, known: frozenset[str]) -> frozenset[str]:
         """Products of which a request takes the model; where it takes time slices, as nodes that share them say it."""
         names = sorted(known)
-        models = [describe_model(name, self.aliases) for name in names]
-        allowed = models_allowed(models, request.include, request.exclude)
+        models = [describe_model(name, self.aliases, request.vendor) for name in names]
+        allowed = models_allowed(models, request.include, request.exclude, request.vendor)
         found = {name for name, takes in zip(names, allowed.tolist(), strict=True) if takes}
         if request.unit is AskedUnit.GPU:
             found |= {name + _SHARED for name in found if not name.endswith(_SHARED)}
@@ -183,10 +190,10 @@ NO_AFFINITY: Final = AffinityWriter(None, lambda node: {})
 """Writes nothing."""
 
 
-def _allowing(said: _Said, known: _Known, will_do: Mask) -> _Said:
+def _allowing(said: _Said, known: _Known, vendor: Vendor, will_do: Mask) -> _Said:
     """Of the requirements those that no labelled node contradicts on which the pod could run."""
     labels = [known.labels[row] for row in np.flatnonzero(will_do).tolist()]
-    labelled = [item for item in labels if item.get(PRODUCT_LABEL)]
+    labelled = [item for item in labels if item.get(vendor.product_label)]
     kept = [item for item in said.wanted if all(_holds(item, found) for found in labelled)]
     return _Said(kept, len(labelled) < len(labels), said.warnings)
 
@@ -239,9 +246,10 @@ def _expressions(term: Any) -> Iterator[dict[str, Any]]:
             yield item
 
 
-def _operations(spec: _Spec, wanted: list[Requirement], *, unlabelled: bool) -> list[Operation]:
-    """The operations; each of a pod's own terms is one of several ways, so each is narrowed."""
-    ways = [wanted, [{"key": PRODUCT_LABEL, "operator": "DoesNotExist"}]] if unlabelled else [wanted]
+def _operations(spec: _Spec, wanted: list[Requirement], unless: str) -> list[Operation]:
+    """The operations; each of a pod's own terms is one of several ways, so each is narrowed. Nodes without the label
+    `unless`, if any, will do too."""
+    ways = [wanted, [{"key": unless, "operator": "DoesNotExist"}]] if unless else [wanted]
     own = _terms(spec)
     if not wanted or (own is not None and not 0 < len(own) <= _MAX_TERMS):
         return []

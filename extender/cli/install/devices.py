@@ -1,23 +1,18 @@
 """What hands out GPUs in a cluster, and what tells of their load."""
 
-import re
 import time
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 
 from extender.cli.install.findings import HELM, Finding, Verdict, listed, names
 from extender.cli.install.kerf import Installed
-from extender.core.resources.nodes import (
-    GPU_RESOURCE,
-    LEFT_OUT_WORDS,
-    MIG_RESOURCE_PREFIX,
-    SHARED_GPU_RESOURCE,
-    LeftOut,
-)
+from extender.core.resources.nodes import LEFT_OUT_WORDS, LeftOut
+from extender.core.vendors.registry import GPU_RESOURCES, PARTITION_PREFIXES, VENDORS
+from extender.core.vendors.vendor import Installing
 from extender.kube import objects
 from extender.kube.client import ApiError, ClusterError, Transport
 from extender.kube.decoding import convert
@@ -27,32 +22,12 @@ from extender.plugins.protocol import DevicePlugin
 from extender.plugins.registry import left_behind, plugin_of, plugins
 from extender.settings.leader_election import LeaderElectionSettings
 from extender.settings.telemetry import TelemetrySettings
-from extender.telemetry.sources.discovery import EXPORTER_APP_SELECTOR, EXPORTER_SELECTOR, find_prometheus
+from extender.telemetry.sources.discovery import EXPORTER_SELECTORS, find_prometheus
 
-_SIGNS_OF_NVIDIA: Final = ("feature.node.kubernetes.io/pci-10de.present", "nvidia.com/gpu.present")
-"""Labels that Node Feature Discovery and the GPU operator give to nodes with cards of NVIDIA."""
-
-_PLUGIN: Final = (
-    f"{HELM} nvidia-device-plugin nvidia-device-plugin --repo https://nvidia.github.io/k8s-device-plugin "
-    "--namespace nvidia-device-plugin --create-namespace --set gfd.enabled=true"
-)
-_DISCOVERY: Final = (
-    f"{HELM} gpu-feature-discovery nvidia-device-plugin --repo https://nvidia.github.io/k8s-device-plugin "
-    "--namespace gpu-feature-discovery --create-namespace --set gfd.enabled=true --set devicePlugin.enabled=false"
-    "    # labels alone, and no second device plugin; or describe them: the node's annotation kerf.dev/gpus"
-)
+_INSTALLING: Final = [(vendor, vendor.installing) for vendor in VENDORS if vendor.installing]
 _OF_GKE: Final = "cloud.google.com/gke-"
 """How labels of GKE's nodes begin, whether these have GPUs or not."""
 _DAEMON_SETS: Final = "/apis/apps/v1/daemonsets"
-_OF_PLUGINS: Final = re.compile("nvidia[^ ]*device-plugin|k8s-device-plugin|projecthami/hami|gpushare-device-plugin")
-"""In the images of device plugins for NVIDIA's GPUs: NVIDIA's own, those of clouds, HAMi's, gpushare's."""
-_OF_OPERATOR: Final = "nvidia.com/gpu.deploy.device-plugin"
-_OTHERS: Final = ("nvidia.com/", "volcano.sh/vgpu-", "tencent.com/vcuda-")
-"""Of KubeVirt's device plugin, which names the card, and of plugins that share GPUs and that Kerf does not serve."""
-_DCGM: Final = (
-    f"{HELM} dcgm-exporter dcgm-exporter --repo https://nvidia.github.io/dcgm-exporter/helm-charts "
-    "--namespace monitoring --create-namespace"
-)
 _CREDENTIALS: Final = ("username", "password_file", "bearer_token_file", "cert_file", "key_file", "headers")
 _PROMETHEUS: Final = (
     f"{HELM} prometheus kube-prometheus-stack --repo https://prometheus-community.github.io/helm-charts "
@@ -74,10 +49,12 @@ async def devices(transport: Transport) -> AsyncIterator[Finding]:
     cut: list[int] = np.flatnonzero(cluster.mig_installed.any(axis=1) & ~installed.any(axis=1)).tolist()
     offering = {cluster.node_names[row] for row in (*rows, *cut)} | known.otherwise.keys()
     unserved = [name for name in known.signed if name not in offering and not known.told.get(name)]
-    if unserved:
-        told = f"nodes with NVIDIA cards offer no GPUs: {names(unserved)}"
-        remedy = _remedy([known.nodes[name] for name in unserved], offering, await _plugins_there(transport))
-        yield Finding("device plugin", Verdict.BROKEN, told, remedy)
+    for vendor, installing in _INSTALLING:
+        if lost := [name for name in unserved if known.signed[name] == vendor.name]:
+            told = f"nodes with {vendor.title} cards offer no GPUs: {names(lost)}"
+            there = await _plugins_there(transport, installing)
+            remedy = _remedy([known.nodes[name] for name in lost], offering, there, installing)
+            yield Finding("device plugin", Verdict.BROKEN, told, remedy)
     for name, sentences in known.told.items():
         row = cluster.row_of[name]
         broken = cluster.left_out[row] in (LeftOut.UNREADABLE, LeftOut.NONE_HEALTHY)
@@ -86,7 +63,9 @@ async def devices(transport: Transport) -> AsyncIterator[Finding]:
         yield finding
     if not offering:
         if not unserved and not known.told:
-            remedy = _remedy(list(known.nodes.values()), offering, await _plugins_there(transport))
+            installing = _INSTALLING[0][1]
+            there = await _plugins_there(transport, installing)
+            remedy = _remedy(list(known.nodes.values()), offering, there, installing)
             yield Finding("device plugin", Verdict.BROKEN, "no node offers GPUs", remedy)
         return
     parts = [f"{len(rows)} nodes offer GPUs"] if rows else []
@@ -97,14 +76,16 @@ async def devices(transport: Transport) -> AsyncIterator[Finding]:
         return
     nameless = [row for row in rows if not all(cluster.models[m].name for m in cluster.gpu_model[row][installed[row]])]
     sizeless = [row for row in rows if not cluster.gpu_memory_mib[row][installed[row]].all()]
-    if missing := sorted({*nameless, *sizeless}):
-        told = (
-            "GPU model or memory is unknown, so pods that request either go elsewhere: "
-            f"{names([cluster.node_names[row] for row in missing])}"
-        )
-        yield Finding("GPU Feature Discovery", Verdict.NOTE, told, _DISCOVERY)
-    else:
-        yield Finding("GPU Feature Discovery", Verdict.OK, "model and memory of all GPUs are known")
+    for vendor, installing in _INSTALLING:
+        theirs = [row for row in rows if VENDORS[cluster.vendor[row]] is vendor]
+        if missing := sorted({*nameless, *sizeless} & {*theirs}):
+            told = (
+                "GPU model or memory is unknown, so pods that request either go elsewhere: "
+                f"{names([cluster.node_names[row] for row in missing])}"
+            )
+            yield Finding(installing.discovery_name, Verdict.NOTE, told, installing.discovery)
+        elif theirs:
+            yield Finding(installing.discovery_name, Verdict.OK, "model and memory of all GPUs are known")
 
 
 @dataclass(slots=True)
@@ -113,8 +94,8 @@ class _Known:
 
     ledger: Ledger
     nodes: dict[str, objects.Node] = field(default_factory=dict)
-    signed: list[str] = field(default_factory=list)
-    """Those that should offer GPUs, by their labels."""
+    signed: dict[str, str] = field(default_factory=dict)
+    """Those that should offer GPUs, by their labels, and whose."""
     told: dict[str, str] = field(default_factory=dict)
     """Why nothing of a node's GPUs is given, or not all, by its name."""
     left: dict[DevicePlugin, dict[str, str]] = field(default_factory=dict)
@@ -138,8 +119,9 @@ async def _learn(transport: Transport) -> _Known:
         name, labels = node.metadata.name, node.metadata.labels or {}
         known.nodes[name] = node
         known.ledger.upsert_node(node)
-        if any(labels.get(sign) == "true" for sign in _SIGNS_OF_NVIDIA):
-            known.signed.append(name)
+        for vendor, installing in _INSTALLING:
+            if any(labels.get(sign) == "true" for sign in installing.signs):
+                known.signed.setdefault(name, vendor.name)
         others = (key for key, amount in (node.status.allocatable or {}).items() if _is_others(key) and amount != "0")
         if (resource := next(others, None)) is not None:
             known.otherwise[name] = resource
@@ -163,12 +145,13 @@ def _leftovers(left: Mapping[DevicePlugin, Mapping[str, str]]) -> Iterator[Findi
 
 def _is_others(resource: str) -> bool:
     """Whether a resource is of GPUs, for virtual machines or by a plugin that Kerf does not serve."""
-    given = {GPU_RESOURCE, SHARED_GPU_RESOURCE, *(name for plugin in plugins() for name in plugin.resources)}
-    return resource not in given and resource.startswith(_OTHERS) and not resource.startswith(MIG_RESOURCE_PREFIX)
+    given = {*GPU_RESOURCES, *(name for plugin in plugins() for name in plugin.resources)}
+    others = tuple(prefix for _, installing in _INSTALLING for prefix in installing.others)
+    return resource not in given and resource.startswith(others) and not resource.startswith(PARTITION_PREFIXES)
 
 
-async def _plugins_there(transport: Transport) -> list[str]:
-    """DaemonSets of device plugins for GPUs, as NAMESPACE/NAME; none where they can't be read."""
+async def _plugins_there(transport: Transport, installing: Installing) -> list[str]:
+    """DaemonSets of a vendor's device plugins, as NAMESPACE/NAME; none where they can't be read."""
     try:
         found = await listed(transport, _DAEMON_SETS)
     except (ClusterError, msgspec.DecodeError):
@@ -177,21 +160,23 @@ async def _plugins_there(transport: Transport) -> list[str]:
         f"{item['metadata']['namespace']}/{item['metadata']['name']}"
         for item in found
         if any(
-            _OF_PLUGINS.search(str(container.get("image", "")))
+            installing.plugins.search(str(container.get("image", "")))
             for container in item["spec"]["template"]["spec"].get("containers") or ()
         )
     ]
 
 
-def _remedy(nodes: Sequence[objects.Node], offering: Collection[str], there: Sequence[str]) -> str:
+def _remedy(
+    nodes: Sequence[objects.Node], offering: Collection[str], there: Sequence[str], installing: Installing
+) -> str:
     """What helps nodes that should offer GPUs: a device plugin, unless somebody else's is there already.
 
     `there` are the DaemonSets of such."""
     labels = [node.metadata.labels or {} for node in nodes]
     if any(key.startswith(_OF_GKE) for found in labels for key in found):
         return "GKE has a device plugin of its own, which waits for the driver: kubectl get pods -n kube-system -o wide"
-    if any(_OF_OPERATOR in found for found in labels):
-        pods = "kubectl get pods -A -l app=nvidia-device-plugin-daemonset -o wide"
+    if installing.operator_label and any(installing.operator_label in found for found in labels):
+        pods = f"kubectl get pods -A -l app={installing.operator_pods} -o wide"
         return f"the GPU operator has a device plugin of its own: {pods}"
     if there:
         namespace, _, name = there[0].partition("/")
@@ -199,29 +184,34 @@ def _remedy(nodes: Sequence[objects.Node], offering: Collection[str], there: Seq
         return f"{why}    # a device plugin is there, {names(there)}: see its node selector, taints, and the driver"
     if offering:
         return "a device plugin serves other nodes: see its pods here, node selectors and taints"
-    return _PLUGIN
+    return installing.plugin
 
 
 async def telemetry(transport: Transport, installed: Installed | None) -> AsyncIterator[Finding]:
-    """dcgm-exporter, and a Prometheus that has its metrics."""
+    """Exporters, and a Prometheus that has their metrics."""
     settings = (installed.settings if installed else {}).get("telemetry") or {}
     if settings.get("source") == "off":
         yield Finding("telemetry", Verdict.OK, "is off (telemetry.source)")
         return
     try:
         pods = {
-            item["metadata"]["name"]: item["spec"].get("nodeName")
-            for selector in (EXPORTER_SELECTOR, EXPORTER_APP_SELECTOR)
+            item["metadata"]["name"]: item
+            for selector in EXPORTER_SELECTORS
             for item in await listed(transport, PODS_PATH, selector)
         }
     except ClusterError as error:
-        yield Finding("DCGM", Verdict.NOTE, f"pods can't be read: {error}")
+        yield Finding(_INSTALLING[0][1].exporter_name, Verdict.NOTE, f"pods can't be read: {error}")
         return
-    if pods:
-        yield Finding("DCGM", Verdict.OK, f"dcgm-exporter on {len(set(pods.values()) - {None})} nodes")
-    else:
-        told = "no dcgm-exporter pod: GPU load is unknown, policies that observe rank by bookings"
-        yield Finding("DCGM", Verdict.NOTE, told, _DCGM)
+    for vendor, installing in _INSTALLING:
+        if vendor.exporter is None or not vendor.exporter.names:
+            continue
+        theirs = [item["spec"].get("nodeName") for item in pods.values() if _is_named(item, vendor.exporter.names)]
+        name = vendor.exporter.names[0]
+        if theirs:
+            yield Finding(installing.exporter_name, Verdict.OK, f"{name} on {len(set(theirs) - {None})} nodes")
+        else:
+            told = f"no {name} pod: GPU load is unknown, policies that observe rank by bookings"
+            yield Finding(installing.exporter_name, Verdict.NOTE, told, installing.exporter)
     if address := settings.get("url") or settings.get("exporters") or settings.get("addresses"):
         yield Finding("Prometheus", Verdict.OK, f"configured: {address}; `kerf doctor` reads it")
         return
@@ -242,3 +232,8 @@ async def telemetry(transport: Transport, installed: Installed | None) -> AsyncI
     else:
         told = found.fault or "no Service looks like Prometheus"
         yield Finding("Prometheus", Verdict.NOTE, told, f"{_PROMETHEUS}    # or configure one: config.telemetry.url")
+
+
+def _is_named(pod: Mapping[str, Any], names: Sequence[str]) -> bool:
+    labels = pod["metadata"].get("labels") or {}
+    return labels.get("app.kubernetes.io/name") in names or labels.get("app") in names

@@ -15,15 +15,18 @@ import numpy.typing as npt
 
 from extender.core.clusters import Ints, Longs, Mask, num_true
 from extender.core.fit.device_fits import DeviceFitting, Found
-from extender.core.fit.fittings import Fitting, GpuFitting, MigFitting, share_mib, uuid_mask
+from extender.core.fit.fittings import SEVERAL_VENDORS, Fitting, GpuFitting, MigFitting, share_mib, uuid_mask
 from extender.core.fit.reasons import Reason
 from extender.core.fit.remedies import Kind, Remedy
 from extender.core.fit.sizes import most_memory_mib, nth_largest
-from extender.core.resources.nodes import GPU_RESOURCE, LEFT_OUT_WORDS, GpuUnit, LeftOut
+from extender.core.resources.nodes import LEFT_OUT_WORDS, GpuUnit, LeftOut
 from extender.core.resources.quantities import format_mib
 from extender.core.resources.requests import AskedUnit, GpuRequest, named
+from extender.core.vendors.registry import VENDORS
 
 _NO_UNIT: Final = int(GpuUnit.NONE)  # a member of an enum is looked up by Python
+_OTHER_VENDOR: Final = 2**24
+"""From here on a number is a vendor's: no node has as many GPUs."""
 Failure = tuple[Mask, Longs]
 """(R,) where a check fails, and (R,) the number to tell."""
 _Says = Callable[[GpuRequest, int], str]
@@ -116,7 +119,11 @@ def _no_gpus(fitting: GpuFitting) -> Failure:
 def _other_kind(fitting: GpuFitting) -> Failure:
     accepted = fitting.accepted()
     fitting.keep(accepted[:, None])
-    return ~accepted, fitting.num_installed
+    if not SEVERAL_VENDORS:
+        return ~accepted, fitting.num_installed
+    vendor = fitting.rows_of(fitting.cluster.vendor).astype(np.int64)
+    own = vendor == fitting.request.vendor
+    return ~accepted, np.where(own, fitting.num_installed, _OTHER_VENDOR + vendor)
 
 
 def _too_few_installed(fitting: GpuFitting) -> Failure:
@@ -328,10 +335,12 @@ def _of_set_aside(request: GpuRequest, number: int) -> str:
 
 
 def _of_other_kind(request: GpuRequest, number: int) -> str:
+    if number >= _OTHER_VENDOR:
+        return f"only {VENDORS[number - _OTHER_VENDOR].title} GPUs here"
     if request.unit is AskedUnit.SHARED:
         return "only whole GPUs here"
     if request.milli and request.unit is AskedUnit.GPU:
-        return f"{GPU_RESOURCE} means whole GPUs or time slices here"
+        return f"{VENDORS[request.vendor].resource} means whole GPUs or time slices here"
     if request.unit is AskedUnit.CLAIM:
         return "no GPUs for ResourceClaims here"
     if request.unit is AskedUnit.PART:
@@ -351,7 +360,8 @@ def _of_little_memory(fitting: GpuFitting, row: int, slot: int) -> str:
 
 def _of_kept_apart(request: GpuRequest, number: int) -> str:
     if request.unit is AskedUnit.WHOLE:
-        return f"this node serves {GPU_RESOURCE} pods, and the device plugin could hand out the same GPUs"
+        resource = VENDORS[request.vendor].resource
+        return f"this node serves {resource} pods, and the device plugin could hand out the same GPUs"
     return "pods here have GPUs by annotation alone, and the device plugin could hand out the same GPUs"
 
 
@@ -391,22 +401,28 @@ _DESCRIBE: Final = _do(
     "have the GPUs of {0} described: by GPU Feature Discovery, or the annotation kerf.dev/gpus",
     "kerf install check",
 )
-_APART: Final = (
-    Remedy(Kind.NODES, "label a node for shares and pods that ask by annotation alone, and have these select it"),
-    Remedy(
-        Kind.NODES,
-        "turn the node agent on: it leads the device plugin to other GPUs, and both kinds share a node "
-        "(docs/guides/nvidia-plugin.md)",
-    ),
-)
+
+
+def _apart(request: GpuRequest) -> list[Remedy]:
+    found = [
+        Remedy(Kind.NODES, "label a node for shares and pods that ask by annotation alone, and have these select it")
+    ]
+    if guide := VENDORS[request.vendor].plugin_guide:
+        led = "turn the node agent on: it leads the device plugin to other GPUs, and both kinds share a node"
+        found.append(Remedy(Kind.NODES, f"{led} ({guide})"))
+    return found
 
 
 def _separate(request: GpuRequest, node: str, number: int) -> Iterable[Remedy]:
     """Of pods by annotation alone and pods of the device plugin, which keep each other from a node."""
     look = f"kerf top {node}"
     if request.unit is AskedUnit.WHOLE:
-        return [*_APART, Remedy(Kind.WAIT, f"wait for pods with {GPU_RESOURCE} on {named(node)} to end", look)]
-    return [Remedy(Kind.WAIT, f"wait for pods that ask by annotation alone on {named(node)} to end", look), *_APART]
+        resource = VENDORS[request.vendor].resource
+        return [*_apart(request), Remedy(Kind.WAIT, f"wait for pods with {resource} on {named(node)} to end", look)]
+    return [
+        Remedy(Kind.WAIT, f"wait for pods that ask by annotation alone on {named(node)} to end", look),
+        *_apart(request),
+    ]
 
 
 # The table

@@ -11,6 +11,7 @@ from extender.core.fit.sizes import most_memory_mib
 from extender.core.resources.gpu_models import UNKNOWN_MODEL, models_allowed
 from extender.core.resources.nodes import GpuUnit
 from extender.core.resources.requests import AskedUnit, GpuRequest
+from extender.core.vendors.registry import VENDORS
 
 
 def _accepts(*units: GpuUnit) -> Mask:
@@ -28,8 +29,10 @@ _ACCEPTED_UNITS: Final = {
 """For each way of asking for GPUs, where it can be had."""
 _INDEXED_UNITS: Final = _accepts(GpuUnit.WHOLE, GpuUnit.PART, GpuUnit.CLAIM, GpuUnit.OWNED)
 """Where it is known which GPU a pod gets, as a choice of UUIDs needs."""
+SEVERAL_VENDORS: Final = len(VENDORS) > 1
+"""Whether there are GPUs that a request does not ask for, whatever else they are."""
 _PARTS: Final = _accepts(GpuUnit.PART)
-"""Where a share under the name `nvidia.com/gpu` can be had: other plugins hand out a whole GPU for it."""
+"""Where a share under the name of whole GPUs can be had: other plugins hand out a whole GPU for it."""
 
 
 class Fitting:
@@ -143,7 +146,7 @@ class GpuFitting(Fitting):
         if request.milli and request.unit is AskedUnit.GPU:
             units = units & _PARTS
         found: Mask = units[self.unit]
-        return found
+        return found & (self.rows_of(self.cluster.vendor) == request.vendor) if SEVERAL_VENDORS else found
 
 
 def _shares(request: GpuRequest, unit: npt.NDArray[np.int8]) -> Mask:
@@ -157,7 +160,7 @@ def _shares(request: GpuRequest, unit: npt.NDArray[np.int8]) -> Mask:
 
 def _model_mask(cluster: Cluster, request: GpuRequest) -> Mask:
     """(M + 1,) which models of the vocabulary the request accepts; the last entry, for "no GPU" (-1), is False."""
-    return np.append(models_allowed(cluster.models, request.include, request.exclude), False)
+    return np.append(models_allowed(cluster.models, request.include, request.exclude, request.vendor), False)
 
 
 def uuid_mask(cluster: Cluster, request: GpuRequest) -> Mask:

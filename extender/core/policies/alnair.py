@@ -12,7 +12,7 @@ import numpy as np
 
 from extender.core.clusters import Cluster, Floats, Rows
 from extender.core.fit.results import Fit
-from extender.core.observations import Gauge
+from extender.core.gauges import Gauge
 from extender.core.policies.breakdowns import Breakdown
 from extender.core.policies.genius import min_max, neutral, normalised
 from extender.core.policies.policy import Options, Policy

@@ -13,12 +13,12 @@ import numpy.typing as npt
 
 from extender.core.clusters import Cluster, Floats, Mask, Rows
 from extender.core.fit.results import Fit
-from extender.core.observations import Gauge
+from extender.core.gauges import Gauge
 from extender.core.policies.breakdowns import Breakdown, Part
 from extender.core.policies.policy import Options, Policy
 from extender.core.policies.terms.term import Samples
 from extender.core.refreshes import RefreshedScore
-from extender.core.resources.gpu_products import attributes
+from extender.core.resources.gpu_models import attributes
 from extender.core.resources.requests import GpuRequest
 
 Planes = npt.NDArray[np.float64]

@@ -19,7 +19,7 @@ import numpy as np
 
 from extender.core.clusters import Cluster, Floats, Mask, Rows
 from extender.core.fit.results import Fit
-from extender.core.observations import Gauge
+from extender.core.gauges import Gauge
 from extender.core.occupancies import HARDWARE_XIDS, ObservedRules, faulty
 from extender.core.policies.breakdowns import Breakdown, Part, percent
 from extender.core.policies.policy import Options, Policy

@@ -1,27 +1,14 @@
-"""What a node offers, read from its resources and the labels of GPU Feature Discovery, or of its cloud.
-
-Label formats: `k8s-device-plugin/internal/lm/resource.go`; resource names: the NVIDIA device plugin.
-"""
+"""What a node offers, read from its resources and labels as their vendor writes them."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Final
 
-from extender.core.resources.cloud_labels import read_cloud
 from extender.core.resources.gpu_models import UNKNOWN_MODEL, GpuModel, describe_model
-from extender.core.resources.gpu_products import PRODUCT_MEMORY_MIB
 from extender.core.resources.quantities import parse_quantity
-
-GPU_RESOURCE: Final = "nvidia.com/gpu"
-SHARED_GPU_RESOURCE: Final = "nvidia.com/gpu.shared"
-MIG_RESOURCE_PREFIX: Final = "nvidia.com/mig-"
-
-PRODUCT_LABEL: Final = "nvidia.com/gpu.product"
-COUNT_LABEL: Final = "nvidia.com/gpu.count"
-MEMORY_LABEL: Final = "nvidia.com/gpu.memory"
-REPLICAS_LABEL: Final = "nvidia.com/gpu.replicas"
-MIG_STRATEGY_LABEL: Final = "nvidia.com/mig.strategy"
+from extender.core.vendors.registry import PRODUCT_MEMORY_MIB, VENDORS
+from extender.core.vendors.vendor import Vendor
 
 MAX_GPUS_PER_NODE: Final = 64
 """Arrays are as wide as the node with most GPUs: one of 500 among 5,000 nodes of 8 would make a decision take 20 times
@@ -40,11 +27,11 @@ class GpuUnit(IntEnum):
 
     NONE = 0
     WHOLE = 1
-    """`nvidia.com/gpu` hands out whole GPUs."""
+    """The vendor's resource hands out whole GPUs."""
     REPLICA_AS_GPU = 2
-    """`nvidia.com/gpu` hands out time slices: several holders share a GPU under the name of a whole one."""
+    """The same resource hands out time slices: several holders share a GPU under the name of a whole one."""
     REPLICA = 3
-    """`nvidia.com/gpu.shared` hands out time slices."""
+    """A resource of its own hands out time slices."""
     PART = 4
     """The node's plugin hands out parts of GPUs by memory and compute, and enforces them."""
     CLAIM = 5
@@ -124,6 +111,8 @@ class NodeOffer:
     set_aside: int = 0
     """Pods that failed on it soon after their start, where it takes no more for that; 0 where it takes pods."""
     left_out: LeftOut = LeftOut.NOTHING
+    vendor: int = 0
+    """Whose GPUs they are, by number in the registry: of a node with those of several, one's are counted."""
 
     @property
     def withheld_units(self) -> int:
@@ -172,7 +161,32 @@ def read_node(
     A value that can't be understood is treated as absent and named in `warnings`: an unknown number of GPUs is
     none, an unknown memory or model satisfies no request for one.
     """
-    warnings: list[str] = []
+    offers = [
+        offer
+        for vendor in range(len(VENDORS))
+        if (offer := _of_vendor(vendor, allocatable, labels, capacity or {}, memory_tolerance_frac, aliases or {}))
+        is not NO_GPUS
+    ]
+    if not offers:
+        return NO_GPUS
+    first = next((offer for offer in offers if offer.gpus or offer.mig), offers[0])
+    others = [VENDORS[offer.vendor].title for offer in offers if offer is not first and (offer.gpus or offer.mig)]
+    if not others:
+        return first
+    told = f"GPUs of {VENDORS[first.vendor].title} are counted here, and none of {', '.join(others)}"
+    return replace(first, warnings=(*first.warnings, told))
+
+
+def _of_vendor(
+    number: int,
+    allocatable: Quantities,
+    labels: Mapping[str, str],
+    capacity: Quantities,
+    memory_tolerance_frac: float,
+    aliases: Mapping[str, Iterable[str]],
+) -> NodeOffer:
+    """What a node offers of one vendor's."""
+    vendor, warnings = VENDORS[number], list[str]()
 
     def whole_number(source: Quantities, key: str, largest: int = 2**31 - 1) -> int:
         if key not in source:
@@ -186,24 +200,21 @@ def read_node(
             return 0
         return int(value)
 
-    shared_units = whole_number(allocatable, SHARED_GPU_RESOURCE)
-    units = shared_units or whole_number(allocatable, GPU_RESOURCE)
+    shared_units = whole_number(allocatable, vendor.shared_resource)
+    units = shared_units or whole_number(allocatable, vendor.resource)
     mig = tuple(
-        (name.removeprefix(MIG_RESOURCE_PREFIX), devices)
+        (profile, devices)
         for name in sorted(allocatable)
-        if name.startswith(MIG_RESOURCE_PREFIX) and (devices := whole_number(allocatable, name))
+        if (profile := profile_of(name, vendor)) and (devices := whole_number(allocatable, name))
     )
     if units == 0:
-        return NodeOffer(mig=mig, warnings=tuple(warnings)) if warnings or mig else NO_GPUS
+        return NodeOffer(mig=mig, warnings=tuple(warnings), vendor=number) if warnings or mig else NO_GPUS
 
-    cloud = read_cloud(labels)
-    product = labels.get(PRODUCT_LABEL, "") or cloud.product
-    # With MIG's single strategy the plugin hands out MIG devices, all alike, under the name of GPUs.
-    as_gpus = labels.get(MIG_STRATEGY_LABEL) == "single" and "-mig-" in product.lower()
-    cut = as_gpus or bool(cloud.partition)
-    replicas = max(whole_number(labels, REPLICAS_LABEL, MAX_UNITS_PER_GPU), cloud.clients, 1)
-    count = whole_number(labels, COUNT_LABEL) or cloud.num_gpus
-    installed = whole_number(capacity or {}, SHARED_GPU_RESOURCE if shared_units else GPU_RESOURCE)
+    told = vendor.labels(labels)
+    cut = bool(told.partition)
+    replicas = max(whole_number(labels, vendor.replicas_label, MAX_UNITS_PER_GPU), told.clients, 1)
+    count = whole_number(labels, vendor.count_label) or told.num_gpus
+    installed = whole_number(capacity, vendor.shared_resource if shared_units else vendor.resource)
     if replicas == 1 and not cut:
         replicas = _slices_each(max(installed, units), count, named=bool(shared_units))
     elif installed == count > 0 and not (shared_units or mig or cut):
@@ -216,21 +227,38 @@ def read_node(
         count, left_out = MAX_GPUS_PER_NODE, LeftOut.TOO_MANY
     unit = GpuUnit.REPLICA if shared_units else GpuUnit.REPLICA_AS_GPU if replicas > 1 or cut else GpuUnit.WHOLE
 
-    model = describe_model(product, aliases or {}) if product else UNKNOWN_MODEL
+    model = describe_model(told.product, aliases, number) if told.product else UNKNOWN_MODEL
     # What is known of the product is of no use where the devices are parts of it.
     of_product = 0 if cut else PRODUCT_MEMORY_MIB.get(model.name, 0)
-    known_mib = (cloud.memory_mib if bool(cloud.partition) == cut else 0) or of_product
-    memory_mib = whole_number(labels, MEMORY_LABEL, MAX_MEMORY_MIB) or min(known_mib, MAX_MEMORY_MIB)
+    memory_mib = whole_number(labels, vendor.memory_label, MAX_MEMORY_MIB) or min(
+        told.memory_mib or of_product, MAX_MEMORY_MIB
+    )
     gpu = Gpu(model, nominal_mib(memory_mib, memory_tolerance_frac))
     units = min(units, count * replicas)
     picks = unit is GpuUnit.WHOLE
-    return NodeOffer((gpu,) * count, unit, replicas, units, mig, tuple(warnings), picks, left_out=left_out)
+    return NodeOffer(
+        (gpu,) * count, unit, replicas, units, mig, tuple(warnings), picks, left_out=left_out, vendor=number
+    )
+
+
+def profile_of(resource: str, vendor: Vendor) -> str:
+    """The profile of a resource of a vendor's partitions, by its whole name but for the first vendor's; "" for another
+    resource."""
+    if vendor.partitions is None or not resource.startswith(vendor.partitions.resource_prefix):
+        return ""
+    return resource.removeprefix(vendor.partitions.resource_prefix) if vendor is VENDORS[0] else resource
+
+
+def resource_of(profile: str, vendor: Vendor) -> str:
+    """The resource of a profile of a vendor's partitions."""
+    prefix = vendor.partitions.resource_prefix if vendor is VENDORS[0] and vendor.partitions else ""
+    return f"{prefix}{profile}"
 
 
 def _slices_each(devices: int, count: int, *, named: bool) -> int:
     """Time slices of each of `count` GPUs, told by the number of devices; 1 where these are whole GPUs.
 
-    NVIDIA's plugin makes equally many of each GPU: a multiple of the GPUs that the labels count are slices, though the
+    Device plugins make equally many of each GPU: a multiple of the GPUs that the labels count are slices, though the
     label of replicas says nothing, or 1. `named` where the resource's own name says that they are slices.
     """
     if not count or devices <= count or (devices % count and not named):

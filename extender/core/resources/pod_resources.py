@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
-from extender.core.resources.nodes import GPU_RESOURCE, MIG_RESOURCE_PREFIX, SHARED_GPU_RESOURCE
+from extender.core.resources.nodes import profile_of
 from extender.core.resources.quantities import meant_size, parse_quantity
 from extender.core.resources.requests import AskedUnit, RequestError, shorten, wrong
+from extender.core.vendors.registry import VENDORS
+from extender.core.vendors.vendor import Partitions, Vendor
 
 MAX_UNITS: Final = 2**31 - 1
 _MAX_PROFILES: Final = 32
@@ -67,38 +69,79 @@ def total_request(
     return max(running, initialising) + asked(overhead)
 
 
-def resource_units(
-    containers: Sequence[Container], init_containers: Sequence[Container], overhead: Resources
-) -> tuple[int, AskedUnit]:
-    """How many GPU units a pod's resources ask for, and of which kind; (0, GPU) when none. MIG devices not counted."""
+@dataclass(frozen=True, slots=True)
+class AskedGpus:
+    """What a pod's resources ask for."""
+
+    units: int = 0
+    """MIG devices not counted."""
+    unit: AskedUnit = AskedUnit.GPU
+    mig: tuple[tuple[str, int], ...] = ()
+    """MIG devices by profile, in the order of the profiles."""
+    vendor: int = 0
+    """Whose, by number in the registry."""
+
+
+NO_GPUS_ASKED: Final = AskedGpus()
+
+
+def asked_gpus(containers: Sequence[Container], init_containers: Sequence[Container], overhead: Resources) -> AskedGpus:
+    """The GPUs that a pod's resources ask for. Raises RequestError, also where they are of two vendors."""
+    found = [
+        asked
+        for number, vendor in enumerate(VENDORS)
+        if (asked := _of_vendor(number, vendor, containers, init_containers, overhead)) is not NO_GPUS_ASKED
+    ]
+    if len(found) > 1:
+        names = " together with ".join(VENDORS[asked.vendor].resource for asked in found)
+        raise RequestError(f"{names} fits no node: Kerf gives a pod GPUs of one vendor; request one")
+    return found[0] if found else NO_GPUS_ASKED
+
+
+def _of_vendor(
+    number: int,
+    vendor: Vendor,
+    containers: Sequence[Container],
+    init_containers: Sequence[Container],
+    overhead: Resources,
+) -> AskedGpus:
     whole, shared = (
-        _whole_units(name, total_request(name, containers, init_containers, overhead))
-        for name in (GPU_RESOURCE, SHARED_GPU_RESOURCE)
+        _whole_units(name, total_request(name, containers, init_containers, overhead)) if name else 0
+        for name in (vendor.resource, vendor.shared_resource)
     )
     if whole and shared:
         raise RequestError(
-            f'{SHARED_GPU_RESOURCE}: "{shared}" together with {GPU_RESOURCE}: "{whole}" fits no node, '
+            f'{vendor.shared_resource}: "{shared}" together with {vendor.resource}: "{whole}" fits no node, '
             "because nodes offer only one of the two; request one"
         )
-    return (shared, AskedUnit.SHARED) if shared else (whole, AskedUnit.GPU)
+    partitions = vendor.partitions
+    mig = () if partitions is None else _mig_devices(vendor, partitions, containers, init_containers, overhead)
+    if not (whole or shared or mig):
+        return NO_GPUS_ASKED
+    return AskedGpus(shared or whole, AskedUnit.SHARED if shared else AskedUnit.GPU, mig, number)
 
 
-def mig_devices(
-    containers: Sequence[Container], init_containers: Sequence[Container], overhead: Resources
+def _mig_devices(
+    vendor: Vendor,
+    partitions: Partitions,
+    containers: Sequence[Container],
+    init_containers: Sequence[Container],
+    overhead: Resources,
 ) -> tuple[tuple[str, int], ...]:
-    """The MIG devices a pod's resources ask for: (profile, number) in the order of the profiles."""
     names = {
         name
         for resources in (overhead, *(container.requests for container in (*containers, *init_containers)))
         for name in resources
-        if name.startswith(MIG_RESOURCE_PREFIX)
+        if name.startswith(partitions.resource_prefix)
     }
     if len(names) > _MAX_PROFILES:
-        raise RequestError(f"{MIG_RESOURCE_PREFIX}...: {len(names)} profiles are more than any GPU can be split into")
+        raise RequestError(
+            f"{partitions.resource_prefix}...: {len(names)} profiles are more than any GPU can be split into"
+        )
     counted = (
         (name, _whole_units(name, total_request(name, containers, init_containers, overhead))) for name in sorted(names)
     )
-    return tuple((name.removeprefix(MIG_RESOURCE_PREFIX), count) for name, count in counted if count)
+    return tuple((profile_of(name, vendor), count) for name, count in counted if count)
 
 
 def _whole_units(resource: str, quantity: Fraction | int) -> int:

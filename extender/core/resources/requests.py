@@ -8,6 +8,7 @@ from extender.core.dra.asks import DevicesAsked
 from extender.core.resources.gpu_models import ModelPattern
 from extender.core.resources.quantities import format_mib
 from extender.core.texts import printable
+from extender.core.vendors.registry import VENDORS
 
 
 class RequestError(ValueError):
@@ -23,13 +24,13 @@ class AskedUnit(IntEnum):
     NONE = 0
     """It asks for none: what counts is the CPU and main memory that it takes from beside the GPUs."""
     GPU = 1
-    """Units of `nvidia.com/gpu`: whole GPUs, or time slices where the node's plugin gives them that name."""
+    """Units of the vendor's resource: whole GPUs, or time slices where the node's plugin gives them that name."""
     WHOLE = 2
     """Whole GPUs, asked by annotation or label alone: time slices never satisfy it."""
     SHARED = 3
-    """Time slices, `nvidia.com/gpu.shared`."""
+    """Time slices, by a resource of their own."""
     MIG = 4
-    """MIG devices, `nvidia.com/mig-<profile>`."""
+    """MIG devices, by the resources of their profiles."""
     PART = 5
     """GPUs or parts of them, asked by resources of a plugin that hands out parts: only its nodes will do."""
     CLAIM = 6
@@ -66,6 +67,8 @@ class GpuRequest:
     devices: DevicesAsked | None = None
     """What is asked by ResourceClaims whose devices Kerf chooses: that alone says what fits, `count` how many there
     are."""
+    vendor: int = 0
+    """Whose GPUs, by number in the registry."""
 
     @property
     def shares_by_memory(self) -> bool:
@@ -81,7 +84,8 @@ class GpuRequest:
     @property
     def noun(self) -> str:
         """What `count` counts, one of them."""
-        return "GPU replica" if self.unit is AskedUnit.SHARED else "GPU"
+        whose = f"{VENDORS[self.vendor].title} " if self.vendor else ""
+        return f"{whose}GPU replica" if self.unit is AskedUnit.SHARED else f"{whose}GPU"
 
     def __str__(self) -> str:
         """The request in words: "2 GPUs of model a100 with 40 GiB"."""

@@ -8,6 +8,7 @@ from typing import Final
 from extender.core.dra import owning
 from extender.core.dra.devices import NO_DEVICES, Amount, CounterId, Device, DeviceId, Inventory, Taint
 from extender.core.resources.nodes import NO_GPUS, NodeOffer, NodeReading
+from extender.core.vendors.registry import DRIVERS
 from extender.dra.objects import DeviceTaintRule, ResourceSlice
 from extender.dra.published import gpus
 from extender.dra.published.devices import UnreadableDeviceError, read_device, unhandled
@@ -46,8 +47,10 @@ class NodePools:
 
     offer: NodeOffer = NO_GPUS
     """Its GPUs, whoever allocates them."""
+    driver: str = ""
+    """Of its GPUs, "" for none."""
     index_of: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """Index of the GPU of each device of NVIDIA's driver, a partition's being that of the GPU it is cut from, by pool
+    """Index of the GPU of each device of that driver, a partition's being that of the GPU it is cut from, by pool
     and device."""
     inventory: Inventory = NO_DEVICES
     """The devices that Kerf owns."""
@@ -76,14 +79,15 @@ def read_pools(
     """
     node = node or next((item.spec.node_name for item in slices if item.spec.node_name), "")
     pools, rules = gather_pools(node, slices), tuple(rules)
-    of_driver = [pool for pool in pools if pool.sound and pool.id.driver == gpus.DRIVER]
+    of_driver = [pool for pool in pools if pool.sound and pool.id.driver in DRIVERS]
     of_gpus = [item for pool in of_driver for item in pool.slices if item.spec.node_name]
     found = gpus.read_inventory(of_gpus, reading, rules, owned_only=owned_only)
     reader = _Reader(rules, found, owned_only)
     for pool in () if gpus_alone else pools:
         reader.read(pool)
     return NodePools(
-        found.offer if of_gpus else NO_GPUS,
+        found.offer,
+        found.driver.name if found.driver else "",
         found.index_of,
         reader.inventory,
         tuple(reader.faults),

@@ -4,6 +4,7 @@
 from typing import Final
 
 from extender.core.resources.quantities import parse_quantity
+from extender.core.vendors.registry import DEFAULT
 from extender.kube.objects import Container, PodSpec, Quantities
 from extender.plugins.managed_resources import managed_names
 
@@ -37,7 +38,7 @@ def _of_container(container: Container) -> str:
 
 def _of_name(name: str) -> str:
     if "/" not in name and name not in _STANDARD and not name.startswith(_HUGE_PAGES):
-        return "no standard resource; one of a device plugin has a domain, such as nvidia.com/gpu"
+        return f"no standard resource; one of a device plugin has a domain, such as {DEFAULT.resource}"
     domain, _, rest = name.rpartition("/")
     return "no name of a resource" if "/" in domain or ("/" in name and not (domain and rest)) else ""
 

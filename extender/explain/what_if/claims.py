@@ -25,7 +25,7 @@ from extender.plugins.pods import read_pod_request
 _NOT_HERE: Final = "asks devices by ResourceClaim, and Kerf allocates none here (setting dra.allocate)"
 
 _GPU_CLASS: Final = re.compile(r"(^|[^a-z])(gpu|mig)([^a-z]|$)")
-"""Of the names of device classes: NVIDIA's are gpu.nvidia.com, mig.nvidia.com and vfio.gpu.nvidia.com."""
+"""Of the names of device classes that may be of GPUs, whoever's."""
 
 PackedDevices = tuple[bytes, int, Any, Any]
 """A node's devices for another process: the pickled inventory, and what is taken of it."""

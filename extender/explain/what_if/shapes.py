@@ -12,6 +12,7 @@ import msgspec
 
 from extender.core.clusters import Cluster
 from extender.core.resources.quantities import MIB, parse_quantity
+from extender.core.vendors.registry import DOMAINS
 from extender.explain.what_if.questions import HOSTNAME
 from extender.kube.objects import Node, PodSpec, Taint
 from extender.planning.plans import PlanPod
@@ -21,7 +22,7 @@ _GIB_MIB: Final = 1024
 _VARYING: Final = ("ephemeral-storage", "hugepages-", "attachable-volumes-")
 _OF_POOLS: Final = (
     *("topology.kubernetes.io/", "failure-domain.beta.kubernetes.io/", "node.kubernetes.io/", "beta.kubernetes.io/"),
-    *("kubernetes.io/os", "kubernetes.io/arch", "nvidia.com/"),
+    *("kubernetes.io/os", "kubernetes.io/arch", *DOMAINS),
 )
 """Beginnings of labels that say what a node is, however few share a value."""
 _PASSING: Final = (

@@ -52,7 +52,7 @@ class DirectAssignments:
 
     def matters(self, claim: Claim) -> bool:
         """Whether somebody goes by which GPUs of its node a pod has: the node's plugin, or nobody but Kerf, where its
-        kubelet knows nothing of them. NVIDIA's plugin chooses by itself."""
+        kubelet knows nothing of them. The vendor's plugin chooses by itself."""
         return bool(claim.holding) and (claim.holding.unserved or self.ledger.rows.plugin_on(claim.node).told)
 
     def on_its_node(self, pod: Pod, claim: Claim) -> Assignment | None:

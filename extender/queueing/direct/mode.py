@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from extender.core.resources.requests import AskedUnit, RequestError
+from extender.core.vendors.registry import DEFAULT
 from extender.kube.background import Work
 from extender.kube.cache import Part
 from extender.kube.client import ApiError, Transport
@@ -84,7 +85,7 @@ class Direct:
         """kube-scheduler knows nothing of some GPUs, and would give them to others."""
         if pod.gpus is not None and pod.gpus.unit is AskedUnit.WHOLE:
             raise RequestError(
-                "kube-scheduler counts no GPUs asked by annotation or label alone: ask for nvidia.com/gpu"
+                f"kube-scheduler counts no GPUs asked by annotation or label alone: ask for {DEFAULT.resource}"
             )
 
     def hold(self, members: Sequence[tuple[Entry, str]]) -> bool:

@@ -10,8 +10,8 @@ from typing import Any
 
 from extender.core.evaluations import Memo
 from extender.core.fit.checks import could_fit
-from extender.core.resources.nodes import PRODUCT_LABEL
 from extender.core.resources.requests import GpuRequest, PodRequest
+from extender.core.vendors.registry import VENDORS
 from extender.kube.objects import Pod
 from extender.planning.plans import PlanPod
 from extender.queueing.node_view import NodeBook
@@ -32,13 +32,14 @@ class Products:
         One that has an affinity of its own keeps that, and is kept to the product of its node.
         """
         selector = self.nodes.domain_of(node, planned.topology)
-        own, affinity = self.nodes.labels_of(node).get(PRODUCT_LABEL, ""), {}
+        label = VENDORS[planned.gpus.vendor].product_label if planned.gpus is not None else ""
+        own, affinity = self.nodes.labels_of(node).get(label, ""), {}
         if planned.gpus is not None and own and is_picky(planned.gpus):
             products = self._products(planned.gpus, planned.policy)
             if pod.spec.affinity is not None:
-                selector = {**selector, PRODUCT_LABEL: own}
+                selector = {**selector, label: own}
             elif products:
-                affinity = {"affinity": _affinity(products)}
+                affinity = {"affinity": _affinity(label, products)}
         return ({"nodeSelector": selector} if selector else {}) | affinity
 
     def _products(self, request: GpuRequest, policy: str) -> list[str]:
@@ -47,7 +48,7 @@ class Products:
         found = self._memo.evaluate(cluster, request, self.placer.policy_of(PodRequest(request, policy)))
         will_do = could_fit(found.evaluation.reason)
         names = [cluster.node_names[row] for row in cluster.row_of.values() if will_do[row]]
-        products = {self.nodes.labels_of(name).get(PRODUCT_LABEL, "") for name in names}
+        products = {self.nodes.labels_of(name).get(VENDORS[request.vendor].product_label, "") for name in names}
         return [] if "" in products else sorted(products)
 
 
@@ -57,6 +58,6 @@ def is_picky(request: GpuRequest) -> bool:
     return patterns or bool(request.memory_each_mib or request.memory_total_mib or request.uuids)
 
 
-def _affinity(products: list[str]) -> dict[str, Any]:
-    term = {"matchExpressions": [{"key": PRODUCT_LABEL, "operator": "In", "values": products}]}
+def _affinity(label: str, products: list[str]) -> dict[str, Any]:
+    term = {"matchExpressions": [{"key": label, "operator": "In", "values": products}]}
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}

@@ -7,7 +7,7 @@ from extender.kube.objects import unix_time
 
 _REFUSED: Final = "UnexpectedAdmissionError"
 _OUT_OF: Final = "OutOf"
-"""What the kubelet refuses a pod with begins so where it lacks a resource: `OutOfnvidia.com/gpu`."""
+"""What the kubelet refuses a pod with begins so where it lacks a resource: `OutOf` and its name."""
 _NOT_STARTED: Final = frozenset({"CreateContainerError", "RunContainerError", "ContainerCannotRun", "StartError"})
 _TELLS_NOTHING: Final = frozenset({"Completed", "OOMKilled", "ContainerStatusUnknown"})
 """Ends that are the pod's own doing, or of which nobody knows how they came."""

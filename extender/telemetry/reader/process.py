@@ -8,7 +8,7 @@ from collections.abc import Callable
 import msgspec
 
 from extender.children import Child
-from extender.core.observations import Gauge
+from extender.core.gauges import Gauge
 from extender.telemetry import frames
 from extender.telemetry.errors import ReaderError, SourceError
 from extender.telemetry.frames import Done, Failed, GaugeValues, HostAges, NewDevices, PodSamples

@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from extender.core.vendors.registry import VENDORS
 from extender.kube import objects
 from extender.kube.client import ApiError, ClusterError, Transport
 from extender.kube.paths import PODS_PATH
@@ -29,8 +30,9 @@ _PORT_NAMES: Final = ("http-web", "web", "http", "http-9090", "https-web", "http
 _PORTS: Final = (9090, 10902, 8429, 8428, 80)
 _MAX_ADDRESSES: Final = 8
 _MAX_TOLD: Final = 5
-EXPORTER_SELECTOR: Final = "app.kubernetes.io/name in (dcgm-exporter,nvidia-dcgm-exporter)"
-EXPORTER_APP_SELECTOR: Final = "app in (dcgm-exporter,nvidia-dcgm-exporter)"
+_EXPORTER_NAMES: Final = ",".join(name for vendor in VENDORS if vendor.exporter for name in vendor.exporter.names)
+EXPORTER_SELECTORS: Final = (f"app.kubernetes.io/name in ({_EXPORTER_NAMES})", f"app in ({_EXPORTER_NAMES})")
+"""Of the vendors' exporters."""
 
 
 class _Port(objects.Object):
@@ -121,7 +123,7 @@ async def find_exporters(transport: Transport) -> dict[str, str]:
     exporter's name for one of his own comes later. Of an address the newest is: it may have been another's before.
     """
     pods: list[objects.Pod] = []
-    for selector in (EXPORTER_SELECTOR, EXPORTER_APP_SELECTOR):
+    for selector in EXPORTER_SELECTORS:
         try:
             pods += (await Lister(transport, PODS_PATH, objects.Pod, {"labelSelector": selector}).all()).items
         except (ClusterError, msgspec.DecodeError) as error:

@@ -11,7 +11,7 @@ import requests
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from extender.core.observations import Gauge
+from extender.core.gauges import Gauge
 from extender.telemetry.aliases import ALIAS_OF, known_names
 from extender.telemetry.errors import SourceError, faults_of
 from extender.telemetry.series import Labels, labels_of

@@ -7,9 +7,11 @@ from typing import Final
 import numpy as np
 
 from extender.core.clusters import Floats
-from extender.core.observations import Gauge
-from extender.telemetry.aliases import ALIASES, Alias, known_names
+from extender.core.gauges import Gauge
+from extender.core.vendors.vendor import Metric
+from extender.telemetry.aliases import ALIASES, known_names
 from extender.telemetry.errors import RefusedError, SourceError, UnreachableError, bare, faults_of
+from extender.telemetry.series import EVERY_LABEL
 from extender.telemetry.sources import queries
 from extender.telemetry.sources.prometheus_client import Counted, Prometheus, to_float
 from extender.telemetry.sources.source import Access, PodTable, Report, Samples, grow, merge
@@ -61,7 +63,7 @@ class _PrometheusSource:
 
     def _survey_by_name(self, refused: RefusedError) -> None:
         """As `survey`, of a server that takes no regular expression for a name. Raises SourceError."""
-        self._names, self._labels = {}, queries.EVERY_LABEL
+        self._names, self._labels = {}, EVERY_LABEL
         for alias in ALIASES:
             try:
                 counted = self._prometheus.counted(queries.num_series(alias, self._matchers))
@@ -103,14 +105,14 @@ class _PrometheusSource:
         report.read_s, report.cpu_s = time.monotonic() - began, time.process_time() - used
         return samples
 
-    def _add(self, values: dict[Gauge, Floats], alias: Alias, query: str, report: Report) -> None:
+    def _add(self, values: dict[Gauge, Floats], alias: Metric, query: str, report: Report) -> None:
         """Put the answer to one query beside what is known."""
         series = self._prometheus.series(query)
         report.series[alias.name] = report.series.get(alias.name, 0) + len(series)
         raw = np.fromiter((to_float(item.value[1]) for item in series), np.float64, len(series))
         merge(values, alias, *self._table.fold(alias, [item.metric for item in series], raw), report)
 
-    def _ages(self, aliases: Sequence[Alias], kept: Sequence[str]) -> Floats:
+    def _ages(self, aliases: Sequence[Metric], kept: Sequence[str]) -> Floats:
         """(H,) ages, by one name after another until every host has one; memory, which all exporters tell, first."""
         age_s = np.full(len(self._table.hosts), np.nan)
         for alias in sorted(aliases, key=lambda alias: alias.gauge is not Gauge.MEMORY_USED):
@@ -122,7 +124,7 @@ class _PrometheusSource:
                     age_s[host] = item.value[0] - to_float(item.value[1])
         return age_s
 
-    def _pods(self, aliases: Sequence[Alias], kept: Sequence[str]) -> PodTable:
+    def _pods(self, aliases: Sequence[Metric], kept: Sequence[str]) -> PodTable:
         pods = PodTable()
         asked: set[Gauge] = set()
         for alias in aliases:

@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 
 from extender.core.clusters import Floats
-from extender.core.observations import Gauge
-from extender.telemetry.aliases import Alias
+from extender.core.gauges import Gauge
+from extender.core.vendors.vendor import Metric
 from extender.telemetry.series import Labels
 from extender.telemetry.tables import DeviceTable, Most
 
@@ -134,7 +134,7 @@ class PodTable:
     _values: dict[tuple[str, str], dict[Gauge, dict[tuple[str, str], float]]] = field(default_factory=dict)
     _devices: dict[tuple[str, str], set[int]] = field(default_factory=dict)
 
-    def add(self, alias: Alias, labels: Labels, device: int, raw: float) -> None:
+    def add(self, alias: Metric, labels: Labels, device: int, raw: float) -> None:
         """Put one sample beside what is known; what is no value, or no pod's, is left out. `device` is its number."""
         value = raw * alias.scale
         key = labels.pod_key()
@@ -165,7 +165,7 @@ def _mean(values: Collection[float]) -> float:
     return sum(values) / len(values) if values else float("nan")
 
 
-def merge(values: dict[Gauge, Floats], alias: Alias, plane: Floats, num_refused: int, report: Report) -> None:
+def merge(values: dict[Gauge, Floats], alias: Metric, plane: Floats, num_refused: int, report: Report) -> None:
     """Put a name's values beside those of names that are believed more."""
     if num_refused:
         report.refused[alias.name] = report.refused.get(alias.name, 0) + num_refused

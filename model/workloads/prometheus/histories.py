@@ -1,17 +1,18 @@
 """What Prometheus tells of a cluster's past, as a history, and in words what it can't tell."""
 
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
 import numpy as np
 
-from extender.core.resources.nodes import PRODUCT_LABEL
+from extender.core.vendors.registry import DOMAINS, PRODUCT_LABELS
 from extender.history.records import About, Columns, History
 from model.workloads.prometheus.client import Prometheus, PrometheusError
 from model.workloads.prometheus.kube_state import (
     ALLOCATABLE,
-    GPU,
+    GPUS,
     NODE_LABELS,
     POD_ANNOTATIONS,
     POD_COMPLETION,
@@ -26,7 +27,7 @@ from model.workloads.prometheus.kube_state import (
     KubeState,
     kube_state,
 )
-from model.workloads.prometheus.nodes import DCGM, HICCUP_STEPS, read_nodes
+from model.workloads.prometheus.nodes import EXPORTERS, HICCUP_STEPS, read_nodes
 from model.workloads.prometheus.periods import seconds_of
 from model.workloads.prometheus.pod_requests import CLASS_PRIORITIES, GANGS
 from model.workloads.prometheus.pods import SeenPods, read_pods
@@ -34,6 +35,7 @@ from model.workloads.prometheus.tables import UNKNOWN, node_table, pod_table
 
 _NEEDED: Final = (POD_INFO, POD_CREATED, REQUESTS)
 _HOUR_S: Final = 3600
+_PRODUCT: Final = " or ".join(PRODUCT_LABELS)
 
 
 def read_history(prometheus: Prometheus, since: str, match: str, tell: Callable[[str], None]) -> History:
@@ -93,7 +95,7 @@ def _of_pods(state: KubeState, seen: SeenPods) -> list[str]:
     if POD_ANNOTATIONS not in seen.series:
         told.append(f"shares, memory and models asked for by annotation: nothing of them in {POD_ANNOTATIONS}")
     if POD_SELECTORS not in seen.series:
-        told.append(f"models asked for by node selector: no {PRODUCT_LABEL} in {POD_SELECTORS}")
+        told.append(f"models asked for by node selector: no {_PRODUCT} in {POD_SELECTORS}")
     classes = {pod.info.get("priority_class", "") for pod in seen.pods.values()} - {"", *CLASS_PRIORITIES}
     if classes:
         told.append(f"numbers of {len(classes)} PriorityClasses: they count as 0")
@@ -103,11 +105,13 @@ def _of_pods(state: KubeState, seen: SeenPods) -> list[str]:
 def _of_nodes(state: KubeState, nodes: Columns) -> list[str]:
     told = []
     if unknown := len(set(nodes["node"][nodes["gpu_model"] == UNKNOWN])):
+        exporters = " or ".join(exporter.always for exporter in EXPORTERS)
         told.append(
-            f"GPU models of {unknown} nodes: no {PRODUCT_LABEL} in {NODE_LABELS} (--metric-labels-allowlist) and no "
-            f"{DCGM}; they count as one model, {UNKNOWN}"
+            f"GPU models of {unknown} nodes: no {_PRODUCT} in {NODE_LABELS} (--metric-labels-allowlist) and no "
+            f"{exporters}; they count as one model, {UNKNOWN}"
         )
-    others = state.series(ALLOCATABLE, f'resource=~"nvidia_com_.+", resource!="{GPU}"')
+    domains = "|".join(re.sub(r"[^a-zA-Z0-9_]", "_", domain) for domain in DOMAINS)
+    others = state.series(ALLOCATABLE, f'resource=~"({domains}).+", resource!~"{"|".join(GPUS)}"')
     found = state.prometheus.instant(f"count by (resource) ({others} > 0)", state.period.until_s)
     if found:
         names = ", ".join(sorted(labels.get("resource", "") for labels, _ in found))

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from extender.core.vendors.registry import VENDORS
 from model.workloads.prometheus.client import Prometheus, Sample
 from model.workloads.prometheus.periods import Period, Slice, read_period
 
@@ -26,8 +27,9 @@ ALLOCATABLE: Final = "kube_node_status_allocatable"
 NODE_LABELS: Final = "kube_node_labels"
 _LABELLED: Final = (POD_INFO, POD_LABELS, POD_ANNOTATIONS, POD_SELECTORS, REQUESTS, ALLOCATABLE, NODE_LABELS)
 
-GPU: Final = "nvidia_com_gpu"
-RESOURCES: Final = f'resource=~"cpu|memory|{GPU}"'
+GPUS: Final = tuple(re.sub(r"[^a-zA-Z0-9_]", "_", vendor.resource) for vendor in VENDORS)
+"""What GPUs are called among the resources, by the vendor's number."""
+RESOURCES: Final = f'resource=~"cpu|memory|{"|".join(GPUS)}"'
 _CPU_ALLOCATABLE: Final = 'resource="cpu"'
 """A series for each node."""
 

@@ -4,19 +4,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from extender.core.resources.nodes import MEMORY_LABEL, PRODUCT_LABEL
 from extender.core.resources.quantities import MIB
+from extender.core.vendors.registry import VENDORS
+from extender.core.vendors.vendor import Exporter, Vendor
 from model.workloads.prometheus.client import Sample
-from model.workloads.prometheus.kube_state import ALLOCATABLE, GPU, NODE_LABELS, RESOURCES, KubeState
+from model.workloads.prometheus.kube_state import ALLOCATABLE, GPUS, NODE_LABELS, RESOURCES, KubeState
 from model.workloads.prometheus.periods import Period, Slice, by_slice
 
 HICCUP_STEPS: Final = 2
 """What lasts no longer may be a scrape that failed or a plugin that started again."""
 _NODES_AT_ONCE: Final = 40
-_LABELS: Final = (PRODUCT_LABEL, MEMORY_LABEL)
-DCGM: Final = "DCGM_FI_DEV_FB_USED"
-"""Any series of DCGM's exporter would do: each names node and product of a GPU."""
-_DCGM_HOSTS: Final = ("Hostname", "node")
+EXPORTERS: Final = tuple(vendor.exporter for vendor in VENDORS if vendor.exporter and vendor.exporter.always)
+_NODE_LABEL: Final = "node"
+"""Of an exporter's series that a scrape has labelled."""
 
 
 class Inventory(NamedTuple):
@@ -149,21 +149,34 @@ def _runs(points: Sequence[Span], step_s: int) -> list[Span]:
 
 
 def _inventory(had: Mapping[str, float]) -> Inventory:
-    return Inventory(round(had.get(GPU, 0.0)), round(had.get("cpu", 0.0) * 1000), int(had.get("memory", 0.0) // MIB))
+    gpus = round(sum(had.get(name, 0.0) for name in GPUS))
+    return Inventory(gpus, round(had.get("cpu", 0.0) * 1000), int(had.get("memory", 0.0) // MIB))
 
 
 def _labels(state: KubeState, part: Slice) -> list[tuple[str, str, int]]:
-    """Node, product and MiB of its GPUs: from the labels of GPU Feature Discovery, else from DCGM's exporter."""
-    node, present = state.own("node"), state.present("label", _LABELS)
-    found: list[tuple[str, str, int]] = []
-    if PRODUCT_LABEL in present:
-        for labels, _ in state.asked(state.last(NODE_LABELS, [node, *present.values()], part), part):
-            memory = labels.get(present.get(MEMORY_LABEL, ""), "")
-            product = labels.get(present[PRODUCT_LABEL], "")
-            found.append((labels.get(node, ""), product, int(memory) if memory.isdecimal() else 0))
-        return found
-    query = f"max by (modelName, {', '.join(_DCGM_HOSTS)}) ({state.series(DCGM)})"
-    for labels, _ in state.asked(query, part):
-        hosts = {labels[name] for name in _DCGM_HOSTS if labels.get(name)}
-        found += [(host, labels.get("modelName", ""), 0) for host in sorted(hosts)]
+    """Node, product and MiB of its GPUs: from the labels of a vendor's, else from its exporter."""
+    found = [told for vendor in VENDORS for told in _by_labels(state, part, vendor)]
+    return found or [told for exporter in EXPORTERS for told in _by_exporter(state, part, exporter)]
+
+
+def _by_labels(state: KubeState, part: Slice, vendor: Vendor) -> list[tuple[str, str, int]]:
+    node, present = state.own("node"), state.present("label", filter(None, (vendor.product_label, *vendor.sizes_by)))
+    if vendor.product_label not in present:
+        return []
+    found = []
+    for series, _ in state.asked(state.last(NODE_LABELS, [node, *present.values()], part), part):
+        labels = {key: series[name] for key, name in present.items() if series.get(name)}
+        told, memory = vendor.labels(labels), labels.get(vendor.memory_label, "")
+        memory_mib = int(memory) if memory.isdecimal() else told.memory_mib
+        found.append((series.get(node, ""), labels.get(vendor.product_label, ""), memory_mib))
     return found
+
+
+def _by_exporter(state: KubeState, part: Slice, exporter: Exporter) -> list[tuple[str, str, int]]:
+    hosts = (exporter.host[0], _NODE_LABEL)
+    query = f"max by ({exporter.model}, {', '.join(hosts)}) ({state.series(exporter.always)})"
+    return [
+        (host, labels.get(exporter.model, ""), 0)
+        for labels, _ in state.asked(query, part)
+        for host in sorted({labels[name] for name in hosts if labels.get(name)})
+    ]

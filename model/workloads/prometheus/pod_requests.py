@@ -9,9 +9,11 @@ from typing import Final
 from extender.core import annotations as said
 from extender.core.clusters import WHOLE_MILLI
 from extender.core.resources.gpu_models import GpuModel, canonical_name, models_allowed
+from extender.core.resources.pod_resources import AskedGpus
 from extender.core.resources.quantities import MIB
-from extender.core.resources.requests import NO_REQUEST, AskedUnit, GpuRequest, RequestError
-from model.workloads.prometheus.kube_state import GPU
+from extender.core.resources.requests import NO_REQUEST, GpuRequest, RequestError
+from extender.core.vendors.registry import VENDORS
+from model.workloads.prometheus.kube_state import GPUS
 
 _GANG: Final = "kerf.dev/gang"
 _GANG_ANNOTATIONS: Final = (_GANG, "scheduling.k8s.io/group-name")
@@ -53,13 +55,15 @@ def asked(
 
     `product` is the one that its node selector names. What can't be read is taken as not said.
     """
-    units = round(requests.get(GPU, 0.0))
+    units, vendor = next(
+        ((units, at) for at, name in enumerate(GPUS) if (units := round(requests.get(name, 0.0)))), (0, 0)
+    )
     of_class = CLASS_PRIORITIES.get(priority_class, 0)
     try:
-        gpus = said.read_request(units, AskedUnit.GPU, annotations, labels, _compiled).gpus
+        gpus = said.read_request(AskedGpus(units, vendor=vendor), annotations, labels, _compiled).gpus
         priority = said.read_priority(labels, of_class)
     except RequestError:
-        gpus, priority = (GpuRequest(units) if units else NO_REQUEST.gpus), of_class
+        gpus, priority = (GpuRequest(units, vendor=vendor) if units else NO_REQUEST.gpus), of_class
     # The sum of 0.1 and 0.2 is a little more than 0.3.
     cpu = math.ceil(round(requests.get("cpu", 0.0) * 1000, 6))
     memory = math.ceil(requests.get("memory", 0.0) / MIB)
@@ -78,9 +82,9 @@ def gang_name(labels: Mapping[str, str], annotations: Mapping[str, str]) -> str:
 
 def _models(gpus: GpuRequest, models: Sequence[GpuModel]) -> str:
     """Those that will do; the pattern itself where it is none of them, so that no node fits."""
-    if gpus.include is None and gpus.exclude is None:
+    if gpus.include is None and gpus.exclude is None and len(VENDORS) == 1:
         return ""
-    allowed = models_allowed(models, gpus.include, gpus.exclude)
+    allowed = models_allowed(models, gpus.include, gpus.exclude, gpus.vendor)
     if not models or allowed.all():
         return ""
     names = [model.name for model, will_do in zip(models, allowed.tolist(), strict=True) if will_do]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from extender.core.resources.nodes import PRODUCT_LABEL
+from extender.core.vendors.registry import PRODUCT_LABELS
 from model.workloads.prometheus.client import Labels, Sample
 from model.workloads.prometheus.kube_state import (
     INIT_REQUESTS,
@@ -29,7 +29,7 @@ _INFO: Final = ("namespace", "pod", "node", "created_by_kind", "created_by_name"
 _TEXTS: Final = {
     POD_LABELS: ("label", LABELS),
     POD_ANNOTATIONS: ("annotation", ANNOTATIONS),
-    POD_SELECTORS: ("nodeselector", (PRODUCT_LABEL,)),
+    POD_SELECTORS: ("nodeselector", PRODUCT_LABELS),
 }
 _LAST_SEEN: Final = "last seen"
 _NOT_SUBMITTED: Final = ("DaemonSet", "Node")

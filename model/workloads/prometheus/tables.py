@@ -7,8 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from extender.core.resources.gpu_models import canonical_name, describe_model
-from extender.core.resources.gpu_products import PRODUCT_MEMORY_MIB
-from extender.core.resources.nodes import PRODUCT_LABEL
+from extender.core.vendors.registry import PRODUCT_LABELS, PRODUCT_MEMORY_MIB
 from extender.history.names import owner_name
 from extender.history.records import NODE_COLUMNS, POD_COLUMNS, Column, columns_of
 from model.workloads.prometheus.kube_state import (
@@ -63,7 +62,8 @@ def pod_table(seen: SeenPods, nodes: SeenNodes, period: Period) -> dict[str, Col
         if not submitted_s or ended_s < period.since_s:
             continue
         labels, annotations = pod.said.get(POD_LABELS, {}), pod.said.get(POD_ANNOTATIONS, {})
-        product = pod.said.get(POD_SELECTORS, {}).get(PRODUCT_LABEL, "")
+        selected = pod.said.get(POD_SELECTORS, {})
+        product = next((selected[label] for label in PRODUCT_LABELS if label in selected), "")
         request = asked(
             pod.requests, labels, annotations, product, pod.info.get("priority_class", ""), models, most_memory_mib
         )

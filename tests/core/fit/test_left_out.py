@@ -9,9 +9,10 @@ from extender.core.fit.checks import sentence
 from extender.core.fit.fits import fit
 from extender.core.fit.obstacles import obstacles
 from extender.core.fit.reasons import Reason
-from extender.core.resources.nodes import GPU_RESOURCE, MAX_GPUS_PER_NODE, LeftOut, read_node
+from extender.core.resources.nodes import MAX_GPUS_PER_NODE, LeftOut, read_node
 from extender.core.resources.requests import GpuRequest
 from tests.core.builders import NodeState, all_rows, cluster_of, node, pattern
+from tests.nvidia import GPU_RESOURCE
 
 T4, NAMELESS = ("Tesla-T4", 15360), ("", 0)
 NO_MEMORY = ("NVIDIA-GB10", 0)

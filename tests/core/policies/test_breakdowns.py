@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from extender.core.clusters import Cluster
 from extender.core.evaluations import broken_down, evaluate
-from extender.core.observations import Gauge
+from extender.core.gauges import Gauge
 from extender.core.policies.breakdowns import Breakdown, Part, counted, on_rows, percent
 from extender.core.policies.kerf import KerfWeights
 from extender.core.policies.policy import Expected, Options, Policy

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.core.fit.fits import fit
-from extender.core.observations import Gauge
+from extender.core.gauges import Gauge
 from extender.core.policies.genius import WEIGHTS, _genius_totals, _GeniusScore, _static_of, min_max, neutral
 from extender.core.resources.requests import GpuRequest
 from tests.core.builders import all_rows, cluster_of, node

@@ -12,7 +12,7 @@ from extender.core.decisions import decide
 from extender.core.evaluations import Memo, evaluate
 from extender.core.fit.fits import fit
 from extender.core.fragmentation.arrays import ANY_MODEL, Asks, Nodes
-from extender.core.observations import Gauge
+from extender.core.gauges import Gauge
 from extender.core.occupancies import ObservedRules
 from extender.core.policies.kerf import KerfWeights, LearnedScore, live_term, serving
 from extender.core.policies.policy import Policy

@@ -8,7 +8,7 @@ import pytest
 from extender.core.clusters import Cluster
 from extender.core.evaluations import evaluate
 from extender.core.fit.fits import fit
-from extender.core.observations import Gauge
+from extender.core.gauges import Gauge
 from extender.core.policies.kerf import KerfWeights, LearnedScore, live_term, serving
 from extender.core.policies.policy import Policy
 from extender.core.policies.registry import POLICIES

@@ -9,7 +9,7 @@ from extender.core.clusters import Cluster
 from extender.core.decisions import decide
 from extender.core.evaluations import Memo, evaluate
 from extender.core.fit.fits import fit
-from extender.core.observations import Gauge
+from extender.core.gauges import Gauge
 from extender.core.policies.alnair import _AlnairScore
 from extender.core.policies.interference import interference
 from extender.core.policies.live import WEIGHTS, LiveScore

@@ -8,7 +8,7 @@ import pytest
 
 from extender.core.clusters import Cluster
 from extender.core.evaluations import evaluate
-from extender.core.observations import Gauge
+from extender.core.gauges import Gauge
 from extender.core.occupancies import ObservedRules
 from extender.core.policies import registry
 from extender.core.policies.binpack import binpack

@@ -4,14 +4,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from extender.core.resources.nodes import (
-    GPU_RESOURCE,
-    MEMORY_LABEL,
-    MIG_STRATEGY_LABEL,
-    PRODUCT_LABEL,
-    GpuUnit,
-    read_node,
-)
+from extender.core.resources.nodes import GpuUnit, read_node
+from tests.nvidia import GPU_RESOURCE, MEMORY_LABEL, MIG_STRATEGY_LABEL, PRODUCT_LABEL
 
 GKE = "cloud.google.com/gke-"
 AWS = "karpenter.k8s.aws/instance-gpu-"

@@ -8,7 +8,7 @@ from extender.core.resources.gpu_models import (
     describe_model,
     models_allowed,
 )
-from extender.core.resources.gpu_products import _PRODUCTS, PRODUCT_MEMORY_MIB
+from extender.core.vendors.registry import PRODUCT_MEMORY_MIB, PRODUCTS
 from tests.core.builders import pattern
 
 
@@ -104,12 +104,12 @@ def test_patterns_are_equal_by_text() -> None:
 )
 def test_g7_the_table_has_what_nvidia_sells(product: str) -> None:
     """By the labels that GPU Feature Discovery writes, or DCGM."""
-    assert canonical_name(product) in _PRODUCTS
+    assert canonical_name(product) in PRODUCTS
 
 
 def test_products_are_of_this_world() -> None:
     """What a slip of a digit would break; encoders alone may be none."""
-    for name, product in _PRODUCTS.items():
+    for name, product in PRODUCTS.items():
         assert 8 <= product.multiprocessors <= 200, name
         assert 1 <= product.decoders <= 8, name
         assert 0 <= product.encoders <= 4, name
@@ -117,4 +117,4 @@ def test_products_are_of_this_world() -> None:
         assert 50 <= product.power_limit_w <= 1500, name
         assert product.memory_mib == 0 or 6000 <= product.memory_mib <= 300_000, name
     for smaller, larger in (("t4", "a10"), ("a30", "a100-80gb-pcie"), ("rtx-4080", "rtx-4090"), ("h100-pcie", "h200")):
-        assert all(a <= b for a, b in zip(_PRODUCTS[smaller], _PRODUCTS[larger], strict=True) if a and b)
+        assert all(a <= b for a, b in zip(PRODUCTS[smaller], PRODUCTS[larger], strict=True) if a and b)

@@ -9,22 +9,10 @@ from hypothesis import strategies as st
 
 from extender.core.fit.fits import fit
 from extender.core.resources.gpu_models import UNKNOWN_MODEL
-from extender.core.resources.nodes import (
-    COUNT_LABEL,
-    GPU_RESOURCE,
-    MAX_GPUS_PER_NODE,
-    MEMORY_LABEL,
-    NO_GPUS,
-    PRODUCT_LABEL,
-    REPLICAS_LABEL,
-    SHARED_GPU_RESOURCE,
-    GpuUnit,
-    LeftOut,
-    nominal_mib,
-    read_node,
-)
+from extender.core.resources.nodes import MAX_GPUS_PER_NODE, NO_GPUS, GpuUnit, LeftOut, nominal_mib, read_node
 from extender.core.resources.requests import AskedUnit, GpuRequest
 from tests.core.builders import NodeState, cluster_of
+from tests.nvidia import COUNT_LABEL, GPU_RESOURCE, MEMORY_LABEL, PRODUCT_LABEL, REPLICAS_LABEL, SHARED_GPU_RESOURCE
 
 A100_LABELS = {PRODUCT_LABEL: "NVIDIA-A100-SXM4-80GB", COUNT_LABEL: "8", MEMORY_LABEL: "81920"}
 

@@ -26,11 +26,11 @@ from extender.core.annotations import (
     read_priority,
     read_request,
 )
-from extender.core.resources.nodes import GPU_RESOURCE, SHARED_GPU_RESOURCE
-from extender.core.resources.pod_resources import Container, Resources, mig_devices, resource_units, total_request
+from extender.core.resources.pod_resources import AskedGpus, Container, Resources, asked_gpus, total_request
 from extender.core.resources.requests import AskedUnit, GpuRequest, PodRequest, RequestError
 from extender.kube.patterns import compile_pattern
 from tests.core.builders import pattern
+from tests.nvidia import GPU_RESOURCE, SHARED_GPU_RESOURCE
 
 
 def gpus(number: int | str) -> Resources:
@@ -52,7 +52,7 @@ def read(
     units: int = 0,
     unit: AskedUnit = AskedUnit.GPU,
 ) -> PodRequest:
-    return read_request(units, unit, annotations or {}, labels or {}, compile_pattern)
+    return read_request(AskedGpus(units, unit), annotations or {}, labels or {}, compile_pattern)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,8 @@ def test_total_request_is_the_most_that_runs_at_once(
     ],
 )
 def test_resource_units(requests: Resources, units: tuple[int, AskedUnit]) -> None:
-    assert resource_units([Container(requests)], [], {}) == units
+    asked = asked_gpus([Container(requests)], [], {})
+    assert (asked.units, asked.unit) == units
 
 
 @pytest.mark.parametrize(
@@ -159,7 +160,7 @@ def test_resource_units(requests: Resources, units: tuple[int, AskedUnit]) -> No
 )
 def test_resources_that_cannot_be_understood(requests: Resources, sentence: str) -> None:
     with pytest.raises(RequestError) as raised:
-        resource_units([Container(requests)], [], {})
+        asked_gpus([Container(requests)], [], {})
     assert str(raised.value) == sentence
 
 
@@ -255,10 +256,10 @@ def test_request(
 
 def test_mig_devices_are_asked_by_profile() -> None:
     asked = {"nvidia.com/mig-2g.10gb": "1", "nvidia.com/mig-1g.5gb": "2", "nvidia.com/mig-7g.40gb": "0"}
-    mig = mig_devices([Container(asked)], [Container({"nvidia.com/mig-1g.5gb": "3"})], {})
-    assert mig == (("1g.5gb", 3), ("2g.10gb", 1))
-    request = read_request(0, AskedUnit.GPU, {}, {}, compile_pattern, mig).gpus
-    assert request == GpuRequest(4, AskedUnit.MIG, mig=mig)
+    found = asked_gpus([Container(asked)], [Container({"nvidia.com/mig-1g.5gb": "3"})], {})
+    assert found.mig == (("1g.5gb", 3), ("2g.10gb", 1))
+    request = read_request(found, {}, {}, compile_pattern).gpus
+    assert request == GpuRequest(4, AskedUnit.MIG, mig=found.mig)
     assert str(request) == "3 x mig-1g.5gb and 1 x mig-2g.10gb"
 
 
@@ -272,7 +273,7 @@ def test_mig_devices_are_asked_by_profile() -> None:
 )
 def test_mig_devices_have_no_other_conditions(units: int, annotations: dict[str, str], sentence: str) -> None:
     with pytest.raises(RequestError, match=sentence):
-        read_request(units, AskedUnit.GPU, annotations, {}, compile_pattern, (("1g.5gb", 2),))
+        read_request(AskedGpus(units, mig=(("1g.5gb", 2),)), annotations, {}, compile_pattern)
 
 
 def test_a_time_slice_has_no_share() -> None:
@@ -287,7 +288,7 @@ def test_shares_keep_their_unit() -> None:
 @pytest.mark.parametrize("key", ["kerf.dev/gpu-count", "kerf.dev/gpu-uuid", "kerf.dev/gpu-model"])
 def test_sentences_about_an_authors_text_are_one_line(key: str) -> None:
     with pytest.raises(RequestError) as caught:
-        read_request(0, AskedUnit.GPU, {key: "*\nERROR forged\x1b[31m"}, {}, compile_pattern)
+        read_request(AskedGpus(), {key: "*\nERROR forged\x1b[31m"}, {}, compile_pattern)
     assert str(caught.value).isprintable()
     assert r"\nERROR forged" in str(caught.value)
 

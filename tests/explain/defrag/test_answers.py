@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from extender.core.observations import Gauge
+from extender.core.gauges import Gauge
 from tests.api.bodies import Manifest, node, pod
 from tests.api.services import Clock, Kerf
 from tests.api.services import running as kerf_on

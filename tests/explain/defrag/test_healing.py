@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from extender.core.observations import Gauge
+from extender.core.gauges import Gauge
 from extender.core.occupancies import ObservedRules, sick
 from extender.explain.build import _trusted_rules
 from extender.explain.defrag.healing import by_node, on_sick, plan_healing, without_sick

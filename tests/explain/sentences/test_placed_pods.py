@@ -7,7 +7,7 @@ import pytest
 
 from extender.core.decisions import Decision, decide, decide_on
 from extender.core.evaluations import Memo
-from extender.core.observations import Gauge
+from extender.core.gauges import Gauge
 from extender.core.policies.policy import Expected, Options, Policy
 from extender.core.policies.registry import POLICIES, policies_of
 from extender.core.resources.requests import AskedUnit, GpuRequest

@@ -12,7 +12,7 @@ from extender.core.bookings import book, bookable, booking
 from extender.core.clusters import Cluster
 from extender.core.decisions import Decision, decide, decide_on
 from extender.core.evaluations import Memo
-from extender.core.observations import Gauge
+from extender.core.gauges import Gauge
 from extender.core.policies.kerf import KerfWeights
 from extender.core.policies.policy import Options, Policy
 from extender.core.policies.registry import policies_of

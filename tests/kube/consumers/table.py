@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from extender.core.durations import Durations
-from extender.core.observations import Gauge
+from extender.core.gauges import Gauge
 from extender.core.resources.requests import PodRequest, RequestError
 from extender.explain.workload_tables.bound_pods import belonging
 from extender.history import journals

@@ -23,8 +23,8 @@ from model.simulations.partitions import (
     kerf,
     placed,
 )
+from model.workloads.nvidia import GPUS, inventory
 from model.workloads.partition_mixes import Requests, _weights_of, ask_for, leaving, names, staying
-from model.workloads.partitions import GPUS, inventory
 
 A100 = GPUS["a100-40gb"]
 BY_NAME = {profile.name: number for number, profile in enumerate(A100.profiles)}

@@ -10,8 +10,8 @@ from extender.core.dra.worth import Weights
 from model.evaluation.reports import Interval, interval
 from model.simulations.partitions import kerf
 from model.training.partitions import _by_kind, _learned, _Plan, _quick, _Rooms, _Trial
+from model.workloads.nvidia import GPUS
 from model.workloads.partition_mixes import ask_for
-from model.workloads.partitions import GPUS
 
 SMALL = _Plan(("a100-40gb",), ("uniform", "large"), 16, 1.1, 120)
 

@@ -12,7 +12,7 @@ from extender.core.resources.nodes import NodeReading
 from extender.dra import objects
 from extender.dra.published.inventory import read_pools
 from model.evaluation.partitions import _cuts
-from model.workloads.partitions import _MEMORY_SLICES, GPUS, inventory, resource_slices
+from model.workloads.nvidia import _MEMORY_SLICES, GPUS, inventory, resource_slices
 
 NAMES = sorted(GPUS)
 # NVIDIA's MIG user guide, "Number of Instances Available".

@@ -3,7 +3,7 @@
 import pytest
 
 from extender.kube.watches.feeds import PODS
-from extender.plugins.gpushare import INDEX
+from extender.plugins.nvidia.gpushare import INDEX
 from extender.queueing.pods.objects import decode_pod
 from tests.queueing.direct.rigs import DirectRig
 from tests.queueing.direct.test_dispatch import let_go

@@ -6,7 +6,6 @@ import pytest
 
 from extender import __version__
 from extender.core.annotations import MEMORY_EACH, MEMORY_TOTAL, POLICY, SHARE, UUID
-from extender.core.resources.nodes import SHARED_GPU_RESOURCE
 from extender.kube.memory import Manifest
 from extender.ledger.ledger import ClaimState
 from extender.plugins.kerf import (
@@ -19,6 +18,7 @@ from extender.plugins.kerf import (
     EXPLANATION,
 )
 from tests.ledger.builders import TTL_S, Fault, node_manifest, pod_manifest
+from tests.nvidia import SHARED_GPU_RESOURCE
 from tests.scheduling.binding.rigs import TIMEOUT, Rig, annotated_node
 
 

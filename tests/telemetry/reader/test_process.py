@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from extender.core.observations import Gauge
+from extender.core.gauges import Gauge
 from extender.telemetry.errors import ReaderError, SourceError
 from extender.telemetry.reader.process import ReaderProcess
 from extender.telemetry.sources.source import EXPORTERS, PROMETHEUS, Access, Command

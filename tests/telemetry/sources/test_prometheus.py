@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from urllib3.exceptions import InsecureRequestWarning
 
-from extender.core.observations import Gauge
+from extender.core.gauges import Gauge
 from extender.telemetry.aliases import ALIAS_OF
 from extender.telemetry.errors import SourceError
 from extender.telemetry.series import labels_of

@@ -24,10 +24,10 @@ import msgspec
 
 from extender.api.service import Service
 from extender.core.annotations import SHARE
-from extender.core.resources.nodes import COUNT_LABEL, GPU_RESOURCE, MEMORY_LABEL, PRODUCT_LABEL
 from extender.core.valuenet.potentials import fragments_only
 from extender.kube.memory import Manifest
 from extender.ranking import files
+from tests.nvidia import COUNT_LABEL, GPU_RESOURCE, MEMORY_LABEL, PRODUCT_LABEL
 from tests.tools.bench import reports, requests
 from tests.tools.bench.ledgers import no_collection, quantiles, running
 from tests.tools.bench.servers import GPUS_PER_NODE, BenchError

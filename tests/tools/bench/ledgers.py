@@ -23,13 +23,13 @@ import msgspec
 from extender.api.app import create_app
 from extender.api.service import Service
 from extender.core.annotations import MEMORY_EACH, SHARE
-from extender.core.resources.nodes import COUNT_LABEL, GPU_RESOURCE, MEMORY_LABEL, PRODUCT_LABEL, SHARED_GPU_RESOURCE
 from extender.kube import objects
 from extender.kube.memory import Manifest, MemoryCluster
 from extender.ledger.ledger import Ledger
 from extender.plugins.kerf import ASSIGNED_GPUS, ASSIGNED_MEMORY, ASSIGNED_SHARE
 from extender.settings.load import load_settings
 from tests.api.services import started
+from tests.nvidia import COUNT_LABEL, GPU_RESOURCE, MEMORY_LABEL, PRODUCT_LABEL, SHARED_GPU_RESOURCE
 from tests.tools.bench import reports, requests
 from tests.tools.bench.servers import GPUS_PER_NODE, BenchError
 

@@ -42,7 +42,7 @@ GIVEN: Final = {
 
 IDLE: Final = {
     "extender/core/policies/installed.py: forget": "tests of other packages' policies begin anew by it",
-    "model/workloads/partitions.py: resource_slices": "the devices of `inventory` as a driver publishes them",
+    "model/workloads/nvidia.py: resource_slices": "the devices of `inventory` as a driver publishes them",
     "model/workloads/traces.py: write_trace": "the counterpart of what reads traces",
 }
 """Public names that tests alone use, and why they are there. Nothing is to be added."""

@@ -32,7 +32,7 @@ class _Asked:
 
 
 def give(  # noqa: PLR0913, PLR0917 - options of a command
-    driver: Annotated[str, typer.Option(help="Name of the DRA driver, such as gpu.nvidia.com.")],
+    driver: Annotated[str, typer.Option(help="Name of the DRA driver, as its ResourceSlices have it.")],
     pool: Annotated[list[str] | None, typer.Option(help="A pool of it alone; repeatable. Default: all.")] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Give the devices back to kube-scheduler.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and write nothing.")] = False,

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from extender.core.observations import Gauge
+from extender.core.gauges import Gauge
 from extender.core.policies.terms.term import Plane, Samples, Term
-from extender.core.resources.gpu_products import attributes
+from extender.core.resources.gpu_models import attributes
 
 
 def headroom(samples: Samples) -> Plane:

@@ -4,7 +4,7 @@ from typing import Final
 
 import numpy as np
 
-from extender.core.observations import Gauge
+from extender.core.gauges import Gauge
 from extender.core.policies.terms.term import Plane, Samples, Term
 
 _COOL_C: Final = 50.0

@@ -1,6 +1,6 @@
 """Tensor cores that are not in use, where they are profiled."""
 
-from extender.core.observations import Gauge
+from extender.core.gauges import Gauge
 from extender.core.policies.terms.term import Term
 
 TERM = Term("tensor", 1.0, "Unused tensor cores.", lambda samples: 1 - samples.gauge(Gauge.TENSOR))

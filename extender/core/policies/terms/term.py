@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from extender.core.clusters import Cluster
-from extender.core.observations import Gauge
+from extender.core.gauges import Gauge
 
 Plane = npt.NDArray[np.float64]
 """(N, G)."""

@@ -12,9 +12,10 @@ export const FORMS = [
     name: 'pods',
     title: 'Pods',
     hint: 'Where a batch of pods would be placed now.',
-    fields: () => [
+    fields: (store) => [
       field('replicas', 'Number of pods', { type: 'number', min: 1, max: 10000, value: 8 }, 'invalid request: Expected `int`'),
       field('gpus', 'GPUs each', { type: 'number', min: 0, max: 64, value: 1 }),
+      whose(store),
       field('memory', 'Memory per GPU', { placeholder: 'any, or 40Gi' }),
       field('model', 'Model', { placeholder: 'any, or a100|h100' }),
       ...others(),
@@ -80,13 +81,27 @@ function changes(given) {
   return { drain: listed(given, 'drain'), addNodes, findNodes: added.includes('auto') };
 }
 
+/** A choice between the vendors of GPUs, shown where there are several. */
+function whose(store) {
+  const input = el('select', { name: 'resource' });
+  const label = el('label', {}, 'Vendor', input);
+  const fill = () => {
+    const vendors = store.sections.vendors ?? [];
+    input.replaceChildren(...vendors.map(({ title, resource }) => el('option', { value: resource }, title)));
+    label.hidden = vendors.length < 2;
+  };
+  store.addEventListener('vendors', fill);
+  fill();
+  return { key: '', takesRest: false, input, label };
+}
+
 /** A pod as the form says. */
 function pod(given) {
   const annotations = {};
   if (text(given, 'memory')) annotations['kerf.dev/gpu-memory-each'] = text(given, 'memory');
   if (text(given, 'model')) annotations['kerf.dev/gpu-model'] = text(given, 'model');
   const gpus = Number(text(given, 'gpus'));
-  const resources = gpus ? { limits: { 'nvidia.com/gpu': String(gpus) } } : {};
+  const resources = gpus ? { limits: { [text(given, 'resource')]: String(gpus) } } : {};
   return { metadata: { name: 'what-if', namespace: 'default', annotations }, spec: { containers: [{ name: 'main', resources }] } };
 }
 

@@ -4,6 +4,7 @@
 {{- $named := list
   "nvidia.com/gpu" "nvidia.com/gpu.shared" "nvidia.com/vgpu" "nvidia.com/gpumem" "nvidia.com/gpumem-percentage"
   "nvidia.com/gpucores" "aliyun.com/gpu-mem" -}}
+{{- $named = concat $named .Values.scheduler.managedResources | uniq }}
 {{- $profiles := list
   "1g.5gb" "1g.5gb.me" "1g.6gb" "1g.6gb.me" "1g.10gb" "1g.10gb.me" "1g.12gb" "1g.12gb.me" "1g.18gb" "1g.18gb.me"
   "1g.20gb" "1g.23gb" "1g.23gb.me" "1g.24gb" "1g.24gb-me" "1g.24gb.gfx" "1g.24gb.me" "1g.24gb.me.all" "1g.35gb"

@@ -21,7 +21,7 @@ from extender.kube import objects
 from extender.kube.client import ApiError, ClusterError, Transport
 from extender.kube.decoding import Decoder
 from extender.kube.paths import NODES_PATH
-from extender.plugins.hami.pods import BIND_PHASE, PHASE_ALLOCATING
+from extender.plugins.nvidia.hami.pods import BIND_PHASE, PHASE_ALLOCATING
 from extender.plugins.protocol import LockError
 
 logger = logging.getLogger(__name__)

@@ -1,4 +1,5 @@
-"""What NVIDIA's library says of the GPUs, as JSON on standard output: `python -m extender.agent.nvml`.
+"""What NVIDIA's library says of the GPUs, as JSON on standard output: `python -m extender.agent.nvidia`; and where its
+driver does.
 
 A process of its own: the library is the driver's, its memory is not the agent's to keep, and where a driver hangs or
 crashes, that is not the agent's end.
@@ -10,6 +11,11 @@ import sys
 from typing import Any
 
 _MIB = 2**20
+COMMAND = (sys.executable, "-m", __name__)
+"""What prints what the library says."""
+INFORMATION = "proc/driver/nvidia/gpus/*/information"
+"""The driver's files, one a GPU, below the root. It numbers GPUs by their place on the bus, and so do these files'
+folders. Until somebody opens a GPU its UUID is all question marks there."""
 
 
 def main() -> int:

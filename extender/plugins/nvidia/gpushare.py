@@ -12,16 +12,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from extender.core.resources.gpu_models import UNKNOWN_MODEL
-from extender.core.resources.nodes import (
-    GPU_RESOURCE,
-    MAX_GPUS_PER_NODE,
-    MAX_MEMORY_MIB,
-    SHARED_GPU_RESOURCE,
-    Gpu,
-    NodeOffer,
-    NodeReading,
-)
+from extender.core.resources.nodes import MAX_GPUS_PER_NODE, MAX_MEMORY_MIB, Gpu, NodeOffer, NodeReading
 from extender.core.resources.requests import AskedUnit, GpuRequest, PodRequest, RequestError
+from extender.core.vendors.nvidia import NVIDIA
 from extender.kube import objects
 from extender.plugins.formats import (
     ContainerResources,
@@ -65,7 +58,7 @@ class GpuShare(DevicePlugin):
         allocatable, capacity = node.status.allocatable or {}, node.status.capacity or {}
         if _some(allocatable) or not _some(capacity):
             return _some(allocatable)
-        return all(str(allocatable.get(name, "0")) == "0" for name in (GPU_RESOURCE, SHARED_GPU_RESOURCE))
+        return all(str(allocatable.get(name, "0")) == "0" for name in NVIDIA.resources)
 
     def left_behind(self, node: objects.Node) -> str:
         known = {**(node.status.allocatable or {}), **(node.status.capacity or {})}

@@ -10,9 +10,9 @@ from extender.core.resources.requests import AskedUnit, GpuRequest, PodRequest, 
 from extender.kube import objects
 from extender.kube.client import Transport
 from extender.plugins.formats import asks_any, containers_of, with_conditions
-from extender.plugins.hami import nodes, pods
-from extender.plugins.hami.locks import NODE_LOCK, NodeLocks
 from extender.plugins.holdings import Holding
+from extender.plugins.nvidia.hami import nodes, pods
+from extender.plugins.nvidia.hami.locks import NODE_LOCK, NodeLocks
 from extender.plugins.protocol import AssignedGpu, DevicePlugin, Handover, Locks, PluginGoneError
 
 _CHOICES: Final = {

@@ -19,15 +19,8 @@ from typing import Final
 import msgspec
 
 from extender.core.resources.gpu_models import UNKNOWN_MODEL, describe_model
-from extender.core.resources.nodes import (
-    GPU_RESOURCE,
-    MAX_MEMORY_MIB,
-    REPLICAS_LABEL,
-    Gpu,
-    NodeOffer,
-    NodeReading,
-    Quantities,
-)
+from extender.core.resources.nodes import MAX_MEMORY_MIB, Gpu, NodeOffer, NodeReading, Quantities
+from extender.core.vendors.nvidia import NVIDIA
 from extender.kube import objects
 from extender.kube.decoding import Decoder
 from extender.plugins.formats import bounded, parts_offer, shorten, whole_number, whole_quantity
@@ -104,7 +97,8 @@ def why_left_behind(annotations: Mapping[str, str], seen: Evidence) -> str:
     if text.strip() in _NO_DEVICES:
         return f"{REGISTER} is empty"
     name = VGPU_RESOURCE if _amount(seen.allocatable, VGPU_RESOURCE) or _amount(seen.capacity, VGPU_RESOURCE) else None
-    offered, installed = (_amount(resources, name or GPU_RESOURCE) for resources in (seen.allocatable, seen.capacity))
+    resource = name or NVIDIA.resource
+    offered, installed = (_amount(resources, resource) for resources in (seen.allocatable, seen.capacity))
     try:
         devices = _read_devices(bounded(text).strip())
     except UnreadableError:
@@ -115,7 +109,7 @@ def why_left_behind(annotations: Mapping[str, str], seen: Evidence) -> str:
     if not _agree(devices, offered, installed):
         told = f"{shares} devices of {len(devices)} GPUs are registered, the kubelet has {installed or offered}"
         return f"{REGISTER} is left behind: {told}"
-    if seen.labels.get(REPLICAS_LABEL, "1") not in ("0", "1") or seen.labels.get(_STRATEGY_LABEL) in (
+    if seen.labels.get(NVIDIA.replicas_label, "1") not in ("0", "1") or seen.labels.get(_STRATEGY_LABEL) in (
         "mps",
         "time-slicing",
     ):
@@ -172,7 +166,7 @@ def read_register(annotations: Mapping[str, str], allocatable: Quantities, readi
         return None
     if _shakes_hands(text) and annotations.get(HANDSHAKE, "").startswith("Deleted"):
         raise PluginGoneError(f"{HANDSHAKE}: the plugin is gone, its GPUs are not offered")
-    if not any(_amount(allocatable, name) for name in (GPU_RESOURCE, VGPU_RESOURCE)):
+    if not any(_amount(allocatable, name) for name in (NVIDIA.resource, VGPU_RESOURCE)):
         raise PluginGoneError(f"{REGISTER}: the kubelet offers none of these GPUs")
     cordoned = {uuid.strip() for uuid in annotations.get(_CORDON, "").split(",")}
     try:

@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from extender.core.clusters import WHOLE_MILLI
-from extender.core.resources.nodes import GPU_RESOURCE
 from extender.core.resources.requests import AskedUnit, GpuRequest, RequestError
+from extender.core.vendors.nvidia import NVIDIA
 from extender.plugins.formats import ContainerResources, asked_number, bounded, shorten, whole_number
-from extender.plugins.hami.nodes import VGPU_RESOURCE
 from extender.plugins.holdings import UNKNOWN_GPU, Holding, Part
+from extender.plugins.nvidia.hami.nodes import VGPU_RESOURCE
 from extender.plugins.protocol import AssignedGpu, UnreadableError
 
 TO_ALLOCATE: Final = "hami.io/vgpu-devices-to-allocate"
@@ -118,7 +118,7 @@ def _whole(count: int, memory_each_mib: int) -> GpuRequest:
 
 def _container_ask(container: ContainerResources) -> _ContainerAsk:
     """One container's ask, by `GenerateResourceRequests` and `defaultExclusiveCoreIfNeeded` of device.go."""
-    count = asked_number(container, VGPU_RESOURCE, GPU_RESOURCE)
+    count = asked_number(container, VGPU_RESOURCE, NVIDIA.resource)
     memory_mib = asked_number(container, MEMORY_RESOURCE) or 0
     percent = asked_number(container, MEMORY_PERCENT_RESOURCE) or 0
     cores = asked_number(container, CORES_RESOURCE)

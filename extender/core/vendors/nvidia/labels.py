@@ -1,16 +1,20 @@
-"""What labels of clouds and of their node provisioners tell of GPUs, where GPU Feature Discovery's are missing.
+"""What a node's labels tell of its GPUs: those of GPU Feature Discovery, else of clouds and their node provisioners.
 
-GKE names the product of its catalogue, Karpenter and EKS Auto Mode what EC2 says of the instance type, Karpenter for
-Azure what its catalogue says. A name that stands for one product alone is that product; one that several sizes share
-(`a100`) is told apart by the memory that is labelled too, and stays as it is where that does not tell.
+GPU Feature Discovery: `k8s-device-plugin/internal/lm/resource.go`. GKE names the product of its catalogue, Karpenter
+and EKS Auto Mode what EC2 says of the instance type, Karpenter for Azure what its catalogue says. A name that stands
+for one product alone is that product; one that several sizes share (`a100`) is told apart by the memory that is
+labelled too, and stays as it is where that does not tell.
 """
 
 import re
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
-from extender.core.resources.gpu_models import canonical_name
-from extender.core.resources.gpu_products import PRODUCT_MEMORY_MIB
+from extender.core.vendors.nvidia.products import memory_mib_of
+from extender.core.vendors.vendor import Told
+
+PRODUCT: Final = "nvidia.com/gpu.product"
+STRATEGY: Final = "nvidia.com/mig.strategy"
 
 _GKE_PRODUCT: Final = "cloud.google.com/gke-accelerator"
 _GKE_COUNT: Final = "cloud.google.com/gke-accelerator-count"
@@ -72,24 +76,22 @@ part of a GPU, as of EC2's g6f, name far less than the product has."""
 _NUMBER: Final = re.compile(r"[0-9]{1,7}")
 
 
-class CloudGpus(NamedTuple):
-    """What such labels tell; "" and 0 of what they don't."""
-
-    product: str = ""
-    memory_mib: int = 0
-    """Of each GPU, or MIG device."""
-    num_gpus: int = 0
-    """GPUs, or MIG devices where the GPUs are cut and their number is known."""
-    clients: int = 0
-    """Among how many each is shared in turns."""
-    partition: str = ""
-    """Profile of the MIG devices that are handed out as GPUs."""
+_NOTHING: Final = Told()
 
 
-_NOTHING: Final = CloudGpus()
+def read_labels(labels: Mapping[str, str]) -> Told:
+    """What labels tell. Number, memory and replicas by GPU Feature Discovery, in labels of their own, are not among
+    it: where they are, they are believed before this."""
+    cloud = read_cloud(labels)
+    product = labels.get(PRODUCT, "") or cloud.product
+    # With MIG's single strategy the plugin hands out MIG devices, all alike, under the name of GPUs.
+    as_gpus = labels.get(STRATEGY) == "single" and "-mig-" in product.lower()
+    if not as_gpus or cloud.partition:
+        return cloud._replace(product=product)
+    return cloud._replace(product=product, memory_mib=0, partition="single")
 
 
-def read_cloud(labels: Mapping[str, str]) -> CloudGpus:
+def read_cloud(labels: Mapping[str, str]) -> Told:
     """What such labels tell of a node's GPUs; nothing of those that are not NVIDIA's, or that can't be read."""
     if labels.keys().isdisjoint(_ANY_GPU_LABEL):
         return _of_instance_type(labels)
@@ -100,11 +102,11 @@ def read_cloud(labels: Mapping[str, str]) -> CloudGpus:
         if name and labels.get(f"{prefix}manufacturer", "nvidia").strip().lower() == "nvidia":
             memory_mib = _number(labels, f"{prefix}memory")
             product = _product(name, memory_mib, whole=prefix != _AZURE)
-            return CloudGpus(product, _memory_of(product, memory_mib), _number(labels, f"{prefix}count"))
+            return Told(product, _memory_of(product, memory_mib), _number(labels, f"{prefix}count"))
     return _NOTHING
 
 
-def _of_gke(labels: Mapping[str, str]) -> CloudGpus:
+def _of_gke(labels: Mapping[str, str]) -> Told:
     name = labels[_GKE_PRODUCT].strip().lower()
     if not name.startswith("nvidia-"):
         return _NOTHING
@@ -113,20 +115,18 @@ def _of_gke(labels: Mapping[str, str]) -> CloudGpus:
     clients = _number(labels, _GKE_CLIENTS) if shared else 0
     partition = labels.get(_GKE_PARTITION, "").strip().lower()
     if not partition:
-        return CloudGpus(
-            product, PRODUCT_MEMORY_MIB.get(canonical_name(product), 0), _number(labels, _GKE_COUNT), clients
-        )
+        return Told(product, memory_mib_of(product), _number(labels, _GKE_COUNT), clients)
     found = _PARTITION.fullmatch(partition)  # how many of them a GPU has, no label tells
-    return CloudGpus(product, int(found[1]) * 1024 if found else 0, 0, clients, partition)
+    return Told(product, int(found[1]) * 1024 if found else 0, 0, clients, partition)
 
 
-def _of_instance_type(labels: Mapping[str, str]) -> CloudGpus:
+def _of_instance_type(labels: Mapping[str, str]) -> Told:
     """By EC2's instance type, on nodes of EKS: a family has GPUs of one product alone."""
     family, _, size = labels.get(_INSTANCE_TYPE, "").partition(".")
     product = _EC2_FAMILIES.get(family, "")
     if not product or not size or not any(key.startswith(_EKS) for key in labels):
         return _NOTHING
-    return CloudGpus(product, PRODUCT_MEMORY_MIB.get(canonical_name(product), 0))
+    return Told(product, memory_mib_of(product))
 
 
 def _product(name: str, memory_mib: int, *, whole: bool) -> str:
@@ -141,13 +141,13 @@ def _product(name: str, memory_mib: int, *, whole: bool) -> str:
 
 def _memory_of(product: str, labelled_mib: int) -> int:
     """MiB as the driver counts them where the product is known and the label says no other size, else the label's."""
-    known = PRODUCT_MEMORY_MIB.get(canonical_name(product), 0)
+    known = memory_mib_of(product)
     return known if known and (not labelled_mib or _is_size(product, labelled_mib)) else labelled_mib
 
 
 def _is_size(product: str, labelled_mib: int) -> bool:
     """Whether a label may mean the memory that a product is known to have."""
-    known = PRODUCT_MEMORY_MIB.get(canonical_name(product), 0)
+    known = memory_mib_of(product)
     return abs(labelled_mib - known) <= _TOLERANCE * known
 
 

@@ -1,0 +1,1 @@
+"""Device plugins for NVIDIA's GPUs that say more than the kubelet does."""
