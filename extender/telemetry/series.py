@@ -21,7 +21,9 @@ HOST_LABELS: Final = _each(
     )
 )
 """Labels that may name the node, in the order in which they are believed: the exporters', then those of relabelling."""
-INDEX_LABELS: Final = _each(label for exporter in _EXPORTERS for label in exporter.index)
+_INDEX_LABELS: Final = _each(label for exporter in _EXPORTERS for label in exporter.index)
+SHARD_LABELS: Final = _each(exporter.index[0] for exporter in _EXPORTERS if exporter.index)
+"""By which many series are asked for in parts: what each exporter calls the index first."""
 _UUID_LABELS: Final = _each(label for exporter in _EXPORTERS for label in exporter.uuid)
 _INSTANCE_LABELS: Final = _each(exporter.instance for exporter in _EXPORTERS)
 _PROFILE_LABELS: Final = _each(exporter.profile for exporter in _EXPORTERS)
@@ -35,7 +37,7 @@ _MAX_CHARS: Final = 253
 POD_LABELS: Final = ("exported_namespace", "exported_pod", "namespace", "pod")
 """Labels of the pod that has a GPU. A scrape with honorLabels false renames the exporter's own to `exported_*`; `pod`
 is then the exporter's, as it is wherever a series tells of no pod."""
-LABELS: Final = (*INDEX_LABELS, *_UUID_LABELS, *_INSTANCE_LABELS, *_PROFILE_LABELS, *HOST_LABELS, "instance")
+LABELS: Final = (*_INDEX_LABELS, *_UUID_LABELS, *_INSTANCE_LABELS, *_PROFILE_LABELS, *HOST_LABELS, "instance")
 """Labels that queries keep, where a source has them."""
 EVERY_LABEL: Final = frozenset({*LABELS, *MODEL_OF.values(), *POD_LABELS})
 """What is asked for where a source does not tell which labels it has: those that it lacks are empty."""
@@ -82,7 +84,7 @@ class _Labels(msgspec.Struct, gc=False, frozen=True):
 
     def device(self) -> "Device":
         """What is said of the GPU."""
-        index = self._first(INDEX_LABELS)
+        index = self._first(_INDEX_LABELS)
         return Device(
             int(index) if index.isascii() and index.isdigit() and len(index) <= 3 else -1,
             self._first(_UUID_LABELS)[:_MAX_CHARS],

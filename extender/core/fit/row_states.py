@@ -8,7 +8,7 @@ from extender.core.clusters import Cluster
 RowState = tuple[int | bytes, ...]
 
 _NUMBERS: Final = (
-    *("unit", "units_per_gpu", "untracked_units", "plugin_picks", "num_served", "num_unserved", "slices_led"),
+    *("unit", "units_per_gpu", "untracked_units", "plugin_picks", "num_served", "num_unserved", "slices_led", "vendor"),
     *("set_aside", "left_out", "closed"),
     *("cpu_milli", "memory_mib", "cpu_free_milli", "memory_free_mib"),
 )

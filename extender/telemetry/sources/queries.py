@@ -9,7 +9,7 @@ from typing import Final
 from extender.core.gauges import Gauge
 from extender.core.vendors.vendor import Metric
 from extender.telemetry.aliases import ALIASES
-from extender.telemetry.series import HOST_LABELS, INDEX_LABELS, LABELS, MODEL_OF, POD_LABELS
+from extender.telemetry.series import HOST_LABELS, LABELS, MODEL_OF, POD_LABELS, SHARD_LABELS
 from extender.telemetry.sources.prometheus_client import any_of, selector
 
 _LEAST: Final = frozenset({Gauge.MEMORY_FREE})
@@ -48,7 +48,7 @@ def samples(alias: Metric, labels: Sequence[str], shard: str = "", matchers: str
 def shards(num_series: int, labels: Sequence[str]) -> list[str]:
     """Selectors that split the series of one name by index on the node, where they are so many that their answer
     would cost much memory."""
-    index = next((label for label in INDEX_LABELS if label in labels), "")
+    index = next((label for label in SHARD_LABELS if label in labels), "")
     if num_series <= _SERIES_AT_ONCE or not index:
         return [""]
     pairs = [f'{{{index}=~"{number}|{number + 1}"}}' for number in range(0, 8, 2)]
