@@ -35,9 +35,8 @@ COMMANDS: Final = {
     "version": "Print the version.",
 }
 """What help says of each; the command `what-if` is `what_if` in `extender.cli.what_if`, a group `app` in its module."""
-_ROOMS: Final = {"defrag": "moves", "drain": "moves", "pending": "reports", "usage": "reports", "workloads": "reports"}
-"""Of commands that are in a folder of several."""
-
+_MODULE_OF: Final = {"drain": "defrag"}
+"""Of a command that is in another one's module."""
 
 _ASK, _LOOK, _PLAN, _SIMULATE, _TEST = _PANELS = (
     "Ask a running Kerf",
@@ -96,8 +95,7 @@ def _loaded(name: str, own: Mapping[str, str]) -> Any:
 
 def _own(name: str) -> typer.Typer:
     """A command of this package, or a group of them."""
-    room = f"{_ROOMS[name]}." if name in _ROOMS else ""
-    module = importlib.import_module(f"extender.cli.{room}{name}")
+    module = importlib.import_module(f"extender.cli.{_MODULE_OF.get(name, name)}")
     if hasattr(module, "app"):
         return cast(typer.Typer, module.app)
     alone = typer.Typer(add_completion=False)
