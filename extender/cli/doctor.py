@@ -13,7 +13,7 @@ from rich.table import Table
 
 from extender.cli.client.kerf import FAILED, CaFileOption, Kerf, Output, OutputOption, fail, show
 from extender.cli.install.checks import checks_of
-from extender.cli.install.findings import Finding, Needs, finish, found
+from extender.cli.install.findings import Finding, Needs, findings_of, finish
 from extender.cli.install.running import asked, site_of
 from extender.cli.settings import ConfigOption, ContextOption, KubeconfigOption, SetOption, api_server, connected, load
 from extender.kube.client import CredentialsError, Transport
@@ -61,7 +61,7 @@ async def _examine(
     """
     async with connected(transport):
         site = await site_of(settings, transport, said)
-        findings = await found(checks_of(Needs.SETTINGS, Needs.SERVER), site)
+        findings = await findings_of(checks_of(Needs.SETTINGS, Needs.SERVER), site)
     told = site.telemetry | {"findings": [finding.told for finding in findings]}
     return msgspec.to_builtins(told), findings
 

@@ -11,7 +11,7 @@ import yaml
 from typer.testing import CliRunner
 
 from extender.cli.install.checks import checks_of
-from extender.cli.install.findings import Finding, Needs, found
+from extender.cli.install.findings import Finding, Needs, findings_of
 from extender.cli.install.kerf import Installed, Look
 from extender.cli.install.schedulers import control_plane
 from extender.cli.main import app
@@ -487,9 +487,9 @@ def test_of_settings_and_nodes_it_is_told_what_can_be_read() -> None:
     installed = Installed("kerf", NAMESPACE, settings=settings_elsewhere("telemetry: {source: off}"))
     look = Look(cast(Transport, Cluster()), {}, installed)
     checks = [check for check in checks_of(Needs.CLUSTER) if check.name in ("device plugin", "DCGM")]
-    told = {finding.what: finding.told for finding in asyncio.run(found(checks, look)) if finding.verdict == "ok"}
+    told = {finding.what: finding.told for finding in asyncio.run(findings_of(checks, look)) if finding.verdict == "ok"}
     assert (told["telemetry"], told["device plugin"]) == ("is off (telemetry.source)", "1 nodes offer GPUs")
-    assert "nodes that can't be read: bad" in [finding.told for finding in asyncio.run(found(checks, look))]
+    assert "nodes that can't be read: bad" in [finding.told for finding in asyncio.run(findings_of(checks, look))]
 
 
 def test_no_cluster_is_said_so(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def check(
     import msgspec
 
     from extender.cli.install.checks import checks_of
-    from extender.cli.install.findings import Finding, Needs, finish, found, print_findings
+    from extender.cli.install.findings import Finding, Needs, findings_of, finish, print_findings
     from extender.cli.install.kerf import look_at
     from extender.kube.client import ClusterError
 
@@ -46,7 +46,7 @@ def check(
 
     async def look() -> list[Finding]:
         async with cluster(kubeconfig, context) as transport:
-            return await found(checks_of(Needs.CLUSTER), await look_at(transport, account))
+            return await findings_of(checks_of(Needs.CLUSTER), await look_at(transport, account))
 
     try:
         findings = asyncio.run(look())

@@ -7,8 +7,7 @@ from extender.cli.install.access import admission_policy, rights
 from extender.cli.install.devices import devices, telemetry
 from extender.cli.install.dra.checks import devices_of_kerf
 from extender.cli.install.findings import Check, Needs, Verdict
-from extender.cli.install.running import certificate, running, stopped
-from extender.cli.install.running import telemetry as reading
+from extender.cli.install.running import certificate, reading, running, stopped
 from extender.cli.install.schedulers import (
     configuration,
     control_plane,
@@ -26,7 +25,7 @@ _CHECKS: Final[tuple[Check[Any], ...]] = (
     Check("scheduler configuration", Needs.CLUSTER, configuration),
     Check("version skew", Needs.CLUSTER, version_skew),
     Check("kube-scheduler", Needs.CLUSTER, control_plane),
-    Check("order of extenders", Needs.CLUSTER, extender_order),
+    Check("order of extenders", Needs.CLUSTER, extender_order, unread=""),
     Check("rights", Needs.CLUSTER, rights),
     Check("admission policy", Needs.CLUSTER, admission_policy),
     Check("device plugin", Needs.CLUSTER, devices, unread="nodes can't be read", fix=""),
@@ -34,7 +33,7 @@ _CHECKS: Final[tuple[Check[Any], ...]] = (
     Check("DCGM", Needs.CLUSTER, telemetry, unread="pods can't be read", fix=""),
     Check("telemetry", Needs.SETTINGS, reading),
     Check("certificate", Needs.SETTINGS, certificate),
-    Check("silence", Needs.SETTINGS, stopped, unread=_UNSEEN, blind=Verdict.BROKEN),
+    Check("queue and agents", Needs.SETTINGS, stopped, unread=_UNSEEN, blind=Verdict.BROKEN),
     Check("running Kerf", Needs.SERVER, running),
 )
 

@@ -78,14 +78,14 @@ class Check(Generic[T]):
     find: Callable[[T], AsyncIterator[Finding]]
     """Raises ClusterError, msgspec.DecodeError for what it may not see."""
     unread: str = "can't be read"
-    """How that is told."""
+    """How that is told, "" where it is not."""
     fix: str = "run this as an administrator"
     """What helps then."""
     blind: Verdict = Verdict.NOTE
     """How much that matters."""
 
 
-async def found(checks: Iterable[Check[T]], given: T) -> list[Finding]:
+async def findings_of(checks: Iterable[Check[T]], given: T) -> list[Finding]:
     """All findings of some checks, in their order."""
     findings: list[Finding] = []
     for check in checks:
@@ -93,7 +93,8 @@ async def found(checks: Iterable[Check[T]], given: T) -> list[Finding]:
             async for finding in check.find(given):
                 findings.append(replace(finding, what=finding.what or check.name))
         except (ClusterError, msgspec.DecodeError) as error:
-            findings.append(Finding(check.name, check.blind, f"{check.unread}: {error}", check.fix))
+            if check.unread:
+                findings.append(Finding(check.name, check.blind, f"{check.unread}: {error}", check.fix))
     return findings
 
 

@@ -120,7 +120,7 @@ def _faults(site: Site) -> Iterator[str]:
     yield from (f"{name}: {count} invalid samples" for name, count in status.report.refused.items())
 
 
-async def telemetry(site: Site) -> AsyncIterator[Finding]:
+async def reading(site: Site) -> AsyncIterator[Finding]:
     """What the refresh met, and where the same can be asked so that Services are reached."""
     faults = list(_faults(site))
     for fault in faults:

@@ -266,15 +266,8 @@ async def _uncalled(transport: Transport) -> list[str]:
 async def extender_order(look: Look) -> AsyncIterator[Finding]:
     """What rejects nodes after Kerf has chosen one; nothing is said of a configuration that is in no ConfigMap."""
     namespaces = dict.fromkeys(["kube-system", look.installed.namespace or "kube-system"])
-    try:
-        found = [
-            item
-            for namespace in namespaces
-            for item in await listed(look.transport, f"/api/v1/namespaces/{namespace}/configmaps")
-        ]
-    except (ClusterError, msgspec.DecodeError):
-        return
-    for item in found:
+    paths = [f"/api/v1/namespaces/{namespace}/configmaps" for namespace in namespaces]
+    for item in [item for path in paths for item in await listed(look.transport, path)]:
         for key, text in (item.get("data") or {}).items():
             if later := list(_after_kerf(text)):
                 where = f"ConfigMap {item['metadata']['namespace']}/{item['metadata']['name']}, {key}"
