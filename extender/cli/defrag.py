@@ -20,9 +20,7 @@ from extender.cli.client.kerf import (
     OutputOption,
     asks_kerf,
     fail,
-    read_text,
     show,
-    with_file,
 )
 from extender.cli.client.tables import names
 from extender.cli.printing import echo
@@ -73,8 +71,7 @@ def defrag(  # noqa: PLR0913, PLR0917 - options of a command
     question: dict[str, Any] = {}
     if waiting:
         question["for"] = waiting if "/" in waiting else f"{kerf.namespace}/{waiting}"
-    if files:
-        question |= {"manifest": [read_text(name) for name in files], "namespace": kerf.namespace}
+    question |= kerf.manifests(files or ())
     numbers = {"gpus": gpus, "nodes": nodes, "freeNodes": free_nodes, "maxMoves": max_moves, "priority": priority}
     question |= {name: number for name, number in numbers.items() if number is not None}
     if heal:
@@ -111,7 +108,7 @@ def _make_room(kerf: Kerf, question: dict[str, Any], output: Output, *, apply: b
     """Ask how room could be made, print it, and have it made where that is wanted; `files` hold manifests of it."""
     if apply:
         kerf.announce()
-    answer = kerf.ask("/defrag", question, _ANSWER_S, wrong=lambda told: _as_typed(with_file(told, files)))
+    answer = kerf.ask("/defrag", question, _ANSWER_S, _as_typed, files)
     show(answer, output, lambda console: _print(question, answer, console))
     if not answer["fits"]:
         raise typer.Exit(PENDING)

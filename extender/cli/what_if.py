@@ -16,7 +16,6 @@ from extender.cli.client.kerf import (
     OutputOption,
     asks_kerf,
     fail,
-    read_text,
     show,
     with_file,
 )
@@ -64,9 +63,7 @@ def what_if(
         fail("nothing to place: give manifests with -f, a node with --drain or --add-node, or --waiting", USAGE)
     question: dict[str, Any] = {"replicas": replicas, "drain": drain or [], "addNodes": added, "waiting": waiting}
     question["findNodes"] = _AUTO in (add_node or ())
-    if files:
-        question |= {"manifest": [read_text(name) for name in files], "namespace": kerf.namespace}
-    answer = kerf.ask("/what-if", question, _TIMEOUT_S, wrong=lambda told: with_file(told, files or ()))
+    answer = kerf.ask("/what-if", question | kerf.manifests(files or ()), _TIMEOUT_S, files=files or ())
     for entry in answer["objects"]:
         entry["place"] = with_file(entry["place"], files or ())
     show(answer, output, lambda console: _print(answer, console))

@@ -5,7 +5,7 @@ Whoever asks gets the API server's refusal as any other; here all of them come b
 """
 
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -230,42 +230,27 @@ class NotingRights:
 
     async def get(self, path: str, query: Query | None = None) -> bytes:
         """As the transport."""
-        try:
-            answer = await self._transport.get(path, query)
-        except ApiError as error:
-            self._rights.refused(error, "GET", path, query)
-            raise
-        self._rights.granted("GET", path, query)
-        return answer
+        return await self._noted(self._transport.get(path, query), "GET", path, query)
 
     async def post(self, path: str, body: bytes) -> bytes:
         """As the transport."""
-        try:
-            answer = await self._transport.post(path, body)
-        except ApiError as error:
-            self._rights.refused(error, "POST", path, None)
-            raise
-        self._rights.granted("POST", path, None)
-        return answer
+        return await self._noted(self._transport.post(path, body), "POST", path)
 
     async def patch(self, path: str, body: bytes) -> bytes:
         """As the transport."""
-        try:
-            answer = await self._transport.patch(path, body)
-        except ApiError as error:
-            self._rights.refused(error, "PATCH", path, None)
-            raise
-        self._rights.granted("PATCH", path, None)
-        return answer
+        return await self._noted(self._transport.patch(path, body), "PATCH", path)
 
     async def ensure(self, path: str, body: bytes) -> bytes:
         """As the transport."""
+        return await self._noted(self._transport.ensure(path, body), "APPLY", path)
+
+    async def _noted(self, call: Awaitable[bytes], method: str, path: str, query: Query | None = None) -> bytes:
         try:
-            answer = await self._transport.ensure(path, body)
+            answer = await call
         except ApiError as error:
-            self._rights.refused(error, "APPLY", path, None)
+            self._rights.refused(error, method, path, query)
             raise
-        self._rights.granted("APPLY", path, None)
+        self._rights.granted(method, path, query)
         return answer
 
     async def watch(self, path: str, query: Query) -> AsyncIterator[list[bytes]]:

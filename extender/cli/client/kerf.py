@@ -137,9 +137,20 @@ class Kerf:
         by = f" by {self._cluster.told()}" if self._forwards else ""
         echo(f"writes through Kerf at {address}{by}", err=True)
 
-    def ask(self, path: str, body: Any = None, timeout_s: float = _TIMEOUT_S, wrong: Callable[[str], str] = str) -> Any:
+    def manifests(self, files: Sequence[str]) -> dict[str, Any]:
+        """What a question says of the manifests in files; ends the command where one can't be read."""
+        return {"manifest": [_read_text(name) for name in files], "namespace": self.namespace} if files else {}
+
+    def ask(
+        self,
+        path: str,
+        body: Any = None,
+        timeout_s: float = _TIMEOUT_S,
+        wrong: Callable[[str], str] = str,
+        files: Sequence[str] = (),
+    ) -> Any:
         """GET, or POST where there is a body; the JSON of the answer. Raises AnswerError; where the question was wrong,
-        in the words that `wrong` makes of Kerf's.
+        or a manifest of `files`, in the words that `wrong` makes of Kerf's.
 
         Ends the command with a sentence where no Kerf answers.
         """
@@ -161,7 +172,7 @@ class Kerf:
             if error.code == _NOT_FOUND and detail in ("", "Not Found"):  # of a path that every Kerf has
                 fail(f"the server at {address} is not Kerf, or of another version: there is no {path}", FAILED)
             detail = detail or f"status {error.code}"
-            detail = wrong(detail) if error.code in _WRONG_QUESTION else detail
+            detail = wrong(with_file(detail, files)) if error.code in _WRONG_QUESTION else detail
             raise AnswerError(error.code, detail, self._token_hint(error.code)) from None
         except (URLError, OSError) as error:
             fail(
@@ -304,7 +315,7 @@ def fail(text: str, status: int) -> NoReturn:
     raise typer.Exit(status)
 
 
-def read_text(name: str) -> str:
+def _read_text(name: str) -> str:
     """What a file holds, or standard input for `-`; ends the command where it can't be read."""
     try:
         return sys.stdin.read() if name == _STDIN else Path(name).read_text(encoding="utf-8")
