@@ -2,14 +2,14 @@
 
 import importlib
 from collections.abc import Mapping
+from difflib import get_close_matches
 from importlib.metadata import entry_points
 from typing import Annotated, Any, ClassVar, Final, cast
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from extender import __version__
-from extender.cli.groups import Group
 from extender.cli.printing import echo
 
 OTHER_COMMANDS: Final = "kerf.commands"
@@ -57,6 +57,18 @@ _PANEL_OF: Final = {
 """The heading of a command; the others come first, without one."""
 
 
+class Group(TyperGroup):
+    """A group of commands, which says what a misspelt command was meant to be."""
+
+    # Typer's own names and, since it may or may not bring its own copy of click, no types of that.
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name = str(args[0])
+        if not ctx.resilient_parsing and not name.startswith("-") and self.get_command(ctx, name) is None:
+            close = get_close_matches(name, self.list_commands(ctx), 1)
+            ctx.fail(f"No such command {name!r}{f'; do you mean {close[0]}?' if close else '.'}")
+        return super().resolve_command(ctx, args)
+
+
 class LazyGroup(Group):
     """Commands that are imported when they run: not to be listed or completed."""
 
@@ -64,7 +76,6 @@ class LazyGroup(Group):
     others: str = OTHER_COMMANDS
     """The group of entry points, "" for none."""
 
-    # Typer's own names and, since it may or may not bring its own copy of click, no types of that.
     def list_commands(self, ctx: Any) -> list[str]:
         return [*self.own, *sorted(entry_points(group=self.others).names)]
 

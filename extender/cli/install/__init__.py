@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from extender.cli.client.kerf import FAILED, Output, OutputOption, fail, show
-from extender.cli.groups import Group
 from extender.cli.install.dra.command import give
+from extender.cli.main import Group
 from extender.cli.settings import ContextOption, KubeconfigOption, cluster
 
 app = typer.Typer(
