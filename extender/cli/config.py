@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from extender.cli.groups import Group
+from extender.cli.main import Group
 from extender.cli.printing import echo
 from extender.cli.settings import ConfigOption, SetOption, load
 

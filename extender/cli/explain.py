@@ -10,7 +10,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from extender.cli.client.kerf import (
-    FAILED,
     PENDING,
     UNKNOWN,
     USAGE,
@@ -22,11 +21,10 @@ from extender.cli.client.kerf import (
     fail,
     show,
 )
-from extender.cli.client.tables import age
+from extender.cli.client.tables import age, columns
 from extender.core.texts import decimals_of, figure, printable
 
 _NOT_FOUND = 404
-_USAGE = (400, 422)
 _NOT_OFFERED = (
     "kube-scheduler has not offered it to Kerf recently: its own plugins rule out every node (GPUs, CPU, "
     "taints, affinity: see the pod's events), the pod is gated, or its scheduler does not call Kerf. Of all nodes now:"
@@ -56,14 +54,12 @@ def explain(
     if not name or "/" in before or (slash and not before) or (slash and namespace not in (None, before)):
         fail(f"{pod}: write NAMESPACE/NAME, or NAME with -n NAMESPACE", USAGE)
     path = f"/explain/pod/{quote(before or namespace or kerf.namespace, safe='')}/{quote(name, safe='')}"
+    if policy:
+        path += f"?policy={quote(policy, safe='')}"
     try:
-        answer = kerf.ask(f"{path}?policy={quote(policy, safe='')}" if policy else path)
+        answer = kerf.ask(path, wrong=lambda told: f"--policy {policy}: {told}")
     except AnswerError as error:
-        if error.status in _USAGE:
-            fail(f"--policy {policy}: {error}", USAGE)
-        if error.status != _NOT_FOUND:
-            fail(str(error), FAILED)
-        fail(str(error), UNKNOWN)
+        fail(str(error), UNKNOWN if error.status == _NOT_FOUND else error.ends_with)
     shown = _print_running if answer.get("workload") else _print
     show(answer, output, lambda console: shown(answer, console))
     if answer["verdict"] != "placed":
@@ -145,8 +141,7 @@ def _print_score(answer: Any, console: Console) -> None:
 def _scores(terms: Any, nodes: list[Any]) -> Table:
     """A line for each part of the score that is not nothing, a column for each of the best nodes."""
     best = sorted(nodes, key=lambda node: node["rank"])[:_MAX_COMPARED]
-    table = Table(box=None, pad_edge=False)
-    table.add_column("PART", no_wrap=True)
+    table = columns("|PART")
     for node in best:
         table.add_column(escape(node["node"]), justify="right", overflow="fold")
     table.add_column("OF", overflow="fold")
@@ -161,10 +156,7 @@ def _scores(terms: Any, nodes: list[Any]) -> Table:
 
 def _candidates(nodes: list[Any]) -> Table:
     """The winner and its rivals, then those that are nearest to fitting."""
-    table = Table(box=None, pad_edge=False)
-    for name, justify in (("NODE", "left"), ("RANK", "right"), ("SCORE", "right"), ("FREE", "right")):
-        table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
-    table.add_column("GPUS", overflow="fold")
+    table = columns("|NODE", ">RANK", ">SCORE", ">FREE", "GPUS")
     for node in sorted(nodes, key=_nearest_first)[:_MAX_NODES]:
         score = node.get("score")
         gpus = node.get("gpus", [])

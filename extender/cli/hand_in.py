@@ -8,7 +8,7 @@ import typer
 
 from extender.cli.client.kerf import FAILED, fail
 from extender.cli.printing import echo
-from extender.cli.settings import ContextOption, KubeconfigOption, announce, api_server, cluster_settings
+from extender.cli.settings import ContextOption, KubeconfigOption, cluster
 
 
 def hand_in(
@@ -31,13 +31,8 @@ def hand_in(
         raise typer.BadParameter(f"{to}: write NAMESPACE/NAME", param_hint="--to")
 
     async def written(contents: dict[str, bytes]) -> str:
-        server = api_server(cluster_settings(kubeconfig, context))
-        announce(server)
-        await server.start()
-        try:
+        async with cluster(kubeconfig, context, writes=True) as server:
             return await LearnedModels(server, namespace, name).hand_in(contents, replace=replace)
-        finally:
-            await server.close()
 
     try:
         contents = {name: files.contents(model / name) for name in (files.MANIFEST, files.WEIGHTS)}

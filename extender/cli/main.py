@@ -2,14 +2,14 @@
 
 import importlib
 from collections.abc import Mapping
+from difflib import get_close_matches
 from importlib.metadata import entry_points
 from typing import Annotated, Any, ClassVar, Final, cast
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from extender import __version__
-from extender.cli.groups import Group
 from extender.cli.printing import echo
 
 OTHER_COMMANDS: Final = "kerf.commands"
@@ -35,9 +35,8 @@ COMMANDS: Final = {
     "version": "Print the version.",
 }
 """What help says of each; the command `what-if` is `what_if` in `extender.cli.what_if`, a group `app` in its module."""
-_ROOMS: Final = {"defrag": "moves", "drain": "moves", "pending": "reports", "usage": "reports", "workloads": "reports"}
-"""Of commands that are in a folder of several."""
-
+_MODULE_OF: Final = {"drain": "defrag"}
+"""Of a command that is in another one's module."""
 
 _ASK, _LOOK, _PLAN, _SIMULATE, _TEST = _PANELS = (
     "Ask a running Kerf",
@@ -58,6 +57,18 @@ _PANEL_OF: Final = {
 """The heading of a command; the others come first, without one."""
 
 
+class Group(TyperGroup):
+    """A group of commands, which says what a misspelt command was meant to be."""
+
+    # Typer's own names and, since it may or may not bring its own copy of click, no types of that.
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name = str(args[0])
+        if not ctx.resilient_parsing and not name.startswith("-") and self.get_command(ctx, name) is None:
+            close = get_close_matches(name, self.list_commands(ctx), 1)
+            ctx.fail(f"No such command {name!r}{f'; do you mean {close[0]}?' if close else '.'}")
+        return super().resolve_command(ctx, args)
+
+
 class LazyGroup(Group):
     """Commands that are imported when they run: not to be listed or completed."""
 
@@ -65,7 +76,6 @@ class LazyGroup(Group):
     others: str = OTHER_COMMANDS
     """The group of entry points, "" for none."""
 
-    # Typer's own names and, since it may or may not bring its own copy of click, no types of that.
     def list_commands(self, ctx: Any) -> list[str]:
         return [*self.own, *sorted(entry_points(group=self.others).names)]
 
@@ -96,8 +106,7 @@ def _loaded(name: str, own: Mapping[str, str]) -> Any:
 
 def _own(name: str) -> typer.Typer:
     """A command of this package, or a group of them."""
-    room = f"{_ROOMS[name]}." if name in _ROOMS else ""
-    module = importlib.import_module(f"extender.cli.{room}{name}")
+    module = importlib.import_module(f"extender.cli.{_MODULE_OF.get(name, name)}")
     if hasattr(module, "app"):
         return cast(typer.Typer, module.app)
     alone = typer.Typer(add_completion=False)

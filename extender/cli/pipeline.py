@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from extender.cli.client.kerf import USAGE, fail
-from extender.cli.groups import Group
+from extender.cli.main import Group
 from extender.cli.printing import as_yaml, echo
 
 app = typer.Typer(

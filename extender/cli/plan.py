@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from extender.cli.client.kerf import FAILED, USAGE, Output, OutputOption, fail, show
-from extender.cli.settings import ContextOption, KubeconfigOption, announce, api_server, cluster_settings
+from extender.cli.settings import ContextOption, KubeconfigOption, cluster
 
 
 def plan(  # noqa: PLR0913, PLR0917 - options of a command
@@ -84,17 +84,11 @@ async def _looked_at(
     if given.nodes:
         yield given, None
         return
-    transport = api_server(cluster_settings(kubeconfig, context))
-    if writes:
-        announce(transport)
-    try:
-        await transport.start()
+    async with cluster(kubeconfig, context, writes=writes) as transport:
         source = await sources.read_cluster(transport)
         if given.waiting:
             source.waiting, source.manifests = given.waiting, given.manifests
         yield source, transport
-    finally:
-        await transport.close()
 
 
 async def _apply(

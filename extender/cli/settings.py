@@ -1,7 +1,10 @@
 """What commands share that take settings, or speak to an API server: options, and what comes of them."""
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
@@ -9,9 +12,14 @@ from extender.cli.client.kerf import fail
 from extender.cli.printing import echo
 
 if TYPE_CHECKING:
-    from extender.kube.client import ApiServer
+    from extender.kube.client import ApiServer, Transport
     from extender.settings.cluster import ClusterSettings
     from extender.settings.tree import Settings
+
+T = TypeVar("T", bound="Transport")
+
+_CLOSING_S: Final = 0.2
+"""Connections by TLS end a moment after they are closed, and the loop should still be there."""
 
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", "-c", envvar="KERF_CONFIG", help="YAML file of settings.")
@@ -41,25 +49,36 @@ def load(
         fail("\n  ".join([head, *error.faults]), failing_with)
 
 
-def cluster_settings(kubeconfig: str | None, context: str | None) -> "ClusterSettings":
-    """Settings of a command that has no others."""
+@asynccontextmanager
+async def connected(transport: T) -> AsyncIterator[T]:
+    """What speaks to an API server, for as long as it is asked."""
+    try:
+        await transport.start()
+        yield transport
+    finally:
+        await transport.close()
+        await asyncio.sleep(_CLOSING_S)
+
+
+@asynccontextmanager
+async def cluster(kubeconfig: str | None, context: str | None, *, writes: bool = False) -> AsyncIterator["ApiServer"]:
+    """The API server of a command that has no settings; says which it is about to write to, before it asks anything."""
     from extender.settings.cluster import ClusterSettings
 
-    return ClusterSettings(kubeconfig=kubeconfig or "", context=context or "")
+    api = api_server(ClusterSettings(kubeconfig=kubeconfig or "", context=context or ""))
+    if writes:
+        echo(f"writes to {api.told}", err=True)
+    async with connected(api):
+        yield api
 
 
-def announce(api: "ApiServer") -> None:
-    """Say which cluster a command is about to write to, and as whom, before it asks anything."""
-    echo(f"writes to {api.told}", err=True)
-
-
-def api_server(cluster: "ClusterSettings") -> "ApiServer":
+def api_server(settings: "ClusterSettings") -> "ApiServer":
     """The API server that the settings name."""
     from extender.kube.client import ApiServer
 
     return ApiServer(
-        kubeconfig=cluster.kubeconfig,
-        context=cluster.context,
-        service_account_dir=cluster.service_account_dir,
-        request_timeout_s=cluster.request_timeout_s,
+        kubeconfig=settings.kubeconfig,
+        context=settings.context,
+        service_account_dir=settings.service_account_dir,
+        request_timeout_s=settings.request_timeout_s,
     )

@@ -12,8 +12,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from extender.cli.client.kerf import FAILED, AnswerError, Kerf, Output, OutputOption, asks_kerf, fail, show
-from extender.cli.client.tables import shortened
+from extender.cli.client.kerf import Kerf, Output, OutputOption, asks_kerf, show
+from extender.cli.client.tables import columns, shortened
 from extender.cli.consoles import console
 from extender.core.resources.quantities import format_mib
 from extender.core.texts import printable
@@ -40,14 +40,12 @@ def top(
     """The cluster as a running Kerf sees it. Prints once if the output is not a terminal, or is JSON or YAML."""
 
     if node:
-        _one(kerf, node, output)
+        told = kerf.ask(f"/nodes/{quote(node, safe='')}")
+        show(told, output, lambda console: console.print(_node_picture(told)))
         return
 
     def look() -> Any:
-        try:
-            return _read(kerf, gpus_only=not all_nodes)
-        except AnswerError as error:
-            fail(str(error), FAILED)
+        return _read(kerf, gpus_only=not all_nodes)
 
     out = console()
     if once or output is not Output.TABLE or not out.is_terminal:
@@ -56,14 +54,6 @@ def top(
     else:
         kerf.shows_blind = True
         _watch(kerf, look, interval, out)
-
-
-def _one(kerf: Kerf, node: str, output: Output) -> None:
-    try:
-        told = kerf.ask(f"/nodes/{quote(node, safe='')}")
-    except AnswerError as error:
-        fail(str(error), FAILED)
-    show(told, output, lambda console: console.print(_node_picture(told)))
 
 
 def _watch(kerf: Kerf, look: Callable[[], Any], interval_s: float, out: Console) -> None:
@@ -218,12 +208,7 @@ def _node_picture(told: Any) -> Group:
         lines.append(f"pool {pool['pool']} of {pool['driver']}: {pool['devices']} devices, allocated by {owner}{fault}")
     if devices and devices["owned"]:
         lines.append(f"free: {devices['free']}")
-    table = Table(box=None, pad_edge=False)
-    for name in ("GPU", "MODEL", "BOOKED"):
-        table.add_column(name, no_wrap=True)
-    table.add_column("LOAD", justify="right", no_wrap=True)
-    table.add_column("HELD BY", overflow="fold")
-    table.add_column("FREE", overflow="fold")
+    table = columns("|GPU", "|MODEL", "|BOOKED", ">LOAD", "HELD BY", "FREE")
     for gpu in told["gpuDetails"]:
         holders = [holder for holder in told["holders"] if gpu["index"] in holder["gpus"] and "claim" not in holder]
         held = [*map(_use, gpu.get("uses", ())), *map(_holder, holders), *_unknown(gpu)]

@@ -8,21 +8,19 @@ from rich.markup import escape
 from rich.table import Table
 
 from extender.cli.client.kerf import (
-    FAILED,
     PENDING,
     UNCHECKED,
     USAGE,
-    AnswerError,
     Kerf,
     Output,
     OutputOption,
     asks_kerf,
     fail,
     show,
+    with_file,
 )
-from extender.cli.client.manifests import read_text, with_file
+from extender.cli.client.tables import names
 
-_BAD_QUESTION = 400
 _MAX_NAMES = 4
 _MAX_OBJECTS = 20
 _AUTO = "auto"
@@ -65,12 +63,7 @@ def what_if(
         fail("nothing to place: give manifests with -f, a node with --drain or --add-node, or --waiting", USAGE)
     question: dict[str, Any] = {"replicas": replicas, "drain": drain or [], "addNodes": added, "waiting": waiting}
     question["findNodes"] = _AUTO in (add_node or ())
-    if files:
-        question |= {"manifest": [read_text(name) for name in files], "namespace": kerf.namespace}
-    try:
-        answer = kerf.ask("/what-if", question, _TIMEOUT_S)
-    except AnswerError as error:
-        fail(with_file(str(error), files or ()), USAGE if error.status == _BAD_QUESTION else FAILED)
+    answer = kerf.ask("/what-if", question | kerf.manifests(files or ()), _TIMEOUT_S, files=files or ())
     for entry in answer["objects"]:
         entry["place"] = with_file(entry["place"], files or ())
     show(answer, output, lambda console: _print(answer, console))
@@ -134,7 +127,5 @@ def _print_objects(answer: Any, console: Console) -> None:
         console.print(f"left out, as they make no pods: {_some(answer['skipped'])}", soft_wrap=True)
 
 
-def _some(names: list[str]) -> str:
-    """The first names, and how many more there are."""
-    more = len(names) - _MAX_NAMES
-    return escape(", ".join(names[:_MAX_NAMES])) + (f" and {more} more" if more > 0 else "")
+def _some(given: list[str]) -> str:
+    return escape(names(given, _MAX_NAMES))

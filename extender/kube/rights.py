@@ -1,12 +1,13 @@
-"""Rights that Kerf lacks: each is logged once, with the user and the manifest that gives it, and told until it is.
+"""Rights that Kerf needs, as data; those that it lacks are logged once each, with the user and the manifest that gives
+it, and told until it is there.
 
 Whoever asks gets the API server's refusal as any other; here all of them come by.
 """
 
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from extender.core.texts import printable
 from extender.kube.transport import ApiError, Query, Right, Transport
@@ -18,65 +19,119 @@ _KEPT_S: Final = 600.0
 _MOST: Final = 100
 _VERBS: Final = {"POST": "create", "PATCH": "patch", "APPLY": "patch"}
 
-_PODGROUPS: Final = ("scheduling.x-k8s.io", "scheduling.k8s.io")
 _DRA: Final = "resource.k8s.io"
 _BASE: Final = "manifests/rbac.yaml"
+_LEASES: Final = "coordination.k8s.io"
 
 
-def _of(part: str, manifest: str, *rights: tuple[str, str, str]) -> dict[Right, tuple[str, str]]:
-    """Rights as (verbs, API group, resources) that a part of Kerf is given by a manifest."""
-    return {
-        Right(verb, group, resource): (part, manifest)
-        for verbs, group, resources in rights
-        for verb in verbs.split()
-        for resource in resources.split()
-    }
+class Need(NamedTuple):
+    """Verbs on a resource that Kerf takes; of the one object where a name is given."""
+
+    group: str
+    resource: str
+    verbs: tuple[str, ...]
+    without: str = ""
+    """What does not work without it."""
+    name: str = ""
+    namespace: str = ""
+    of_some: bool = False
+    """Whether only some users miss what does not work. kube-scheduler's own role lacks some of these: a static pod does
+    without, until somebody needs them."""
 
 
-_GIVEN: Final = (
-    _of(
-        "Kerf",
-        _BASE,
-        ("get list watch", "", "nodes pods"),
-        ("list watch", _DRA, "resourceslices resourceclaims"),
-        ("list", "policy", "poddisruptionbudgets"),
-        ("list", "batch", "jobs"),
-        ("create", "", "pods/binding events"),
-        ("patch", "", "pods/status nodes/status"),
-        ("list", "", "services"),
-        ("create get patch", "coordination.k8s.io", "leases"),
-    )
-    | _of(
-        "the queue",
-        "manifests/queue/rbac.yaml",
-        ("patch", "", "pods"),
-        ("create", "", "pods/eviction"),
-        ("list watch", "", "namespaces"),
-        *(("get", group, "podgroups") for group in _PODGROUPS),
-    )
-    | _of(
-        "the allocator of devices",
-        "manifests/dra/rbac.yaml",
-        ("list watch", _DRA, "deviceclasses devicetaintrules"),
-        ("get patch", _DRA, "resourceclaims"),
-        ("patch", _DRA, "resourceclaims/status resourceclaims/binding"),
-    )
-    | _of(
-        "pipelines",
-        "manifests/queue/pipelines.yaml",
-        ("list watch", "kerf.dev", "pipelines"),
-        ("patch", "kerf.dev", "pipelines/status"),
-        ("get watch create patch", "batch", "jobs"),
-    )
-    | _of(
-        "pipelines",
-        "manifests/queue/mlflows.yaml",
-        ("list watch", "kopf.dev", "mlflows"),
-        ("patch", "kopf.dev", "mlflows/status"),
-        ("create patch", "kerf.dev", "pipelines"),
-    )
+_SERVING: Final = (
+    Need("", "nodes", ("list", "watch"), "no pod is placed"),
+    Need("", "nodes", ("get",), "pods of HAMi are not bound", of_some=True),
+    Need("", "nodes/status", ("patch",), "pods of HAMi are not bound", of_some=True),
+    Need("", "pods", ("list", "watch"), "no pod is placed"),
+    Need("", "pods", ("get",), "a pod that changes while it is placed is not bound"),
+    Need("", "pods/binding", ("create",), "no pod is bound"),
+    Need("", "pods/status", ("patch",), "Kerf never becomes ready, and rejected pods are not woken"),
+    Need("", "events", ("create",), "pods have no events that name their GPUs", of_some=True),
+    Need("", "services", ("list",), "Prometheus is not discovered (telemetry.url)", of_some=True),
+    Need(_DRA, "resourceslices", ("list", "watch"), "GPUs of DRA drivers are not known"),
+    Need(_DRA, "resourceclaims", ("list", "watch"), "GPUs that ResourceClaims hold count as free"),
+    Need(
+        "policy", "poddisruptionbudgets", ("list",), "nobody is told how room could be made (kerf defrag)", of_some=True
+    ),
+    Need("batch", "jobs", ("list",), "pods of Jobs are never moved to make room (kerf defrag)", of_some=True),
 )
+"""Whatever the mode, apart from what `serving` leaves out."""
+_OF_EXTENDERS: Final = ("pods/binding", "nodes/status")
+
+
+def serving(*, extender: bool) -> tuple[Need, ...]:
+    """What Kerf takes; without an extender it binds no pod, and locks no node of HAMi for one."""
+    return tuple(need for need in _SERVING if extender or need.resource not in _OF_EXTENDERS)
+
+
+QUEUEING: Final = (
+    Need("", "pods", ("patch",), "pods never leave the queue"),
+    Need("", "pods/eviction", ("create",), "gangs that have lost a pod hold what they have (queue.gangs_end_whole)"),
+    Need("", "namespaces", ("list", "watch"), "the queue never starts"),
+    Need("scheduling.x-k8s.io", "podgroups", ("get",), "gangs of PodGroups wait for ever"),
+    Need("scheduling.k8s.io", "podgroups", ("get",), "gangs of Kubernetes' own PodGroups wait for ever"),
+)
+"""`queue.enabled`."""
+
+ALLOCATING: Final = (
+    Need(_DRA, "deviceclasses", ("list", "watch"), "no device is allocated"),
+    Need(_DRA, "devicetaintrules", ("list", "watch"), "pools that Kerf owns are not known as its own"),
+    Need(_DRA, "resourceclaims", ("get", "patch"), "no device is allocated"),
+    Need(_DRA, "resourceclaims/status", ("patch",), "no device is allocated"),
+    Need(_DRA, "resourceclaims/binding", ("patch",), "no device is allocated"),
+)
+"""`dra.allocate`."""
+
+CREATING: Final = (Need(_DRA, "resourceclaims", ("create",), "pods that asked by an extended resource wait for ever"),)
+"""`dra.rewrite_extended_resources`, which the chart alone gives."""
+
+
+def electing(mode: str, namespace: str, lease: str) -> tuple[Need, ...]:
+    """What `leader_election.mode` takes."""
+    without = "Kerf never becomes leader"
+    match mode:
+        case "own":
+            return (
+                Need(_LEASES, "leases", ("create",), without, namespace=namespace),
+                Need(_LEASES, "leases", ("get", "patch"), without, lease, namespace),
+            )
+        case "scheduler":
+            return (Need(_LEASES, "leases", ("get",), without, lease, namespace),)
+    return ()
+
+
+_PIPELINES: Final = (
+    Need("kerf.dev", "pipelines", ("list", "watch")),
+    Need("kerf.dev", "pipelines/status", ("patch",)),
+    Need("batch", "jobs", ("get", "watch", "create", "patch")),
+)
+_MLFLOWS: Final = (
+    Need("kopf.dev", "mlflows", ("list", "watch")),
+    Need("kopf.dev", "mlflows/status", ("patch",)),
+    Need("kerf.dev", "pipelines", ("create", "patch")),
+)
+_PARTS: Final[tuple[tuple[str, str, tuple[Need, ...]], ...]] = (
+    ("Kerf", _BASE, (*_SERVING, Need(_LEASES, "leases", ("create", "get", "patch")))),
+    ("the queue", "manifests/queue/rbac.yaml", QUEUEING),
+    ("the allocator of devices", "manifests/dra/rbac.yaml", ALLOCATING),
+    ("pipelines", "manifests/queue/pipelines.yaml", _PIPELINES),
+    ("pipelines", "manifests/queue/mlflows.yaml", _MLFLOWS),
+)
+"""The parts of Kerf that need rights, and which manifest gives them."""
+
+_GIVEN: Final = {
+    Right(verb, need.group, need.resource): (part, manifest)
+    for part, manifest, needs in _PARTS
+    for need in needs
+    for verb in need.verbs
+}
 """Which part of Kerf needs a right, and which manifest gives it."""
+
+
+def manifest_of(need: Need) -> str:
+    """The manifest that gives what is needed."""
+    return next((manifest for _, manifest, needs in _PARTS if need in needs), _BASE)
 
 
 def needed_by(right: Right) -> tuple[str, str]:
@@ -175,42 +230,27 @@ class NotingRights:
 
     async def get(self, path: str, query: Query | None = None) -> bytes:
         """As the transport."""
-        try:
-            answer = await self._transport.get(path, query)
-        except ApiError as error:
-            self._rights.refused(error, "GET", path, query)
-            raise
-        self._rights.granted("GET", path, query)
-        return answer
+        return await self._noted(self._transport.get(path, query), "GET", path, query)
 
     async def post(self, path: str, body: bytes) -> bytes:
         """As the transport."""
-        try:
-            answer = await self._transport.post(path, body)
-        except ApiError as error:
-            self._rights.refused(error, "POST", path, None)
-            raise
-        self._rights.granted("POST", path, None)
-        return answer
+        return await self._noted(self._transport.post(path, body), "POST", path)
 
     async def patch(self, path: str, body: bytes) -> bytes:
         """As the transport."""
-        try:
-            answer = await self._transport.patch(path, body)
-        except ApiError as error:
-            self._rights.refused(error, "PATCH", path, None)
-            raise
-        self._rights.granted("PATCH", path, None)
-        return answer
+        return await self._noted(self._transport.patch(path, body), "PATCH", path)
 
     async def ensure(self, path: str, body: bytes) -> bytes:
         """As the transport."""
+        return await self._noted(self._transport.ensure(path, body), "APPLY", path)
+
+    async def _noted(self, call: Awaitable[bytes], method: str, path: str, query: Query | None = None) -> bytes:
         try:
-            answer = await self._transport.ensure(path, body)
+            answer = await call
         except ApiError as error:
-            self._rights.refused(error, "APPLY", path, None)
+            self._rights.refused(error, method, path, query)
             raise
-        self._rights.granted("APPLY", path, None)
+        self._rights.granted(method, path, query)
         return answer
 
     async def watch(self, path: str, query: Query) -> AsyncIterator[list[bytes]]:

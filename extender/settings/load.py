@@ -88,6 +88,39 @@ def load_settings(
     return Settings.model_construct(**{name: getattr(loaded, name) for name in Settings.model_fields})
 
 
+def settings_elsewhere(
+    text: str = "", variables: Mapping[str, str] | None = None, assignments: Iterable[str] = ()
+) -> Settings:
+    """What a Kerf elsewhere has by its file, environment and command line, as far as this version reads it; the rest is
+    at its defaults."""
+    try:
+        from_file = yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
+    except yaml.YAMLError:
+        from_file = None
+    sections = from_file.items() if isinstance(from_file, dict) else ()
+    tree = {section: dict(values) for section, values in sections if isinstance(values, dict)}
+    given = [
+        f"{name.removeprefix(ENV_PREFIX).lower().replace(NESTED, '.')}={value}"
+        for name, value in (variables or {}).items()
+        if name.startswith(ENV_PREFIX)
+    ]
+    for section, values in _nested(_assigned([*given, *assignments])[0])[0].items():
+        tree.setdefault(section, {}).update(values)
+    read: dict[str, Any] = {name: _readable(kind, tree.get(name, {})) for name, kind in _sections()}
+    return Settings.model_construct(**read)
+
+
+def _readable(kind: type[Section], values: Mapping[str, Any]) -> Section:
+    """A section of those values that can be read, whether or not they go together."""
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        wrong = {detail["loc"][0] for detail in error.errors() if detail["loc"]} & values.keys()
+    if not wrong:
+        return kind.model_construct(**values)
+    return _readable(kind, {name: value for name, value in values.items() if name not in wrong})
+
+
 def describe_settings() -> str:
     """All settings with defaults and meaning, and the policies, as Markdown: docs/reference/configuration.md."""
     registry.load_installed()

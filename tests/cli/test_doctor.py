@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from extender.cli.doctor import _examine, _print_finding
+from extender.cli.doctor import _examine, _print
 from extender.cli.main import app
 from extender.demo.cluster import sample_cluster
 from extender.demo.metrics import SampleFeed
@@ -36,8 +36,8 @@ GOLDEN = Path(__file__).parents[1] / "telemetry" / "golden" / "dcgm-exporter-4.8
 def examined(**flags: Any) -> dict[str, Any]:
     settings = load_settings(flags={name.replace("__", "."): value for name, value in flags.items()})
     cluster = MemoryCluster([node("gpu-node-1", 2), node("gpu-node-2", 2), node("cpu")])
-    told = asyncio.run(_examine(settings, cluster))
-    _print_finding(told, Console(file=io.StringIO()))
+    told, _ = asyncio.run(_examine(settings, cluster))
+    _print(told, Console(file=io.StringIO()))
     return told
 
 
@@ -56,7 +56,7 @@ def test_a_name_that_only_its_source_knows_is_listed_without_unit() -> None:
         told = examined(telemetry__exporters=[f"{server.url}/metrics"])
     told["series"] = {"my_exporter_gpu_load": 3}
     out = io.StringIO()
-    _print_finding(told, Console(file=out))
+    _print(told, Console(file=out))
     assert "my_exporter_gpu_load" in out.getvalue()
 
 
@@ -90,7 +90,7 @@ def test_from_outside_the_cluster_the_command_from_inside_is_told(tmp_path: Path
 def test_a_clock_that_nobody_has_read_is_not_told() -> None:
     told = examined(telemetry__url="http://127.0.0.1:9", telemetry__timeout_s=5)
     out = io.StringIO()
-    _print_finding(told, Console(file=out))
+    _print(told, Console(file=out))
     assert "clock" not in out.getvalue()
 
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from extender.cli.client import kubectl_plugin
 from extender.cli.client.tables import age, shortened
 from extender.cli.main import app
-from extender.cli.reports.pending import _print
+from extender.cli.pending import _print
 from tests.api.bodies import args, pod
 from tests.api.processes import Server, ready_demo, request
 

@@ -9,7 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from extender.cli.silence import silent_faults
+from extender.cli.install.checks import checks_of
+from extender.cli.install.findings import Needs, findings_of
+from extender.cli.install.running import Site
 from extender.kube.memory import MemoryCluster
 from extender.server.own_certificates import CERTIFICATE, Wanted, renewed
 from extender.settings.load import load_settings
@@ -49,7 +51,8 @@ def waiting(name: str, *, gated: bool = True, made: str = "2026-01-01T00:00:00Z"
 
 def faults(cluster: Cluster, **flags: Any) -> list[str]:
     settings = load_settings(flags={name.replace("__", "."): value for name, value in flags.items()})
-    return asyncio.run(silent_faults(settings, cluster, NOW))
+    findings = asyncio.run(findings_of(checks_of(Needs.SETTINGS), Site(settings, cluster, NOW)))
+    return [finding.told for finding in findings if finding.what != "telemetry"]
 
 
 def test_a_gate_that_nobody_opens_is_told() -> None:

@@ -11,9 +11,9 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
+from extender.cli.client.tables import as_csv
 from extender.cli.main import app
-from extender.cli.reports.over_time import _picture
-from extender.cli.reports.sheets import as_csv
+from extender.cli.usage import _steps_picture
 from tests.api.processes import Server, ready_demo
 from tests.controlplane.processes import wait_until
 from tests.telemetry.servers import serving
@@ -158,7 +158,7 @@ def test_no_number_of_a_large_cluster_is_cut_on_a_narrow_terminal() -> None:
     for step_s, date in ((604_800, ["1970-01-01"]), (900, ["01-01", "00:00"])):
         told = {"source": "kerf", "since": 1.0, "until": 2.0, "stepSeconds": step_s, "steps": rows}
         text = io.StringIO()
-        Console(width=80, file=text).print(_picture(told))
+        Console(width=80, file=text).print(_steps_picture(told))
         *_, day, week = (line.split() for line in text.getvalue().splitlines())
         assert (day, week) == ([*date, *["960,000"] * 7], [*date, *["6.72M"] * 7])
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from extender.cli.client import kubectl_plugin
 from extender.cli.main import app
-from extender.cli.reports.workloads import _print
+from extender.cli.workloads import _print
 from extender.explain.workload_tables.tables import STATES
 from tests.api.processes import Server, ready_demo
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from extender.cli.install.control_planes import _VENDORS
+from extender.cli.install.schedulers import _VENDORS
 from tests.docs.pages import DOCS, README, ROOT, anchors, links, pages, sections, tracked
 
 INSTALL = (DOCS / "guides" / "install.md").read_text()

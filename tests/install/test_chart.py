@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from extender.cli.install.rights import serving
+from extender.kube.rights import serving
 from extender.settings.load import load_settings
 from tests.install.helm import CHART, MATRIX, Helm, HelmError, only
 from tests.install.manifests import SCHEMA, render_manifests, render_schema

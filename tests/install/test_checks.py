@@ -10,12 +10,15 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from extender.cli.install.control_planes import control_plane
-from extender.cli.install.findings import Finding
-from extender.cli.install.kerf import Installed
-from extender.cli.install.rights import _SERVING, ALLOCATING, QUEUEING, Right, electing, serving
+from extender.cli.install.checks import checks_of
+from extender.cli.install.findings import Finding, Needs, findings_of
+from extender.cli.install.kerf import Installed, Look
+from extender.cli.install.schedulers import control_plane
 from extender.cli.main import app
 from extender.kube.client import Transport
+from extender.kube.rights import _SERVING, ALLOCATING, QUEUEING, Need, electing, serving
+from extender.settings.load import settings_elsewhere
+from tests.cli.test_doctor import KUBECONFIG
 from tests.controlplane import dra
 from tests.controlplane.kerf import ROOT
 from tests.controlplane.objects import cpu_node, gpu_node, pod
@@ -23,6 +26,7 @@ from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import wait_until
 from tests.install.helm import CHART, Helm
 from tests.install.rights import FLOWS
+from tests.telemetry import servers
 
 MERGE_PATCH = "application/merge-patch+json"
 NAMESPACE = "kerf-system"
@@ -40,7 +44,7 @@ def test_the_rights_that_are_looked_for_are_those_that_are_given() -> None:
 
 
 @pytest.mark.parametrize(("rights", "manifest"), [(QUEUEING, "queue"), (ALLOCATING, "dra")])
-def test_the_rights_of_the_queue_and_of_dra_are_those_that_are_given(rights: tuple[Right, ...], manifest: str) -> None:
+def test_the_rights_of_the_queue_and_of_dra_are_those_that_are_given(rights: tuple[Need, ...], manifest: str) -> None:
     known = {(right.group, right.resource, verb) for right in rights for verb in right.verbs}
     roles = yaml.safe_load_all((ROOT / "manifests" / manifest / "rbac.yaml").read_text())
     (role,) = (document for document in roles if document["kind"] == "ClusterRole")
@@ -350,12 +354,13 @@ def test_who_waits_for_calls_of_a_scheduler_that_is_not_his_is_told(
 ) -> None:
     class Managed:
         async def get(self, path: str, query: object = None) -> bytes:
-            return json.dumps({"gitVersion": version} if path == "/version" else {"items": []}).encode()
+            return json.dumps({"items": []}).encode()
 
-    installed = Installed("kerf", NAMESPACE, "kerf", "", 1, settings, None)
+    installed = Installed("kerf", NAMESPACE, ready=1, settings=settings_elsewhere(yaml.safe_dump(settings)))
+    look = Look(cast(Transport, Managed()), {"gitVersion": version}, installed)
 
     async def findings() -> list[Finding]:
-        return [finding async for finding in control_plane(cast(Transport, Managed()), installed)]
+        return [finding async for finding in control_plane(look)]
 
     (found,) = asyncio.run(findings())
     assert (found.verdict, bool(found.fix)) == (verdict, verdict == "note")
@@ -383,8 +388,6 @@ def test_whose_kube_scheduler_it_is(version: str, label: str, group: str, told: 
 
     class Vendors:
         async def get(self, path: str, query: object = None) -> bytes:
-            if path == "/version":
-                return json.dumps({"gitVersion": version}).encode()
             if path == "/apis":
                 return json.dumps({"groups": [{"name": name} for name in ("apps", group) if name]}).encode()
             asked = dict(cast(Any, query) or {}).get("labelSelector")
@@ -392,7 +395,7 @@ def test_whose_kube_scheduler_it_is(version: str, label: str, group: str, told: 
             return json.dumps({"items": [{"metadata": {"name": "a"}}] if there else []}).encode()
 
     async def findings() -> list[Finding]:
-        return [finding async for finding in control_plane(cast(Transport, Vendors()), None)]
+        return [finding async for finding in control_plane(Look(cast(Transport, Vendors()), {"gitVersion": version}))]
 
     (found,) = asyncio.run(findings())
     assert found.verdict == "ok"
@@ -457,6 +460,36 @@ def test_who_may_not_look_is_told_so(plane: ControlPlane) -> None:
     status, found = check(plane, "--service-account", f"{NAMESPACE}/kerf", user="kerf")
     assert (status, set(verdicts(found).values())) == (0, {"ok", "note"})
     assert "can't be read" in found["rights"]["told"]
+
+
+def test_every_form_has_the_same_findings(tmp_path: Path) -> None:
+    version = json.dumps({"minor": "35", "gitVersion": "v1.35.0"}).encode()
+    with servers.serving(lambda path, *_: (200, version) if path == "/version" else (404, b"{}")) as server:
+        kubeconfig = tmp_path / "kubeconfig"
+        kubeconfig.write_text(KUBECONFIG.format(server=server.url))
+        command = ["install", "check", "--kubeconfig", str(kubeconfig), "-o"]
+        data, text, table = (CliRunner().invoke(app, [*command, form]) for form in ("json", "yaml", "table"))
+    found = json.loads(data.stdout)
+    assert {"what": "Kubernetes", "verdict": "ok", "told": "1.35", "fix": ""} in found
+    assert yaml.safe_load(text.stdout) == found
+    assert [line for line in table.stdout.splitlines() if not line.startswith(" ")] == [
+        f"{one['verdict']:6}  {one['what']}: {one['told']}" for one in found
+    ]
+
+
+def test_of_settings_and_nodes_it_is_told_what_can_be_read() -> None:
+    nodes = [gpu_node("sound", gpus=8), {"metadata": {"name": "bad"}, "status": 7}]
+
+    class Cluster:
+        async def get(self, path: str, query: object = None) -> bytes:
+            return json.dumps({"items": nodes if path.endswith("/nodes") else []}).encode()
+
+    installed = Installed("kerf", NAMESPACE, settings=settings_elsewhere("telemetry: {source: off}"))
+    look = Look(cast(Transport, Cluster()), {}, installed)
+    checks = [check for check in checks_of(Needs.CLUSTER) if check.name in ("device plugin", "DCGM")]
+    told = {finding.what: finding.told for finding in asyncio.run(findings_of(checks, look)) if finding.verdict == "ok"}
+    assert (told["telemetry"], told["device plugin"]) == ("is off (telemetry.source)", "1 nodes offer GPUs")
+    assert "nodes that can't be read: bad" in [finding.told for finding in asyncio.run(findings_of(checks, look))]
 
 
 def test_no_cluster_is_said_so(tmp_path: Path) -> None:

@@ -11,10 +11,9 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from extender.cli.install.dra.facts import pools_of
+from extender.cli.install.dra.facts import _tolerates, _waits_in_queue, pools_of
 from extender.cli.install.dra.giving import _rule_name, rule_for
 from extender.cli.install.dra.policies import fence, user_of
-from extender.cli.install.dra.users import _waits_in_queue, tolerates
 from extender.cli.main import app
 from extender.core.dra import owning
 from tests.controlplane import dra
@@ -469,10 +468,10 @@ def test_who_waits_in_the_queue(
 @pytest.mark.parametrize("form", ["exactly", "firstAvailable"])
 def test_what_the_policy_refuses_is_found_among_what_was_there_before(form: str) -> None:
     for toleration in INTOLERABLE:
-        assert tolerates(claim(TOLERABLE[0], toleration, form=form)["spec"])
-    assert not tolerates(claim(*TOLERABLE, form=form)["spec"])
-    assert not tolerates(claim(INTOLERABLE[0], admin=True)["spec"])
-    assert not tolerates({})
+        assert _tolerates(claim(TOLERABLE[0], toleration, form=form)["spec"])
+    assert not _tolerates(claim(*TOLERABLE, form=form)["spec"])
+    assert not _tolerates(claim(INTOLERABLE[0], admin=True)["spec"])
+    assert not _tolerates({})
 
 
 def test_pools_are_those_of_the_newest_generation() -> None:

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from extender.settings.load import SettingsError, load_settings
+from extender.settings.load import SettingsError, load_settings, settings_elsewhere
 from extender.settings.tree import Settings
 
 Environment = Mapping[str, str]
@@ -218,3 +218,20 @@ def test_settings_written_out_are_the_same_when_read_again(load: Any) -> None:
         "models: {aliases: {big: [H100, H200]}}", decisions__mode="scores", server__host="::", cluster__context="it's"
     )
     assert load(yaml.safe_dump(settings.model_dump(mode="json"))) == settings
+
+
+def test_settings_of_a_kerf_elsewhere_are_read_as_far_as_they_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERF_QUEUE__ENABLED", "true")  # ours, and not that Kerf's
+    text = "telemetry: {source: off, of_a_newer: 1}\nserver: {port: many}\nqueue: {extender: false}\nnone:\nnew: {a: b}"
+    variables = {
+        "KERF_DRA__ALLOCATE": "true",
+        "KERF_LOG__LEVEL": "debug",
+        "KERF_PORT": "tcp://10.0.0.1:80",
+        "PATH": "/",
+    }
+    found = settings_elsewhere(text, variables, ["log.level=error", "nothing", "queue.order=[", "queue.skip_s=5"])
+    assert (found.telemetry.source, found.dra.allocate, found.log.level) == ("off", True, "error")
+    assert (found.queue.extender, found.queue.enabled, found.queue.skip_s) == (False, False, 5)
+    assert found.server == Settings.model_fields["server"].default
+    for unreadable in ("", "[", "a", "- a", "1: {2: 3}"):
+        assert settings_elsewhere(unreadable) == Settings.model_construct()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from extender.cli.doctor import _examine, _print_finding
+from extender.cli.doctor import _examine, _print
 from extender.core.gauges import Gauge
 from extender.kube.memory import Manifest, MemoryCluster
 from extender.settings.load import load_settings
@@ -58,7 +58,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             settings = {"telemetry.url": process.url}
 
             def all_there() -> bool:
-                told = asyncio.run(_examine(load_settings(flags=settings), MemoryCluster([node("n0", 2)])))
+                told, _ = asyncio.run(_examine(load_settings(flags=settings), MemoryCluster([node("n0", 2)])))
                 return bool(told.get("series", {}).get("DCGM_FI_DEV_FB_USED") == 10)
 
             wait_until(all_there, 60, "all exporters are scraped", interval_s=0.3)
@@ -75,8 +75,8 @@ def with_uuids(name: str, of: str) -> Manifest:
 
 def told_by_doctor(url: str, *nodes: Manifest, **settings: Any) -> dict[str, Any]:
     flags = {"telemetry.url": url} | {name.replace("__", "."): value for name, value in settings.items()}
-    told = asyncio.run(_examine(load_settings(flags=flags), MemoryCluster(list(nodes))))
-    _print_finding(told, Console(file=io.StringIO()))
+    told, _ = asyncio.run(_examine(load_settings(flags=flags), MemoryCluster(list(nodes))))
+    _print(told, Console(file=io.StringIO()))
     return told
 
 

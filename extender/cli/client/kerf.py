@@ -3,7 +3,9 @@
 import inspect
 import json
 import os
+import re
 import ssl
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from enum import StrEnum
@@ -35,8 +37,18 @@ class Output(StrEnum):
     YAML = "yaml"
 
 
+class Form(StrEnum):
+    """Form of a report."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+
+
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="table, json or yaml.")]
+FormOption = Annotated[Form, typer.Option("--output", "-o", help="table, json or csv.")]
 _OK, _UNAUTHORIZED, _NOT_FOUND, _UNAVAILABLE = 200, 401, 404, 503
+_WRONG_QUESTION = 400, 422
 _DEFAULT_SERVER = "http://127.0.0.1:8888"
 CaFileOption = Annotated[
     Path | None,
@@ -44,6 +56,9 @@ CaFileOption = Annotated[
 ]
 _TOKEN_FILE, _CERT_FILE, _KEY_FILE = "KERF_SERVER_TOKEN_FILE", "KERF_SERVER_CERT_FILE", "KERF_SERVER_KEY_FILE"
 """Variables that name files with what a Kerf beyond loopback asks for: a token, or a certificate with its key."""
+
+_STDIN = "-"
+_TEXT = re.compile(r"^manifest\[(\d{1,4})\], ")
 
 FAILED, USAGE, PENDING, UNKNOWN, UNCHECKED = 1, 2, 3, 4, 5
 """Exit statuses: no Kerf answers or it can't; wrong usage; a pod stays pending; Kerf does not know it; all find a node,
@@ -56,6 +71,8 @@ class AnswerError(Exception):
     def __init__(self, status: int, detail: str, hint: str = "") -> None:
         super().__init__(detail + hint)
         self.status = status
+        self.ends_with = USAGE if status in _WRONG_QUESTION else FAILED
+        """The exit status of a command that can do nothing about it."""
         self.detail = detail
         """What Kerf says, without the hint of what to do about it."""
 
@@ -120,8 +137,20 @@ class Kerf:
         by = f" by {self._cluster.told()}" if self._forwards else ""
         echo(f"writes through Kerf at {address}{by}", err=True)
 
-    def ask(self, path: str, body: Any = None, timeout_s: float = _TIMEOUT_S) -> Any:
-        """GET, or POST where there is a body; the JSON of the answer. Raises AnswerError.
+    def manifests(self, files: Sequence[str]) -> dict[str, Any]:
+        """What a question says of the manifests in files; ends the command where one can't be read."""
+        return {"manifest": [_read_text(name) for name in files], "namespace": self.namespace} if files else {}
+
+    def ask(
+        self,
+        path: str,
+        body: Any = None,
+        timeout_s: float = _TIMEOUT_S,
+        wrong: Callable[[str], str] = str,
+        files: Sequence[str] = (),
+    ) -> Any:
+        """GET, or POST where there is a body; the JSON of the answer. Raises AnswerError; where the question was wrong,
+        or a manifest of `files`, in the words that `wrong` makes of Kerf's.
 
         Ends the command with a sentence where no Kerf answers.
         """
@@ -142,7 +171,9 @@ class Kerf:
             detail = _detail(told)
             if error.code == _NOT_FOUND and detail in ("", "Not Found"):  # of a path that every Kerf has
                 fail(f"the server at {address} is not Kerf, or of another version: there is no {path}", FAILED)
-            raise AnswerError(error.code, detail or f"status {error.code}", self._token_hint(error.code)) from None
+            detail = detail or f"status {error.code}"
+            detail = wrong(with_file(detail, files)) if error.code in _WRONG_QUESTION else detail
+            raise AnswerError(error.code, detail, self._token_hint(error.code)) from None
         except (URLError, OSError) as error:
             fail(
                 f"can't reach Kerf at {address}: {getattr(error, 'reason', error)}\n"
@@ -253,6 +284,8 @@ def asks_kerf(command: Callable[..., None]) -> Callable[..., None]:
                 command(kerf, **given)
             except typer.Exit as ended:
                 raise typer.Exit(FAILED if kerf.blind else ended.exit_code) from None
+            except AnswerError as error:
+                fail(str(error), FAILED if kerf.blind else error.ends_with)
             except KeyError as error:
                 kerf.is_other(error)
             if kerf.blind:
@@ -263,14 +296,16 @@ def asks_kerf(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def show(answer: Any, output: Output, table: Callable[[Console], None]) -> None:
-    """Print an answer; `table` does it for people."""
-    match output:
-        case Output.JSON:
+def show(answer: Any, output: Output | Form, table: Callable[[Console], None], sheet: Callable[[], str] = str) -> None:
+    """Print an answer; `table` does it for people, `sheet` makes CSV."""
+    match output.value:
+        case "json":
             echo(as_json(answer))
-        case Output.YAML:
+        case "yaml":
             echo(as_yaml(answer))
-        case Output.TABLE:
+        case "csv":
+            echo(sheet(), nl=False)
+        case _:
             table(console())
 
 
@@ -278,6 +313,23 @@ def fail(text: str, status: int) -> NoReturn:
     """End the command with a sentence on standard error."""
     echo(text, err=True)
     raise typer.Exit(status)
+
+
+def _read_text(name: str) -> str:
+    """What a file holds, or standard input for `-`; ends the command where it can't be read."""
+    try:
+        return sys.stdin.read() if name == _STDIN else Path(name).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        fail(f"{name}: {error}", USAGE)
+
+
+def with_file(text: str, files: Sequence[str]) -> str:
+    """What begins with a place in a request, with that in the file in its stead."""
+    found = _TEXT.match(text)
+    if found is None or int(found[1]) >= len(files):
+        return text
+    name = files[int(found[1])]
+    return f"{'standard input' if name == _STDIN else name}: {text[found.end() :]}"
 
 
 def _body(error: HTTPError) -> Any:

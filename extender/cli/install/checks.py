@@ -1,61 +1,43 @@
-"""What a cluster lacks for Kerf, each with the command that fixes it. Only reads; asks as whoever runs it."""
+"""The one list of checks: what `kerf install check` and `kerf doctor` look at, each those for which it has what they
+need. All of them only read."""
 
-import re
-from typing import Final
-
-import msgspec
+from typing import Any, Final
 
 from extender.cli.install.access import admission_policy, rights
-from extender.cli.install.control_planes import control_plane
-from extender.cli.install.devices import devices, telemetry
-from extender.cli.install.dra.state import devices_of_kerf
-from extender.cli.install.extender_order import extender_order
-from extender.cli.install.findings import ANY, Finding, Verdict
-from extender.cli.install.kerf import find_kerf, scheduling
-from extender.kube.client import ClusterError, Transport
+from extender.cli.install.devices import EXPORTER, devices, telemetry
+from extender.cli.install.dra.checks import devices_of_kerf
+from extender.cli.install.findings import Check, Needs, Verdict
+from extender.cli.install.running import certificate, reading, running, stopped
+from extender.cli.install.schedulers import (
+    configuration,
+    control_plane,
+    extender_order,
+    kerf,
+    kubernetes,
+    version_skew,
+)
 
-_OLDEST_MINOR: Final = 29
-_TESTED_MINORS: Final = (33, 37)
+_UNSEEN: Final = "whether the queue's gate, its webhook and node agents are at work can't be seen"
 
-
-async def check_cluster(transport: Transport, account: str = "") -> list[Finding]:
-    """Everything that was looked at; `account` is NAMESPACE/NAME of Kerf's service account, "" for the found Kerf's.
-
-    Raises UnreachableError, CredentialsError.
-    """
-    minor = await _minor(transport)
-    found = [_supported(minor)]
-    try:
-        installed, told = await find_kerf(transport)
-        found += told
-    except (ClusterError, msgspec.DecodeError) as error:
-        installed = None
-        found.append(Finding("Kerf", Verdict.NOTE, f"what is installed can't be read: {error}"))
-    if installed is not None:
-        found += scheduling(installed, minor)
-    for part in (
-        control_plane(transport, installed),
-        extender_order(transport, installed),
-        rights(transport, installed, account),
-        admission_policy(transport, installed),
-        devices(transport),
-        devices_of_kerf(transport, installed),
-        telemetry(transport, installed),
-    ):
-        found += [finding async for finding in part]
-    return found
+_CHECKS: Final[tuple[Check[Any], ...]] = (
+    Check("Kubernetes", Needs.CLUSTER, kubernetes),
+    Check("Kerf", Needs.CLUSTER, kerf, unread="what is installed can't be read", fix=""),
+    Check("scheduler configuration", Needs.CLUSTER, configuration),
+    Check("version skew", Needs.CLUSTER, version_skew),
+    Check("kube-scheduler", Needs.CLUSTER, control_plane),
+    Check("order of extenders", Needs.CLUSTER, extender_order, unread=""),
+    Check("rights", Needs.CLUSTER, rights),
+    Check("admission policy", Needs.CLUSTER, admission_policy),
+    Check("device plugin", Needs.CLUSTER, devices, unread="nodes can't be read", fix=""),
+    Check("DRA devices", Needs.CLUSTER, devices_of_kerf),
+    Check(EXPORTER, Needs.CLUSTER, telemetry, unread="pods can't be read", fix=""),
+    Check("telemetry", Needs.SETTINGS, reading),
+    Check("certificate", Needs.SETTINGS, certificate),
+    Check("queue and agents", Needs.SETTINGS, stopped, unread=_UNSEEN, blind=Verdict.BROKEN),
+    Check("running Kerf", Needs.SERVER, running),
+)
 
 
-async def _minor(transport: Transport) -> int:
-    answer = ANY.decode(await transport.get("/version"))
-    return int(re.sub(r"\D.*", "", str(answer.get("minor", ""))) or 0)
-
-
-def _supported(minor: int) -> Finding:
-    oldest, newest = _TESTED_MINORS
-    if minor < _OLDEST_MINOR:
-        told = f"1.{minor}: Kerf needs 1.{_OLDEST_MINOR} or newer"
-        return Finding("Kubernetes", Verdict.BROKEN, told, "upgrade the cluster")
-    if not oldest <= minor <= newest:
-        return Finding("Kubernetes", Verdict.NOTE, f"1.{minor}: tested with 1.{oldest} to 1.{newest}")
-    return Finding("Kubernetes", Verdict.OK, f"1.{minor}")
+def checks_of(*needs: Needs) -> list[Check[Any]]:
+    """Those that need nothing but this."""
+    return [check for check in _CHECKS if check.needs in needs]

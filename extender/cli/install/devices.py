@@ -1,47 +1,47 @@
 """What hands out GPUs in a cluster, and what tells of their load."""
 
+import contextlib
 import time
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import msgspec
 import numpy as np
 
-from extender.cli.install.findings import HELM, Finding, Verdict, listed, names
-from extender.cli.install.kerf import Installed
+from extender.cli.client.tables import names
+from extender.cli.install.findings import Finding, broken, listed, note, ok
+from extender.cli.install.kerf import Look
 from extender.core.resources.nodes import LEFT_OUT_WORDS, LeftOut
 from extender.core.vendors.registry import GPU_RESOURCES, PARTITION_PREFIXES, VENDORS
 from extender.core.vendors.vendor import Installing
 from extender.kube import objects
 from extender.kube.client import ApiError, ClusterError, Transport
-from extender.kube.decoding import convert
 from extender.kube.paths import NODES_PATH, PODS_PATH
+from extender.kube.watches.lists import Lister, Page
 from extender.ledger.ledger import Ledger
 from extender.plugins.protocol import DevicePlugin
 from extender.plugins.registry import left_behind, plugin_of, plugins
-from extender.settings.leader_election import LeaderElectionSettings
 from extender.settings.telemetry import TelemetrySettings
 from extender.telemetry.sources.discovery import EXPORTER_SELECTORS, find_prometheus
 
+_HELM: Final = "helm upgrade --install"
 _INSTALLING: Final = [(vendor, vendor.installing) for vendor in VENDORS if vendor.installing]
+EXPORTER: Final = _INSTALLING[0][1].exporter_name
+"""What the check of telemetry is called."""
 _OF_GKE: Final = "cloud.google.com/gke-"
 """How labels of GKE's nodes begin, whether these have GPUs or not."""
 _DAEMON_SETS: Final = "/apis/apps/v1/daemonsets"
 _CREDENTIALS: Final = ("username", "password_file", "bearer_token_file", "cert_file", "key_file", "headers")
 _PROMETHEUS: Final = (
-    f"{HELM} prometheus kube-prometheus-stack --repo https://prometheus-community.github.io/helm-charts "
+    f"{_HELM} prometheus kube-prometheus-stack --repo https://prometheus-community.github.io/helm-charts "
     "--namespace monitoring --create-namespace"
 )
 
 
-async def devices(transport: Transport) -> AsyncIterator[Finding]:
+async def devices(look: Look) -> AsyncIterator[Finding]:
     """Device plugins, or DRA drivers, what the nodes' labels tell of GPUs, and nodes of which nothing is given."""
-    try:
-        known = await _learn(transport)
-    except (ClusterError, msgspec.DecodeError) as error:
-        yield Finding("device plugin", Verdict.NOTE, f"nodes can't be read: {error}")
-        return
+    known = await _learn(look.transport)
     cluster = known.ledger.snapshot(time.monotonic())
     installed = cluster.gpu_model >= 0
     given = ~np.isin(cluster.left_out, [why for why in LeftOut if why not in (LeftOut.NOTHING, LeftOut.TOO_MANY)])
@@ -51,41 +51,37 @@ async def devices(transport: Transport) -> AsyncIterator[Finding]:
     unserved = [name for name in known.signed if name not in offering and not known.told.get(name)]
     for vendor, installing in _INSTALLING:
         if lost := [name for name in unserved if known.signed[name] == vendor.name]:
-            told = f"nodes with {vendor.title} cards offer no GPUs: {names(lost)}"
-            there = await _plugins_there(transport, installing)
+            there = await _plugins_there(look.transport, installing)
             remedy = _remedy([known.nodes[name] for name in lost], offering, there, installing)
-            yield Finding("device plugin", Verdict.BROKEN, told, remedy)
+            yield broken(f"nodes with {vendor.title} cards offer no GPUs: {names(lost)}", remedy)
     for name, sentences in known.told.items():
-        row = cluster.row_of[name]
-        broken = cluster.left_out[row] in (LeftOut.UNREADABLE, LeftOut.NONE_HEALTHY)
-        yield Finding("device plugin", Verdict.BROKEN if broken else Verdict.NOTE, f"{name}: {sentences}")
+        useless = cluster.left_out[cluster.row_of[name]] in (LeftOut.UNREADABLE, LeftOut.NONE_HEALTHY)
+        yield broken(f"{name}: {sentences}") if useless else note(f"{name}: {sentences}")
+    if known.unread:
+        yield note(f"nodes that can't be read: {names(known.unread)}")
     for finding in _leftovers(known.left):
         yield finding
     if not offering:
         if not unserved and not known.told:
             installing = _INSTALLING[0][1]
-            there = await _plugins_there(transport, installing)
-            remedy = _remedy(list(known.nodes.values()), offering, there, installing)
-            yield Finding("device plugin", Verdict.BROKEN, "no node offers GPUs", remedy)
+            there = await _plugins_there(look.transport, installing)
+            yield broken("no node offers GPUs", _remedy(list(known.nodes.values()), offering, there, installing))
         return
     parts = [f"{len(rows)} nodes offer GPUs"] if rows else []
     parts += [f"{len(cut)} offer MIG devices alone"] if cut else []
     parts += [f"{len(known.otherwise)} offer {names(sorted({*known.otherwise.values()}))}"] if known.otherwise else []
-    yield Finding("device plugin", Verdict.OK, ", ".join(parts))
+    yield ok(", ".join(parts))
     if not rows:
         return
     nameless = [row for row in rows if not all(cluster.models[m].name for m in cluster.gpu_model[row][installed[row]])]
     sizeless = [row for row in rows if not cluster.gpu_memory_mib[row][installed[row]].all()]
     for vendor, installing in _INSTALLING:
         theirs = [row for row in rows if VENDORS[cluster.vendor[row]] is vendor]
-        if missing := sorted({*nameless, *sizeless} & {*theirs}):
-            told = (
-                "GPU model or memory is unknown, so pods that request either go elsewhere: "
-                f"{names([cluster.node_names[row] for row in missing])}"
-            )
-            yield Finding(installing.discovery_name, Verdict.NOTE, told, installing.discovery)
+        if missing := [cluster.node_names[row] for row in sorted({*nameless, *sizeless} & {*theirs})]:
+            told = f"GPU model or memory is unknown, so pods that request either go elsewhere: {names(missing)}"
+            yield note(told, installing.discovery, what=installing.discovery_name)
         elif theirs:
-            yield Finding(installing.discovery_name, Verdict.OK, "model and memory of all GPUs are known")
+            yield ok("model and memory of all GPUs are known", what=installing.discovery_name)
 
 
 @dataclass(slots=True)
@@ -102,23 +98,33 @@ class _Known:
     """What plugins that are gone have left on nodes of others, by the nodes' names."""
     otherwise: dict[str, str] = field(default_factory=dict)
     """A resource of GPUs that a node offers, and that is not Kerf's to give."""
+    unread: list[str] = field(default_factory=list)
+    """Nodes that are not as an API server should have them."""
+
+
+async def learn(transport: Transport, ledger: Ledger) -> Page[objects.Node]:
+    """Have a ledger know what nodes and drivers offer, as Kerf reads them; returns the nodes.
+
+    Raises ClusterError, msgspec.DecodeError where nodes can't be listed.
+    """
+    for feed in (feed for stock in ledger.rows.stocks for feed in stock.feeds):
+        with contextlib.suppress(ApiError, msgspec.DecodeError):  # most clusters have none
+            for item in (await Lister(transport, feed.path, feed.kind).all()).items:
+                ledger.upsert_device(item)
+    found = await Lister(transport, NODES_PATH, objects.Node).all()
+    for node in found.items:
+        ledger.upsert_node(node)
+    return found
 
 
 async def _learn(transport: Transport) -> _Known:
-    """All nodes with what they offer, as Kerf reads them."""
+    """All nodes with what they offer."""
     known = _Known(Ledger(reservation_ttl_s=0.0))
-    for feed in (feed for stock in known.ledger.rows.stocks for feed in stock.feeds):
-        try:
-            for item in await listed(transport, feed.path):
-                known.ledger.upsert_device(convert(item, feed.kind))
-        except ApiError as error:
-            if error.status not in (403, 404):
-                raise
-    for item in await listed(transport, NODES_PATH):
-        node = convert(item, objects.Node)
+    found = await learn(transport, known.ledger)
+    known.unread += [node.name for node in found.unread]
+    for node in found.items:
         name, labels = node.metadata.name, node.metadata.labels or {}
         known.nodes[name] = node
-        known.ledger.upsert_node(node)
         for vendor, installing in _INSTALLING:
             if any(labels.get(sign) == "true" for sign in installing.signs):
                 known.signed.setdefault(name, vendor.name)
@@ -140,7 +146,7 @@ def _leftovers(left: Mapping[DevicePlugin, Mapping[str, str]]) -> Iterator[Findi
         told = f"a plugin that is gone has left something behind, which does not count: {next(iter(found.values()))}"
         keys = " ".join(f"{key}-" for key in plugin.leftovers)
         fix = f"kubectl annotate node NODE {keys}" if keys else ""
-        yield Finding("device plugin", Verdict.NOTE, f"{told}: {names(list(found))}", fix)
+        yield note(f"{told}: {names(list(found))}", fix)
 
 
 def _is_others(resource: str) -> bool:
@@ -187,51 +193,46 @@ def _remedy(
     return installing.plugin
 
 
-async def telemetry(transport: Transport, installed: Installed | None) -> AsyncIterator[Finding]:
+async def telemetry(look: Look) -> AsyncIterator[Finding]:
     """Exporters, and a Prometheus that has their metrics."""
-    settings = (installed.settings if installed else {}).get("telemetry") or {}
-    if settings.get("source") == "off":
-        yield Finding("telemetry", Verdict.OK, "is off (telemetry.source)")
+    settings = look.installed.settings.telemetry
+    if settings.source == "off":
+        yield ok("is off (telemetry.source)", what="telemetry")
         return
-    try:
-        pods = {
-            item["metadata"]["name"]: item
-            for selector in EXPORTER_SELECTORS
-            for item in await listed(transport, PODS_PATH, selector)
-        }
-    except ClusterError as error:
-        yield Finding(_INSTALLING[0][1].exporter_name, Verdict.NOTE, f"pods can't be read: {error}")
-        return
+    pods = {
+        item["metadata"]["name"]: item
+        for selector in EXPORTER_SELECTORS
+        for item in await listed(look.transport, PODS_PATH, selector)
+    }
     for vendor, installing in _INSTALLING:
         if vendor.exporter is None or not vendor.exporter.names:
             continue
-        theirs = [item["spec"].get("nodeName") for item in pods.values() if _is_named(item, vendor.exporter.names)]
         name = vendor.exporter.names[0]
-        if theirs:
-            yield Finding(installing.exporter_name, Verdict.OK, f"{name} on {len(set(theirs) - {None})} nodes")
+        nodes = [item["spec"].get("nodeName") for item in pods.values() if _is_named(item, vendor.exporter.names)]
+        if nodes:
+            yield ok(f"{name} on {len(set(nodes) - {None})} nodes", what=installing.exporter_name)
         else:
             told = f"no {name} pod: GPU load is unknown, policies that observe rank by bookings"
-            yield Finding(installing.exporter_name, Verdict.NOTE, told, installing.exporter)
-    if address := settings.get("url") or settings.get("exporters") or settings.get("addresses"):
-        yield Finding("Prometheus", Verdict.OK, f"configured: {address}; `kerf doctor` reads it")
-        return
-    namespaces = settings.get("namespaces", TelemetrySettings().namespaces)
-    found = await find_prometheus(
-        transport, {*namespaces, installed.namespace if installed else LeaderElectionSettings().namespace}
-    )
-    addresses = found.addresses
-    if addresses and any(settings.get(name) for name in _CREDENTIALS):
-        told = f"found: {addresses[0]}; telemetry's credentials and headers are sent only to a configured address"
-        yield Finding("Prometheus", Verdict.NOTE, told, f"set config.telemetry.url={addresses[0]}, if you trust it")
-    elif addresses:
-        yield Finding("Prometheus", Verdict.OK, f"found: {addresses[0]}; `kerf doctor` reads it")
-    elif found.passed_over:
+            yield note(told, installing.exporter, what=installing.exporter_name)
+    yield replace(await _prometheus(look, settings), what="Prometheus")
+
+
+async def _prometheus(look: Look, settings: TelemetrySettings) -> Finding:
+    if address := settings.url or settings.exporters or settings.addresses:
+        return ok(f"configured: {address}; `kerf doctor` reads it")
+    own = look.installed.namespace or look.installed.settings.leader_election.namespace
+    found = await find_prometheus(look.transport, {*settings.namespaces, own})
+    if found.addresses and any(getattr(settings, name) for name in _CREDENTIALS):
+        address = found.addresses[0]
+        told = f"found: {address}; telemetry's credentials and headers are sent only to a configured address"
+        return note(told, f"set config.telemetry.url={address}, if you trust it")
+    if found.addresses:
+        return ok(f"found: {found.addresses[0]}; `kerf doctor` reads it")
+    if found.passed_over:
         told = f"looks like one, in a namespace that telemetry.namespaces does not name: {', '.join(found.passed_over)}"
-        remedy = f"set config.telemetry.url={found.passed_over[0]}, if it is yours"
-        yield Finding("Prometheus", Verdict.NOTE, told, remedy)
-    else:
-        told = found.fault or "no Service looks like Prometheus"
-        yield Finding("Prometheus", Verdict.NOTE, told, f"{_PROMETHEUS}    # or configure one: config.telemetry.url")
+        return note(told, f"set config.telemetry.url={found.passed_over[0]}, if it is yours")
+    told = found.fault or "no Service looks like Prometheus"
+    return note(told, f"{_PROMETHEUS}    # or configure one: config.telemetry.url")
 
 
 def _is_named(pod: Mapping[str, Any], names: Sequence[str]) -> bool:

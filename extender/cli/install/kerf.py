@@ -1,93 +1,117 @@
-"""The Kerf that is in a cluster, by the chart, install.yaml or as a static pod, and the kube-scheduler beside it."""
+"""A cluster that is looked at, and the Kerf in it: by the chart, install.yaml or as static pods."""
 
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
+import msgspec
 import yaml
 
-from extender.cli.install.findings import ANY, KERF, Finding, Verdict, listed, names
-from extender.cli.install.static_pods import StaticPods, find_static_pods, told_of
-from extender.kube.client import Transport
+from extender.cli.install.findings import ANY, KERF, listed
+from extender.kube.client import ClusterError, Transport
+from extender.kube.paths import PODS_PATH
+from extender.ledger.static_pods import MIRROR
+from extender.settings.load import settings_elsewhere
+from extender.settings.tree import Settings
 
-_CHART: Final = "manifests/helm/kerf"
+CHART: Final = "manifests/helm/kerf"
+DEPLOYMENTS: Final = "/apis/apps/v1/deployments"
+SERVICE_ACCOUNTS: Final = "system:serviceaccount:"
+_SCHEDULERS: Final = "component=kube-scheduler"
+"""kubeadm's label, and that of whoever runs it as a static pod."""
+_SCHEDULER_PODS: Final = "/api/v1/namespaces/kube-system/pods"
+_KUBECONFIGS: Final = {"/etc/kubernetes/scheduler.conf": "system:kube-scheduler"}
+"""As whom a static pod speaks, by the file that it is given."""
+
+Pod = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """A Kerf in the cluster."""
+    """A Kerf in the cluster; without a name, that there is none."""
 
-    name: str
-    namespace: str
-    account: str
-    """Of a service account, "" for a static pod, which has none."""
-    scheduler_image: str
+    name: str = ""
+    namespace: str = ""
+    user: str = ""
+    """As whom it speaks to the API server, "" where that can't be told."""
+    scheduler_image: str = ""
     """"" where no kube-scheduler runs beside it."""
-    ready: int
-    settings: Mapping[str, Any]
-    scheduler: Mapping[str, Any] | None
-    static: StaticPods | None = None
-    """What runs as static pods, None for a Deployment."""
+    ready: int = 0
+    settings: Settings = field(default_factory=Settings.model_construct)
+    scheduler: Mapping[str, Any] | None = None
+    others: Sequence[str] = ()
+    """More Deployments of Kerf, as NAMESPACE/NAME."""
+    static: Sequence[Pod] = ()
+    """Kerf's static pods, also beside a Deployment."""
+    is_static: bool = False
+    """Whether there is no Deployment."""
 
     @property
     def mode(self) -> str:
-        """The chart's `mode`, or "static pod"."""
-        if self.static is not None:
-            return "static pod"
+        """The chart's `mode`, or "static pod"; "" where there is none."""
+        if self.is_static or not self.name:
+            return "static pod" if self.is_static else ""
         if self.scheduler is not None:
             return "scheduler"
-        queue = self.settings.get("queue") or {}
-        return "service" if queue.get("extender", True) else "planner"
+        return "service" if self.settings.queue.extender else "planner"
 
     @property
     def upgrade(self) -> str:
         """The command that installs the chart's objects again, with a change to be added."""
-        return f"helm upgrade {self.name} {_CHART} --namespace {self.namespace} --reset-then-reuse-values"
+        return f"helm upgrade {self.name} {CHART} --namespace {self.namespace} --reset-then-reuse-values"
 
     @property
     def service_account(self) -> str:
-        """NAMESPACE/NAME, "" for a static pod."""
-        return f"{self.namespace}/{self.account}" if self.account else ""
-
-    @property
-    def user(self) -> str:
-        """As whom it speaks to the API server, "" where that can't be told."""
-        if self.static is not None:
-            return self.static.user
-        return f"system:serviceaccount:{self.namespace}:{self.account}"
+        """NAMESPACE/NAME, "" for a static pod, which has none."""
+        return "" if self.is_static else self.user.removeprefix(SERVICE_ACCOUNTS).replace(":", "/")
 
     def fix(self, value: str, manifest: str) -> str:
-        """The command that brings what a value of the chart brings; beside a static pod a manifest does."""
-        return f"kubectl apply -f {manifest}" if self.static is not None else f"{self.upgrade} --set {value}"
+        """The command that brings what a value of the chart brings; without a chart a manifest does."""
+        by_chart = self.name and not self.is_static
+        return f"{self.upgrade} --set {value}" if by_chart else f"kubectl apply -f {manifest}"
 
 
-async def find_kerf(transport: Transport) -> tuple[Installed | None, list[Finding]]:
-    """The Kerf that is installed, and what is to be said of it: of a Deployment's where there are static pods too.
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A cluster as an administrator sees it."""
+
+    transport: Transport
+    version: Mapping[str, Any]
+    """What its API server says of itself."""
+    installed: Installed = field(default_factory=Installed)
+    account: str = ""
+    """NAMESPACE/NAME of the service account whose rights are looked at, "" for the found Kerf's."""
+    fault: str = ""
+    """Why what is installed can't be read, "" where it can."""
+
+
+async def look_at(transport: Transport, account: str = "") -> Look:
+    """A cluster. Raises ClusterError where it is none that can be looked at."""
+    version = ANY.decode(await transport.get("/version"))
+    try:
+        return Look(transport, version, await find_kerf(transport), account)
+    except (ClusterError, msgspec.DecodeError) as error:
+        return Look(transport, version, account=account, fault=str(error))
+
+
+async def find_kerf(transport: Transport) -> Installed:
+    """The Kerf that is installed, a Deployment's where there are static pods too.
 
     Raises ClusterError, msgspec.DecodeError.
     """
-    deployments = await listed(transport, "/apis/apps/v1/deployments", KERF)
-    static = await find_static_pods(transport)
-    told = list(told_of(static)) if static.kerf else []
-    if not deployments:
-        if static.kerf:
-            ready = len(static.kerf)
-            return Installed("kerf", "kube-system", "", "", ready, static.settings, None, static), told
-        image = "--set image.repository=REGISTRY/kerf"
-        command = f"helm install kerf {_CHART} --namespace kerf-system --create-namespace {image}"
-        return None, [Finding("Kerf", Verdict.BROKEN, "neither a Deployment nor a static pod was found", command)]
-    found = await _read(transport, deployments[0])
-    others = [f"{item['metadata']['namespace']}/{item['metadata']['name']}" for item in deployments[1:]]
-    more = f", and {names(others)}" if others else ""
-    name = f"Deployment {found.namespace}/{found.name}{more}"
-    if found.ready:
-        return found, [Finding("Kerf", Verdict.OK, f"{name}: {found.ready} ready, mode {found.mode}"), *told]
-    logs = f"kubectl -n {found.namespace} describe deployment {found.name}"
-    return found, [Finding("Kerf", Verdict.BROKEN, f"{name}: no replica is ready", logs), *told]
+    deployments = await listed(transport, DEPLOYMENTS, KERF)
+    static = [item for item in await listed(transport, PODS_PATH, KERF) if _is_static(item)]
+    if deployments:
+        return await _deployed(transport, deployments, static)
+    if not static:
+        return Installed()
+    user = _KUBECONFIGS.get(option(static[0], "kubeconfig"), "")
+    settings = _settings_of(static[0])
+    return Installed("kerf", "kube-system", user, ready=len(static), settings=settings, static=static, is_static=True)
 
 
-async def _read(transport: Transport, deployment: Mapping[str, Any]) -> Installed:
+async def _deployed(transport: Transport, deployments: Sequence[Mapping[str, Any]], static: Sequence[Pod]) -> Installed:
+    deployment = deployments[0]
     metadata, spec = deployment["metadata"], deployment["spec"]["template"]["spec"]
     images = [item["image"] for item in spec["containers"] if item["name"] == "kube-scheduler"]
     files: Mapping[str, str] = {}
@@ -98,65 +122,65 @@ async def _read(transport: Transport, deployment: Mapping[str, Any]) -> Installe
     return Installed(
         name=metadata["name"],
         namespace=metadata["namespace"],
-        account=spec.get("serviceAccountName", "default"),
+        user=f"{SERVICE_ACCOUNTS}{metadata['namespace']}:{spec.get('serviceAccountName', 'default')}",
         scheduler_image=images[0] if images else "",
         ready=deployment.get("status", {}).get("readyReplicas", 0),
-        settings=_mapping(files.get("kerf.yaml", "")),
-        scheduler=_mapping(files["scheduler.yaml"]) if "scheduler.yaml" in files else None,
+        settings=settings_elsewhere(files.get("kerf.yaml", "")),
+        scheduler=(mapping_of(files["scheduler.yaml"]) or {}) if "scheduler.yaml" in files else None,
+        others=[f"{item['metadata']['namespace']}/{item['metadata']['name']}" for item in deployments[1:]],
+        static=static,
     )
 
 
-def scheduling(installed: Installed, minor: int) -> list[Finding]:
-    """The kube-scheduler beside Kerf: its version and its configuration."""
-    if installed.static is not None:
-        return []  # told with the static pods
-    if installed.mode == "planner":
-        told = "mode planner: pods of the queue are nominated, and any kube-scheduler binds them as it is"
-        return [Finding("scheduler configuration", Verdict.OK, told)]
-    if installed.scheduler is None:
-        told = "mode service: your kube-scheduler's own configuration decides whether it calls Kerf (scheduler-config/)"
-        return [Finding("scheduler configuration", Verdict.NOTE, told)]
-    found = [_configured(installed)]
-    tag = re.search(r":v?1\.(\d+)", installed.scheduler_image)
-    if tag is None:
-        told = f"kube-scheduler's version is not in the tag of its image, {installed.scheduler_image}"
-        return [*found, Finding("version skew", Verdict.NOTE, told)]
-    skew = int(tag[1]) - minor
-    if skew > 0 or skew < -1:
-        told = f"kube-scheduler 1.{tag[1]} on Kubernetes 1.{minor}: it must be the same minor version or one older"
-        fix = f"{installed.upgrade} --set scheduler.tag=v1.{minor}.0"
-        return [*found, Finding("version skew", Verdict.BROKEN, told, fix)]
-    return [*found, Finding("version skew", Verdict.OK, f"kube-scheduler 1.{tag[1]} on Kubernetes 1.{minor}")]
+async def scheduler_pods(transport: Transport) -> list[dict[str, Any]]:
+    """Pods of kube-scheduler in kube-system. Raises ClusterError, msgspec.DecodeError."""
+    return await listed(transport, _SCHEDULER_PODS, _SCHEDULERS)
 
 
-def _configured(installed: Installed) -> Finding:
-    """Whether the kube-scheduler beside Kerf calls it as it has to."""
-    extenders = (installed.scheduler or {}).get("extenders") or [{}]
-    extender = extenders[0]
-    faults = [f"{verb} is missing" for verb in ("filterVerb", "bindVerb") if not extender.get(verb)]
-    if not extender.get("nodeCacheCapable"):
-        faults.append("nodeCacheCapable is not true: every request carries whole nodes")
-    if extender.get("ignorable"):
-        faults.append("ignorable is true: while Kerf is down, GPUs are given out twice")
-    if faults:
-        return Finding("scheduler configuration", Verdict.BROKEN, "; ".join(faults), installed.upgrade)
-    if not (extender.get("managedResources") and any(entry.get("ignorable") for entry in extenders[1:])):
-        told = "one entry for all pods: while Kerf is down, pods without GPUs are not scheduled either"
-        return Finding("scheduler configuration", Verdict.NOTE, told, installed.upgrade)
-    if (installed.scheduler or {}).get("percentageOfNodesToScore") != 100:
-        fix = f"{installed.upgrade} --set scheduler.percentageOfNodesToScore=100"
-        told = "percentageOfNodesToScore is not 100: the best nodes may not be offered to Kerf"
-        return Finding("scheduler configuration", Verdict.NOTE, told, fix)
-    names = [profile.get("schedulerName") for profile in (installed.scheduler or {}).get("profiles") or ()]
-    return Finding(
-        "scheduler configuration", Verdict.OK, f"pods choose it with schedulerName: {', '.join(map(str, names))}"
-    )
+def _is_static(pod: Pod) -> bool:
+    """Whether a pod is what a kubelet shows of a static one."""
+    metadata, node = pod["metadata"], node_of(pod)
+    owners = [owner.get("kind") for owner in metadata.get("ownerReferences") or ()]
+    named = bool(node) and metadata["name"].endswith(f"-{node}")
+    return MIRROR in (metadata.get("annotations") or {}) or (owners == ["Node"] if owners else named)
 
 
-def _mapping(text: str) -> Mapping[str, Any]:
-    """A YAML file's mapping, empty where it is none."""
+def node_of(pod: Pod) -> str:
+    """The node that a pod is on, "" for none."""
+    return str(pod["spec"].get("nodeName") or "")
+
+
+def option(pod: Pod, name: str) -> str:
+    """What a pod's programs are given as `--name`, "" for nothing."""
+    return next((value for container in _containers(pod) for value in _options(container, name)), "")
+
+
+def _settings_of(pod: Pod) -> Settings:
+    """What a pod's variables and arguments set; a file of settings on its host can't be read."""
+    containers = _containers(pod)
+    variables = [one for container in containers for one in container.get("env") or () if "value" in one]
+    assignments = [assignment for container in containers for assignment in _options(container, "set")]
+    return settings_elsewhere("", {str(one.get("name")): one["value"] for one in variables}, assignments)
+
+
+def _containers(pod: Pod) -> Sequence[Mapping[str, Any]]:
+    return pod["spec"].get("containers") or ()
+
+
+def _options(container: Mapping[str, Any], name: str) -> Iterator[str]:
+    """The values of `--name=VALUE` or `--name VALUE` on a container's command line."""
+    given = [str(word) for word in (*(container.get("command") or ()), *(container.get("args") or ()))]
+    for position, word in enumerate(given):
+        if word.startswith(f"--{name}="):
+            yield word.partition("=")[2]
+        elif word == f"--{name}" and position + 1 < len(given):
+            yield given[position + 1]
+
+
+def mapping_of(text: str) -> Mapping[str, Any] | None:
+    """A YAML file's mapping, None where it is none."""
     try:
         found = yaml.safe_load(text)
     except yaml.YAMLError:
-        return {}
-    return found if isinstance(found, dict) else {}
+        return None
+    return found if isinstance(found, dict) else None

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from extender.cli.main import COMMANDS
+from extender.cli.main import _MODULE_OF, COMMANDS
 from tests.tools.house.faults import Outside, idle_names, splats
 from tests.tools.house.sources import Module, Tree
 
@@ -82,6 +82,7 @@ def named_elsewhere() -> Module:
     """What is looked up by name: entry points, and the commands of `kerf`."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     named = [*project["scripts"].values(), *project["entry-points"]["kerf.commands"].values()]
+    named += [f"extender.cli.{module}:{command}" for command, module in _MODULE_OF.items()]
     for module in wheel().modules:
         command = module.rpartition(".")[2]
         if module.startswith("extender.cli.") and command.replace("_", "-") in COMMANDS:

@@ -1,12 +1,17 @@
-"""What speaks against giving a driver's devices to Kerf, and what will become of pods that do not wait in its queue."""
+"""How it stands with devices that Kerf owns, and what speaks against giving it a driver's."""
 
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Collection, Iterator
 from typing import Final
 
-from extender.cli.install.dra.facts import Facts
-from extender.cli.install.findings import names
-from extender.cli.install.kerf import Installed
+import msgspec
+
+from extender.cli.client.tables import names
+from extender.cli.install.access import policies_in_force
+from extender.cli.install.dra import facts
+from extender.cli.install.findings import Finding, broken, listed, note, ok
+from extender.cli.install.kerf import Installed, Look
+from extender.core.dra import owning
+from extender.kube.client import ClusterError
 
 NO_DRA: Final = "this API server has no resource.k8s.io/v1: DRA as Kerf allocates it needs Kubernetes 1.34 or newer"
 NO_RULES: Final = """\
@@ -23,46 +28,36 @@ Kerf owns such a pool as soon as all its devices have it. Have no pods with clai
 docs/guides/dra.md"""
 
 
-@dataclass(frozen=True, slots=True)
-class Objection:
-    """A reason not to take a driver's devices."""
-
-    text: str
-    overruled: bool = False
-    """Whether `--force` takes them all the same."""
-
-
-def objections(found: Facts, asked: Collection[str], installed: Installed | None) -> Iterator[Objection]:
-    """All of them; `asked` are the pools by name, none for all."""
+def objections(found: facts.Facts, asked: Collection[str], installed: Installed) -> Iterator[Finding]:
+    """What speaks against taking pools, notes where `--force` takes them all the same; `asked` are those by name, none
+    for all."""
     known = {pool.name for pool in found.pools}
     if not found.pools and not asked:
         told = f"no ResourceSlice is of driver {found.driver}; there are {names(found.drivers) or 'none at all'}"
-        yield Objection(told, overruled=True)
+        yield note(told)
     if missing := sorted(set(asked) - known):
-        yield Objection(f"{found.driver} publishes no pool {names(missing)}", overruled=True)
+        yield note(f"{found.driver} publishes no pool {names(missing)}")
     if spread := [pool.name for pool in found.pools if not pool.local]:
         told = f"pools that are not of one node are not allocated by Kerf, and would be by nobody: {names(spread)}"
-        yield Objection(f"{told} (take others with --pool)")
+        yield broken(f"{told} (take others with --pool)")
     for rule in found.rules:
         if rule.driver in (None, found.driver) and (rule.driver is None or rule.device is not None):
-            yield Objection(
-                f"DeviceTaintRule {rule.name} has Kerf's taint for other devices than a driver's or a pool's"
-            )
+            yield broken(f"DeviceTaintRule {rule.name} has Kerf's taint for other devices than a driver's or a pool's")
         elif rule.driver == found.driver and (rule.pool is None) != (not asked):
-            yield Objection(f"DeviceTaintRule {rule.name} owns {_extent(rule.pool)} already: give that back first")
+            yield broken(f"DeviceTaintRule {rule.name} owns {_extent(rule.pool)} already: give that back first")
     if found.twice:
-        yield Objection(f"allocated to two claims: {names(found.twice)}")
-    if installed is not None and not (installed.settings.get("dra") or {}).get("allocate"):
-        yield Objection(f"Kerf does not allocate (dra.allocate): {installed.upgrade} --set dra.enabled=true")
+        yield broken(f"allocated to two claims: {names(found.twice)}")
+    if installed.name and not installed.settings.dra.allocate:
+        yield broken(f"Kerf does not allocate (dra.allocate): {installed.upgrade} --set dra.enabled=true")
     if outside := sorted({pod for holder in found.holders for pod in holder.outside}):
         told = (
             f"{len(outside)} running pods have such devices and are outside Kerf's queue: they run on, but their "
             f"successors wait for ever: {names(outside)}"
         )
-        yield Objection(f"{told}; label their namespaces kerf.dev/queue=enabled", overruled=True)
+        yield note(f"{told}; label their namespaces kerf.dev/queue=enabled")
 
 
-def consequences(found: Facts) -> Iterator[str]:
+def consequences(found: facts.Facts) -> Iterator[str]:
     """What the administrator should know, a sentence each."""
     devices = sum(pool.num_devices for pool in found.pools)
     nodes = {node for pool in found.pools for node in pool.nodes}
@@ -91,3 +86,44 @@ def consequences(found: Facts) -> Iterator[str]:
 
 def _extent(pool: str | None) -> str:
     return "all pools of the driver" if pool is None else f"pool {pool}"
+
+
+async def devices_of_kerf(look: Look) -> AsyncIterator[Finding]:
+    """Whether pools that are Kerf's are allocated, and by nobody else; nothing where there are neither."""
+    transport, installed = look.transport, look.installed
+    allocates = installed.settings.dra.allocate
+    try:
+        rules = await facts.rules_in(transport) if await facts.serves_rules(transport) else ()
+        slices = await listed(transport, f"{facts.API}/resourceslices") if allocates else []
+        found = await policies_in_force(transport) if allocates or rules else {}
+    except (ClusterError, msgspec.DecodeError):
+        if allocates:
+            raise
+        return
+    held = [rule for rule in rules if rule.value == owning.HELD.value]
+    if held:
+        told = f"on their way to or from Kerf, so that nobody allocates them: {names([rule.name for rule in held])}"
+        yield broken(told, f"{_command(held[0])} again, with or without --remove")
+    if not allocates:
+        if rules:
+            told = f"owned by Kerf, which does not allocate, so that nobody does: {names([one.name for one in rules])}"
+            fix = f"{installed.upgrade} --set dra.enabled=true" if installed.name else f"{_command(rules[0])} --remove"
+            yield broken(told, fix)
+        return
+    for rule in rules:
+        if rule not in held and installed.user not in str(found.get(rule.name, {}).get("validations")):
+            told = f"no policy {rule.name} is in force that lets {installed.user} alone allocate what is Kerf's"
+            yield broken(told, _command(rule))
+            return
+    drivers = {item["spec"]["driver"] for item in slices}
+    published = {driver for driver in drivers for pool in facts.pools_of(slices, driver) if pool.tainted}
+    owned = sorted({rule.driver or "all drivers" for rule in rules} | published)
+    if not owned:
+        yield note("Kerf may allocate, and owns no pool", "kerf install dra --driver NAME")
+    elif not held:
+        yield ok(f"allocated by Kerf: {names(owned)}")
+
+
+def _command(rule: facts.Rule) -> str:
+    pool = f" --pool {rule.pool}" if rule.pool else ""
+    return f"kerf install dra --driver {rule.driver or 'NAME'}{pool}"

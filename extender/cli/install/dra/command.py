@@ -9,7 +9,7 @@ import typer
 
 from extender.cli.client.kerf import FAILED, USAGE, fail
 from extender.cli.printing import as_yaml, echo
-from extender.cli.settings import ContextOption, KubeconfigOption, announce, api_server, cluster_settings
+from extender.cli.settings import ContextOption, KubeconfigOption, cluster
 
 if TYPE_CHECKING:
     from extender.cli.install.kerf import Installed
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 _TAKING_S, _GIVING_BACK_S = 15.0, 130.0
 """Kerf may go by what it saw `cluster.max_age_s` ago: 120 s."""
-_CLOSING_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +65,15 @@ def give(  # noqa: PLR0913, PLR0917 - options of a command
 
 
 async def _run(asked: _Asked, kubeconfig: str | None, context: str | None) -> None:
-    api = api_server(cluster_settings(kubeconfig, context))
-    if not asked.dry_run:
-        announce(api)
-    await api.start()
-    try:
+    async with cluster(kubeconfig, context, writes=not asked.dry_run) as api:
         from extender.cli.install.dra import checks, facts, policies
         from extender.cli.install.kerf import find_kerf
 
         served = await facts.serves_rules(api)
         if not served:
             fail(checks.NO_DRA if served is None else checks.NO_RULES.format(driver=asked.driver), FAILED)
-        installed, _ = await find_kerf(api)
-        account = asked.account or (installed.service_account if installed else "")
+        installed = await find_kerf(api)
+        account = asked.account or installed.service_account
         if not account and not asked.remove:
             fail("no Kerf was found in the cluster: name its account with --service-account NAMESPACE/NAME", FAILED)
         try:
@@ -91,34 +86,32 @@ async def _run(asked: _Asked, kubeconfig: str | None, context: str | None) -> No
             await _give_back(api, asked, account)
         else:
             await _take(api, asked, installed, account, user)
-    finally:
-        await api.close()
-        await asyncio.sleep(_CLOSING_S)  # connections by TLS end a moment after they are closed
 
 
-async def _take(api: "ApiServer", asked: _Asked, installed: "Installed | None", account: str, user: str) -> None:
-    from extender.cli.install.access import missing
+async def _take(api: "ApiServer", asked: _Asked, installed: "Installed", account: str, user: str) -> None:
+    from extender.cli.install.access import missing, policies_in_force
     from extender.cli.install.dra import checks, facts, giving, policies
-    from extender.cli.install.rights import ALLOCATING
+    from extender.cli.install.findings import Verdict, broken
     from extender.core.dra import owning
+    from extender.kube.rights import ALLOCATING
 
     found = await facts.facts_of(api, asked.driver, asked.pools)
     for sentence in checks.consequences(found):
         _say(sentence)
     against = list(checks.objections(found, asked.pools, installed))
-    against += [checks.Objection(text) for text in await missing(api, user, ALLOCATING)]
-    standing = [each for each in against if not (each.overruled and asked.force)]
+    against += [broken(text) for text in await missing(api, user, ALLOCATING)]
+    standing = [each for each in against if each.verdict is Verdict.BROKEN or not asked.force]
     for each in against:
-        _say(f"{'refused' if each in standing else 'overruled'}: {each.text}")
+        _say(f"{'refused' if each in standing else 'overruled'}: {each.told}")
     if standing:
-        hint = " (--force takes them all the same)" if all(each.overruled for each in standing) else ""
+        hint = " (--force takes them all the same)" if all(each.verdict is Verdict.NOTE for each in standing) else ""
         fail(f"nothing was changed{hint}", FAILED)
     if asked.dry_run:
         written = [giving.rule_for(asked.driver, pool, owning.OWNED) for pool in asked.pools or (None,)]
         for rule in list(written):
             selector = rule["spec"]["deviceSelector"]
             written += policies.fence(rule["metadata"]["name"], asked.driver, selector.get("pool"), user)
-        if not any(name.endswith(policies.TOLERATIONS) for name in await policies.in_force(api)):
+        if not any(name.endswith(policies.TOLERATIONS) for name in await policies_in_force(api)):
             written += policies.tolerations()
         _say(f"would be held for {asked.settle_s:g} s, then")
         echo(as_yaml(*written))

@@ -5,16 +5,19 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from extender.cli.install.dra import users
 from extender.cli.install.findings import ANY, listed
+from extender.core.annotations import GENIUS_PRIORITY
 from extender.core.dra import owning
 from extender.kube.client import ApiError, Transport
 from extender.kube.paths import NAMESPACES_PATH, PODS_PATH
-from extender.queueing.opt_in import ENABLED, QUEUE_LABEL
+from extender.queueing.opt_in import DISABLED, ENABLED, QUEUE_LABEL
+from extender.queueing.pods.objects import GATE
 
 API: Final = "/apis/resource.k8s.io/v1"
 RULES: Final = f"{API}/devicetaintrules"
 _ENDED: Final = ("Succeeded", "Failed")
+_IMPLICIT_RESOURCE: Final = "deviceclass.resource.kubernetes.io/"
+"""With a class's name behind it, an extended resource of that class."""
 
 Manifest = Mapping[str, Any]
 
@@ -52,6 +55,18 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
+class Holder:
+    """A claim that has devices of the driver, and the pods that it serves."""
+
+    claim: str
+    devices: tuple[str, ...]
+    """`pool/device`."""
+    pods: tuple[str, ...]
+    outside: tuple[str, ...]
+    """Those of them whose successors will not wait in Kerf's queue."""
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """All that is known of a driver's devices, at about one moment."""
 
@@ -62,7 +77,7 @@ class Facts:
     """All that publish devices."""
     rules: tuple[Rule, ...]
     """Of all drivers."""
-    holders: tuple[users.Holder, ...]
+    holders: tuple[Holder, ...]
     twice: tuple[str, ...]
     """Devices that two claims have: `pool/device`."""
     waiting: tuple[str, ...]
@@ -102,33 +117,31 @@ async def facts_of(transport: Transport, driver: str, names: Collection[str]) ->
     templates = await listed(transport, f"{API}/resourceclaimtemplates")
     pods = await listed(transport, PODS_PATH)
     namespaces = await listed(transport, NAMESPACES_PATH)
-    opted_in = {item["metadata"]["name"] for item in namespaces if users.labels_of(item).get(QUEUE_LABEL) == ENABLED}
+    opted_in = {item["metadata"]["name"] for item in namespaces if _labels_of(item).get(QUEUE_LABEL) == ENABLED}
     pools = tuple(pool for pool in pools_of(slices, driver) if not names or pool.name in names)
     of_pools = {pool.name for pool in pools}
-    mine = {name for name, item in classes.items() if users.names_driver(item, driver)}
-    resources = sorted(users.resources_of(classes[name], name) for name in mine)
+    mine = {name for name, item in classes.items() if _names_driver(item, driver)}
+    resources = sorted(_resources_of(classes[name], name) for name in mine)
     running = [pod for pod in pods if pod.get("status", {}).get("phase") not in _ENDED]
     return Facts(
         driver=driver,
         pools=pools,
         drivers=tuple(sorted({item["spec"]["driver"] for item in slices})),
         rules=await rules_in(transport),
-        holders=tuple(users.holders_of(claims, running, opted_in, driver, of_pools)),
-        twice=tuple(users.twice_allocated(claims, driver)),
-        waiting=tuple(
-            sorted(users.waiting(claims, running, opted_in, mine, {r for pair in resources for r in pair if r}))
-        ),
+        holders=tuple(_holders_of(claims, running, opted_in, driver, of_pools)),
+        twice=tuple(_twice_allocated(claims, driver)),
+        waiting=tuple(sorted(_waiting(claims, running, opted_in, mine, {r for pair in resources for r in pair if r}))),
         tolerant=tuple(
             sorted(
-                [users.key_of(item) for item in claims if not users.results_of(item) and users.tolerates(item["spec"])]
-                + [users.key_of(item) for item in templates if users.tolerates(item["spec"]["spec"])]
+                [_key_of(item) for item in claims if not _results_of(item) and _tolerates(item["spec"])]
+                + [_key_of(item) for item in templates if _tolerates(item["spec"]["spec"])]
             )
         ),
         templates=tuple(
             sorted(
-                users.key_of(item)
+                _key_of(item)
                 for item in templates
-                if item["metadata"]["namespace"] not in opted_in and users.classes_of(item["spec"]["spec"]) & mine
+                if item["metadata"]["namespace"] not in opted_in and _classes_of(item["spec"]["spec"]) & mine
             )
         ),
         resources=tuple(name for name, _ in resources if name),
@@ -173,3 +186,122 @@ def _rules(items: Iterable[Manifest]) -> Iterator[Rule]:
 def _is_owned(device: Manifest) -> bool:
     taints = device.get("taints") or ()
     return owning.owns(owning.Taint(item["key"], item.get("value", ""), item["effect"]) for item in taints)
+
+
+def _holders_of(
+    claims: Iterable[Manifest],
+    pods: Iterable[Manifest],
+    opted_in: Collection[str],
+    driver: str,
+    pools: Collection[str],
+) -> Iterator[Holder]:
+    """The claims that have devices of some pools; who only looks (`adminAccess`) holds none."""
+    of_uid = {pod["metadata"]["uid"]: pod for pod in pods}
+    for claim in claims:
+        results = [item for item in _results_of(claim) if item["driver"] == driver and item["pool"] in pools]
+        if not results:
+            continue
+        reserved = (claim.get("status") or {}).get("reservedFor") or ()
+        served = [of_uid[item["uid"]] for item in reserved if item.get("uid") in of_uid]
+        yield Holder(
+            _key_of(claim),
+            tuple(f"{item['pool']}/{item['device']}" for item in results),
+            tuple(sorted(_key_of(pod) for pod in served)),
+            tuple(sorted(_key_of(pod) for pod in served if not _waits_in_queue(pod, opted_in))),
+        )
+
+
+def _twice_allocated(claims: Iterable[Manifest], driver: str) -> list[str]:
+    """Devices that several claims have whole: `pool/device`."""
+    seen: set[str] = set()
+    twice: set[str] = set()
+    for claim in claims:
+        for item in _results_of(claim):
+            device = f"{item['pool']}/{item['device']}"
+            if item["driver"] != driver or item.get("shareID"):
+                continue
+            (twice if device in seen else seen).add(device)
+    return sorted(twice)
+
+
+def _waits_in_queue(pod: Manifest, opted_in: Collection[str]) -> bool:
+    """Whether a pod, or one like it, waits in Kerf's queue before it is scheduled."""
+    labels = _labels_of(pod)
+    if any(gate.get("name") == GATE for gate in pod["spec"].get("schedulingGates") or ()):
+        return True
+    if labels.get(QUEUE_LABEL) in (ENABLED, DISABLED):
+        return labels[QUEUE_LABEL] == ENABLED
+    return pod["metadata"]["namespace"] in opted_in or bool(labels.get(GENIUS_PRIORITY, "").strip())
+
+
+def _waiting(
+    claims: Iterable[Manifest],
+    pods: Iterable[Manifest],
+    opted_in: Collection[str],
+    classes: Collection[str],
+    resources: Collection[str],
+) -> Iterator[str]:
+    asked = {
+        _key_of(claim)
+        for claim in claims
+        if not (claim.get("status") or {}).get("allocation") and _classes_of(claim["spec"]) & set(classes)
+    }
+    for pod in pods:
+        if pod["spec"].get("nodeName") or _waits_in_queue(pod, opted_in):
+            continue
+        named = [*(pod["spec"].get("resourceClaims") or ()), *(pod["status"].get("resourceClaimStatuses") or ())]
+        keys = {f"{pod['metadata']['namespace']}/{item.get('resourceClaimName')}" for item in named}
+        if keys & asked or _requested(pod) & set(resources):
+            yield _key_of(pod)
+
+
+def _requested(pod: Manifest) -> set[str]:
+    """The resources that a pod's containers ask for."""
+    containers = [*pod["spec"]["containers"], *(pod["spec"].get("initContainers") or ())]
+    return {name for item in containers for name in (item.get("resources") or {}).get("limits") or ()}
+
+
+def _names_driver(device_class: Manifest, driver: str) -> bool:
+    """Whether a class is for a driver's devices, as far as the text of its selectors tells; without any it is."""
+    selectors = (device_class.get("spec") or {}).get("selectors") or ()
+    texts = [(item.get("cel") or {}).get("expression", "") for item in selectors]
+    return not texts or any(f"{quote}{driver}{quote}" in text for text in texts for quote in "'\"")
+
+
+def _resources_of(device_class: Manifest, name: str) -> tuple[str, str]:
+    """The extended resources that stand for a class: its own name for it, "" for none, and the implicit one."""
+    return str((device_class.get("spec") or {}).get("extendedResourceName") or ""), f"{_IMPLICIT_RESOURCE}{name}"
+
+
+def _classes_of(spec: Manifest) -> set[str]:
+    """The device classes that a claim names."""
+    requests = (spec.get("devices") or {}).get("requests") or ()
+    asked = [each for item in requests for each in (item.get("exactly") or {}, *(item.get("firstAvailable") or ()))]
+    return {item["deviceClassName"] for item in asked if item.get("deviceClassName")}
+
+
+def _results_of(claim: Manifest) -> list[Manifest]:
+    allocation = (claim.get("status") or {}).get("allocation") or {}
+    results = (allocation.get("devices") or {}).get("results") or ()
+    return [item for item in results if not item.get("adminAccess")]
+
+
+def _labels_of(item: Manifest) -> Mapping[str, str]:
+    return item["metadata"].get("labels") or {}
+
+
+def _key_of(item: Manifest) -> str:
+    return f"{item['metadata']['namespace']}/{item['metadata']['name']}"
+
+
+def _tolerates(spec: Manifest) -> bool:
+    """Whether a claim would be given devices that Kerf owns: what the policy refuses, of claims from before it."""
+    requests = (spec.get("devices") or {}).get("requests") or ()
+    exact = [item["exactly"] for item in requests if item.get("exactly") and not item["exactly"].get("adminAccess")]
+    asked = [*exact, *(each for item in requests for each in item.get("firstAvailable") or ())]
+    return any(
+        each.get("key", "") == owning.KEY
+        or (not each.get("key") and each.get("effect", "") not in ("NoExecute", "None"))
+        for ask in asked
+        for each in ask.get("tolerations") or ()
+    )

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
+from extender.cli.install.access import policies_in_force
 from extender.cli.install.dra import facts, policies
 from extender.core.dra import owning
 from extender.kube.client import ApiServer
@@ -49,7 +50,7 @@ async def take(
     api: ApiServer, driver: str, names: Sequence[str], namespace: str, user: str, settle_s: float, say: Say
 ) -> None:
     """Give a driver's pools to Kerf, all where none is named. Raises RefusedError, UnprovenError, ClusterError."""
-    if not any(name.endswith(policies.TOLERATIONS) for name in await policies.in_force(api)):
+    if not any(name.endswith(policies.TOLERATIONS) for name in await policies_in_force(api)):
         await policies.write(api, *policies.tolerations())
         say("claims must not tolerate the taint: policy written")
     wanted = {_rule_name(driver, pool): rule_for(driver, pool, owning.HELD) for pool in names or (None,)}

@@ -17,8 +17,9 @@ from typing import Any, Final
 import msgspec
 import yaml
 
+from extender.cli.install.access import BINDINGS, POLICIES
 from extender.cli.install.dra.facts import API, Rule
-from extender.cli.install.findings import KERF, listed
+from extender.cli.install.findings import listed
 from extender.kube.client import ApiError, ApiServer, Transport
 
 TOLERATIONS: Final = "-dra-tolerations"
@@ -30,9 +31,6 @@ KERFS: Final = "is allocated by Kerf alone"
 """What a fence says."""
 _NAMES: Final = re.compile(r"[a-z0-9]([a-z0-9./-]*[a-z0-9])?")
 """Of drivers and pools, as the API server has them; nothing that ends a text in CEL."""
-_ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
-_POLICIES: Final = f"{_ADMISSION}/validatingadmissionpolicies"
-_BINDINGS: Final = f"{_ADMISSION}/validatingadmissionpolicybindings"
 _ACCOUNT: Final = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
 _PROBE: Final = "kerf-probe"
 _PROBE_S: Final = 0.25
@@ -109,17 +107,6 @@ def fence(name: str, driver: str, pool: str | None, user: str) -> list[dict[str,
     ]
 
 
-async def in_force(transport: Transport) -> dict[str, str]:
-    """The text of each of Kerf's policies that is bound, by name. Raises ClusterError, msgspec.DecodeError."""
-    bound = {
-        item["spec"].get("policyName")
-        for item in await listed(transport, _BINDINGS, KERF)
-        if "Deny" in item["spec"]["validationActions"]
-    }
-    found = {item["metadata"]["name"]: item["spec"] for item in await listed(transport, _POLICIES, KERF)}
-    return {name: str(spec["validations"]) for name, spec in found.items() if name in bound}
-
-
 async def write(transport: Transport, *documents: Mapping[str, Any]) -> None:
     """Write policies and bindings, or change them. Raises ClusterError."""
     for document in documents:
@@ -129,14 +116,14 @@ async def write(transport: Transport, *documents: Mapping[str, Any]) -> None:
 async def delete(api: ApiServer, *names: str) -> None:
     """Delete policies with their bindings. Raises ClusterError."""
     for name in names:
-        for path in (_BINDINGS, _POLICIES):
+        for path in (BINDINGS, POLICIES):
             await api.delete(f"{path}/{name}")
 
 
 async def written(transport: Transport) -> list[str]:
     """Names of the policies that this command has written. Raises ClusterError, msgspec.DecodeError."""
     selector = ",".join(f"{key}={value}" for key, value in LABELS.items())
-    return [item["metadata"]["name"] for item in await listed(transport, _POLICIES, selector)]
+    return [item["metadata"]["name"] for item in await listed(transport, POLICIES, selector)]
 
 
 async def prove(api: ApiServer, namespace: str, rule: Rule, says: str, within_s: float) -> None:
@@ -178,5 +165,5 @@ async def _refusal(api: ApiServer, path: str, allocation: Mapping[str, Any]) -> 
 
 
 def _path(document: Mapping[str, Any]) -> str:
-    path = _BINDINGS if document["kind"].endswith("Binding") else _POLICIES
+    path = BINDINGS if document["kind"].endswith("Binding") else POLICIES
     return f"{path}/{document['metadata']['name']}"

@@ -11,13 +11,10 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from extender.cli.client.kerf import FAILED, USAGE, AnswerError, Kerf, Output, asks_kerf, fail, show
-from extender.cli.client.tables import age
-from extender.cli.printing import echo
-from extender.cli.reports.sheets import Form, FormOption, as_csv
+from extender.cli.client.kerf import Form, FormOption, Kerf, asks_kerf, show
+from extender.cli.client.tables import age, as_csv, columns
 from extender.core.texts import printable
 
-_UNREADABLE: Final = 422
 _WIDE: Final = 120
 """Columns from which on owners are shown beside their pods."""
 _STATES: Final = ("running", "starting", "ending", "held", "placing", "pending", "gated")
@@ -91,19 +88,11 @@ def workloads(  # noqa: PLR0913, PLR0917 - options of a command
         },
         **{"idle": idle, "by": by.value, "sort": sort.value, "reverse": reverse, "limit": limit},
     }
-    try:
-        told = kerf.ask(f"/workloads?{urlencode({name: value for name, value in query.items() if value})}")
-    except AnswerError as error:
-        if error.status == _UNREADABLE:
-            fail("TEXT, --namespace, --owner or --node is too long", USAGE)
-        fail(str(error), FAILED)
-    match output:
-        case Form.CSV:
-            echo(_sheet(told), nl=False)
-        case Form.JSON:
-            show(told, Output.JSON, lambda console: None)
-        case Form.TABLE:
-            show(told, Output.TABLE, lambda console: _print(told, console))
+    told = kerf.ask(
+        f"/workloads?{urlencode({name: value for name, value in query.items() if value})}",
+        wrong=lambda _: "TEXT, --namespace, --owner or --node is too long",
+    )
+    show(told, output, lambda console: _print(told, console), lambda: _sheet(told))
 
 
 def _sheet(told: Mapping[str, Any]) -> str:
@@ -173,10 +162,7 @@ def _of_groups(groups: Sequence[Mapping[str, Any]], by: str) -> Table:
 
 
 def _table(names: Sequence[str]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for name in names:
-        table.add_column(name, overflow="fold", min_width=8, ratio=1 if len(names) > 1 else None)
-    return table
+    return columns(*names, min_width=8, ratio=1 if len(names) > 1 else None)
 
 
 def _add_numbers(table: Table, *names: str) -> None:

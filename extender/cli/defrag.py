@@ -1,37 +1,114 @@
-"""Making room, as commands tell it: a plan as a table, and how far it is while it is carried out."""
+"""`kerf defrag` and `kerf drain`: which pods to move so that others fit, or nodes or sick GPUs become free; or to have
+them moved."""
 
 import time
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from extender.cli.client.kerf import FAILED, PENDING, USAGE, AnswerError, Kerf, Output, fail, show
-from extender.cli.client.manifests import with_file
+from extender.cli.client.kerf import (
+    FAILED,
+    PENDING,
+    USAGE,
+    AnswerError,
+    Kerf,
+    Output,
+    OutputOption,
+    asks_kerf,
+    fail,
+    show,
+)
+from extender.cli.client.tables import names
 from extender.cli.printing import echo
 
-_BAD_QUESTION: Final = 400
 _ANSWER_S: Final = 300.0
 """For which an answer is waited for: others may have their turn first."""
 _LOOK_S: Final = 2.0
-_MAX_NAMED: Final = 4
+_MAX_NAMED, _MAX_EMPTIED = 4, 20
 _UNDER_WAY: Final = ("moving", "placing")
 _HOUR_S: Final = 3600.0
 _TYPED: Final = {"for": "--for", "empty": "NODE", "nodes": "--nodes", "priority": "--priority"}
 """Of a question's keys that an answer may blame, what was typed."""
 
 
-def make_room(kerf: Kerf, question: dict[str, Any], output: Output, *, apply: bool, files: Sequence[str] = ()) -> None:
+@asks_kerf
+def defrag(  # noqa: PLR0913, PLR0917 - options of a command
+    kerf: Kerf,
+    waiting: Annotated[
+        str | None, typer.Option("--for", help="A pod or gang that waits: NAME or NAMESPACE/NAME.")
+    ] = None,
+    files: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--file", "-f", help="Manifests of pods, or of what makes some, to make room for; `-` reads standard input."
+        ),
+    ] = None,
+    gpus: Annotated[int | None, typer.Option(min=1, help="So many free GPUs on a node.")] = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="With --gpus: on so many nodes.")] = None,
+    free_nodes: Annotated[int | None, typer.Option(min=1, help="So many GPU nodes without any pod.")] = None,
+    heal: Annotated[bool, typer.Option("--heal", help="No pods on sick GPUs.")] = False,
+    max_moves: Annotated[int | None, typer.Option(min=0, help="Most pods to move.")] = None,
+    priority: Annotated[
+        int | None, typer.Option(help="Don't move pods of higher priority; default: than the pods that wait have.")
+    ] = None,
+    apply: Annotated[bool, typer.Option("--apply", help="Have the plan that is shown carried out.")] = False,
+    stops: Annotated[bool, typer.Option("--stop", help="Stop moving pods.")] = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """The cheapest moves by which pods would fit, or nodes or sick GPUs become free.
+
+    Changes nothing without --apply.
+
+    Exit status 0 if there is room, or can be made; 3 if not; 2 for wrong usage; 1 if Kerf can't be reached, or stops.
+    """
+    if stops:
+        _stop(kerf)
+        return
+    question: dict[str, Any] = {}
+    if waiting:
+        question["for"] = waiting if "/" in waiting else f"{kerf.namespace}/{waiting}"
+    question |= kerf.manifests(files or ())
+    numbers = {"gpus": gpus, "nodes": nodes, "freeNodes": free_nodes, "maxMoves": max_moves, "priority": priority}
+    question |= {name: number for name, number in numbers.items() if number is not None}
+    if heal:
+        question["heal"] = True
+    if not question.keys() & {"for", "manifest", "gpus", "nodes", "freeNodes", "heal"}:
+        fail("room for what? Write --for POD, -f FILE, --gpus 8 --nodes 2, --free-nodes 2 or --heal", USAGE)
+    _make_room(kerf, question, output, apply=apply, files=files or ())
+
+
+@asks_kerf
+def drain(
+    kerf: Kerf,
+    nodes: Annotated[list[str], typer.Argument(help="Nodes to empty; repeatable.", metavar="NODE...")],
+    max_moves: Annotated[int | None, typer.Option(min=0, help="Most pods to move.")] = None,
+    priority: Annotated[
+        int | None, typer.Option(help="Don't move pods of higher priority; default: any may move.")
+    ] = None,
+    apply: Annotated[bool, typer.Option("--apply", help="Have the plan that is shown carried out.")] = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """The cheapest moves after which nodes have no pods with GPUs; kubectl drain does the rest. Changes nothing without
+    --apply.
+
+    Exit status 0 if they can be emptied, 3 if not, 2 for wrong usage, 1 if Kerf can't be reached, or stops.
+    """
+    question: dict[str, Any] = {"empty": nodes}
+    numbers = {"maxMoves": max_moves, "priority": priority}
+    _make_room(
+        kerf, question | {name: number for name, number in numbers.items() if number is not None}, output, apply=apply
+    )
+
+
+def _make_room(kerf: Kerf, question: dict[str, Any], output: Output, *, apply: bool, files: Sequence[str] = ()) -> None:
     """Ask how room could be made, print it, and have it made where that is wanted; `files` hold manifests of it."""
     if apply:
         kerf.announce()
-    try:
-        answer = kerf.ask("/defrag", question, timeout_s=_ANSWER_S)
-    except AnswerError as error:
-        fail(_as_typed(with_file(str(error), files)), USAGE if error.status == _BAD_QUESTION else FAILED)
+    answer = kerf.ask("/defrag", question, _ANSWER_S, _as_typed, files)
     show(answer, output, lambda console: _print(question, answer, console))
     if not answer["fits"]:
         raise typer.Exit(PENDING)
@@ -82,21 +159,18 @@ def _follow(kerf: Kerf, plan: str) -> None:
     echo("done", err=True)
 
 
-def stop(kerf: Kerf) -> None:
+def _stop(kerf: Kerf) -> None:
     """Have nobody evicted any more."""
     kerf.announce()
-    try:
-        stopped = kerf.ask("/defrag/stop", {"why": "kerf defrag --stop"})["stopped"]
-    except AnswerError as error:
-        fail(str(error), FAILED)
+    stopped = kerf.ask("/defrag/stop", {"why": "kerf defrag --stop"})["stopped"]
     echo("stopped: the move under way is finished" if stopped else "nothing was under way")
 
 
 def _print(question: Any, answer: Any, console: Console) -> None:
     target, moves = answer["target"], answer["moves"]
-    names = [pod["pod"] for pod in target] or answer["emptied"]
+    who = [pod["pod"] for pod in target] or answer["emptied"]
     if not answer["fits"]:
-        heading = _refused(question, names or answer.get("on_sick", []))
+        heading = _refused(question, who or answer.get("on_sick", []))
         console.print(f"[red]{escape(heading)}[/red]:")
         for sentence in answer["impossible"]:
             console.print(f"  {escape(sentence.removeprefix(f'{heading}: '))}", soft_wrap=True)
@@ -105,18 +179,18 @@ def _print(question: Any, answer: Any, console: Console) -> None:
         console.print("[green]no pod is on a sick GPU[/green]")
         return
     if not moves:
-        one = len(names) == 1
+        one = len(who) == 1
         does = ("fits" if one else "fit") if target else f"{'is' if one else 'are'} free"
-        console.print(f"[green]{escape(_named(names))} {does} as {'it is' if one else 'they are'}[/green]")
+        console.print(f"[green]{escape(names(who, _MAX_NAMED))} {does} as {'it is' if one else 'they are'}[/green]")
     else:
-        pods = f"{len(moves)} pod{'' if len(moves) == 1 else 's'}"
-        console.print(f"[bold]{pods} would move[/bold], which loses {_gpu_time(answer['cost_gpu_s'])} of work")
+        count = f"{len(moves)} pod{'' if len(moves) == 1 else 's'}"
+        console.print(f"[bold]{count} would move[/bold], which loses {_gpu_time(answer['cost_gpu_s'])} of work")
         console.print(_table(moves))
-    for node, names in _by_node(target).items():
-        console.print(f"{escape(_named(names))} then {'goes' if len(names) == 1 else 'go'} to {escape(node)}")
+    for node, pods in _by_node(target).items():
+        console.print(f"{escape(names(pods, _MAX_NAMED))} then {'goes' if len(pods) == 1 else 'go'} to {escape(node)}")
     if answer["emptied"]:
         but = ", but for what is left to kubectl drain" if answer.get("left") else ""
-        console.print(f"empty then{but}: {escape(_named(answer['emptied'], 20))}")
+        console.print(f"empty then{but}: {escape(names(answer['emptied'], _MAX_EMPTIED))}")
     _print_rest(answer, console)
     before, after = answer["before"], answer["after"]
     console.print(f"whole nodes free: {before['freeNodes']} now, {after['freeNodes']} then")
@@ -125,13 +199,13 @@ def _print(question: Any, answer: Any, console: Console) -> None:
         console.print(f"free GPUs on nodes where {which} fits: {before['usableGpus']} now, {after['usableGpus']} then")
 
 
-def _refused(question: Any, names: list[str]) -> str:
+def _refused(question: Any, who: list[str]) -> str:
     """That what is asked can't be had; why comes below."""
     if nodes := question.get("empty"):
-        return f"{_named(nodes)} can't{'' if len(nodes) == 1 else ' all'} be emptied"
+        return f"{names(nodes, _MAX_NAMED)} can't{'' if len(nodes) == 1 else ' all'} be emptied"
     if count := question.get("freeNodes"):
         return f"{count} node{'' if count == 1 else 's'} can't be emptied"
-    return f"no room can be made for {_named(names) or 'it'}"
+    return f"no room can be made for {names(who, _MAX_NAMED) or 'it'}"
 
 
 def _print_rest(answer: Any, console: Console) -> None:
@@ -156,8 +230,8 @@ def _table(moves: list[Any]) -> Table:
     table.add_column("LOSES", justify="right")
     for move in moves:
         gpus = ",".join(map(str, move["gpus"])) or "-"
-        names = (escape(move[key]) for key in ("pod", "from", "to"))
-        table.add_row(str(move["step"] + 1), *names, gpus, _gpu_time(move["cost_gpu_s"]))
+        where = (escape(move[key]) for key in ("pod", "from", "to"))
+        table.add_row(str(move["step"] + 1), *where, gpus, _gpu_time(move["cost_gpu_s"]))
     return table
 
 
@@ -170,8 +244,3 @@ def _by_node(target: list[Any]) -> dict[str, list[str]]:
     for pod in target:
         found.setdefault(pod["node"], []).append(pod["pod"])
     return found
-
-
-def _named(names: list[str], most: int = _MAX_NAMED) -> str:
-    more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")

@@ -10,12 +10,11 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from extender.cli.client.kerf import FAILED, USAGE, AnswerError, Kerf, Output, OutputOption, asks_kerf, fail, show
-from extender.cli.client.tables import age
+from extender.cli.client.kerf import Kerf, Output, OutputOption, asks_kerf, show
+from extender.cli.client.tables import age, columns
 from extender.core.texts import printable
 
 _WHERE: Final = {"queue": "Kerf's queue", "kerf": "rejected by Kerf", "scheduler": "kube-scheduler"}
-_UNREADABLE: Final = 422
 
 
 @asks_kerf
@@ -31,12 +30,8 @@ def pending(
 
     Exit status 0 whether pods wait or not, 2 for wrong usage, 1 if Kerf can't be reached or refuses.
     """
-    try:
-        told = kerf.ask(f"/pending?{urlencode({'limit': limit, 'namespace': namespace or ''})}")
-    except AnswerError as error:
-        if error.status == _UNREADABLE:
-            fail(f"--namespace {namespace}: not a namespace", USAGE)
-        fail(str(error), FAILED)
+    query = urlencode({"limit": limit, "namespace": namespace or ""})
+    told = kerf.ask(f"/pending?{query}", wrong=lambda _: f"--namespace {namespace}: not a namespace")
     show(told, output, lambda console: _print(told, console, namespace, kerf.program))
 
 
@@ -54,10 +49,7 @@ def _print(told: Any, console: Console, namespace: str | None, program: str) -> 
 
 def _table(pods: Sequence[Mapping[str, Any]]) -> Table:
     with_gangs = any(pod["gang"] for pod in pods)
-    table = Table(box=None, pad_edge=False)
-    table.add_column("POD", overflow="fold", min_width=12)
-    table.add_column("AGE", justify="right", no_wrap=True)
-    table.add_column("PRIORITY", justify="right", no_wrap=True)
+    table = columns("POD", ">AGE", ">PRIORITY", min_width=12)
     table.add_column("WAITS IN", overflow="fold", min_width=10)
     if with_gangs:
         table.add_column("GANG", overflow="fold")

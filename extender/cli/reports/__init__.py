@@ -1,1 +1,0 @@
-"""Commands that report: on a time, or on who waits."""
