@@ -13,7 +13,7 @@ from extender.api.webhooks.assigned_gpus import Injection
 from extender.explain.defrag.applying import Applied, Apply, Stop, Stopped
 from extender.explain.defrag.questions import RoomQuestion
 from extender.explain.defrag.room_answers import RoomAnswer
-from extender.explain.what_if.questions import WhatIf
+from extender.explain.what_if.questions import WhatIf, WhatIfResult
 
 if TYPE_CHECKING:
     from extender.api.service import Service
@@ -79,7 +79,7 @@ def calls_of(service: "Service") -> list[Call]:
             path="/what-if",
             verb="what-if",
             asks=WhatIf,
-            answers="WhatIfResult",
+            answers=WhatIfResult,
             answer=what_if,
             summary="Where a batch of pods would go and what would stay pending, on a copy of the cluster. "
             "Changes nothing.",

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from extender.core.policies.policy import Policy
 from extender.core.policies.registry import POLICIES
 from extender.core.resources.requests import PodRequest
 from extender.explain import occupants
+from extender.explain.answers import ChangedNode, Explanation, Now, Suggestion
 from extender.explain.sentences.nearest import Nearest, holding, nearest_of
 from extender.ledger.ledger import Claim, ClaimState, Ledger
 from extender.scheduling.placer import Placement, Placer
@@ -56,7 +57,7 @@ class Question:
     """Whether it was given a node that is not held for it any more, and waits still."""
 
     @property
-    def verdict(self) -> str:
+    def verdict(self) -> Literal["placed", "expired", "rejected"]:
         """What has become of the decision."""
         return "rejected" if self.placement.node is None else "expired" if self.lapsed else "placed"
 
@@ -126,52 +127,55 @@ class Fixes:
         """Who holds GPUs of a node."""
         return occupants.holders(self.ledger.claims_on(node)) + occupants.users(self.ledger.device_uses(node))
 
-    def occupied(self, question: Question, node: str) -> dict[str, Any]:
-        """The holders of a node's GPUs, and in words who or what has how many of them."""
+    def tell_occupants(self, question: Question, room: Suggestion) -> None:
+        """Say of room on a node who holds its GPUs, and in words who or what has how many of them."""
+        (node,) = room["nodes"]
         held = self.held_on(node)
-        row = question.cluster.row_of[node]
-        rest = occupants.unbooked(question.cluster, row, question.policy.rules)
-        return {
-            "holders": held,
-            "usedByNobody": rest.used,
-            "faulty": rest.faulty,
-            "unhealthy": rest.unhealthy,
-            "who": occupants.words(held, rest),
-        }
+        rest = occupants.unbooked(question.cluster, question.cluster.row_of[node], question.policy.rules)
+        room.update(
+            {
+                "holders": held,
+                "usedByNobody": rest.used,
+                "faulty": rest.faulty,
+                "unhealthy": rest.unhealthy,
+                "who": occupants.words(held, rest),
+            }
+        )
 
 
-def now(question: Question) -> dict[str, Any]:
+def now(question: Question) -> Now:
     """How the decision looks by now: what is held for the pod, where it would fit, what changed on its candidates."""
     placement, claim = question.placement, question.claim
+    num_changed, changed, gone = _changes(question)
     return {
         "askedAt": datetime.fromtimestamp(question.asked_at, UTC).isoformat(),
         "age_s": round(max(question.asked_at - placement.decided_at, 0.0), 3),
-        "held": claim and {"node": claim.node, "gpus": list(claim.gpus), "state": claim.state.name},
+        "held": {"node": claim.node, "gpus": list(claim.gpus), "state": claim.state.name} if claim else None,
         "nodesThatFit": question.num_fit,
         "bestNode": question.best_node,
-        **_changes(question),
+        "numChanged": num_changed,
+        "changed": changed,
+        "gone": gone,
     }
 
 
-def running(question: Question) -> dict[str, Any]:
-    """Where a pod runs, if it is bound: it stays there whatever is decided of it when it is asked about again.
+def tell_running(question: Question, told: Explanation) -> None:
+    """Say where a pod runs, if it is bound: it stays there whatever is decided of it when it is asked about again.
 
     On the node of its newest decision it may have other GPUs, those that the kubelet gave.
     """
     claim, placement = question.claim, question.placement
     if claim is None or claim.state is not ClaimState.BOUND:
-        return {}
+        return
     if claim.node == placement.node:
-        return {"gpus": list(claim.gpus)} if claim.gpus else {}
-    decided = {"node": placement.node, "gpus": list(placement.decision.gpus)}
-    return {
-        **{"verdict": "placed", "node": claim.node, "gpus": list(claim.gpus)},
-        **{"milli": None, "memoryMiB": None, "crosses": None, "ranking": None},
-        "askedAgain": decided,
-    }
+        told["gpus"] = list(claim.gpus) or told["gpus"]
+        return
+    told.update({"verdict": "placed", "node": claim.node, "gpus": list(claim.gpus)})
+    told.update({"milli": None, "memoryMiB": None, "crosses": None, "ranking": None})
+    told["askedAgain"] = {"node": placement.node, "gpus": list(placement.decision.gpus)}
 
 
-def suggestions(question: Question) -> list[dict[str, Any]]:
+def suggestions(question: Question) -> list[Suggestion]:
     """What would make it fit, the smallest change first; nothing where it fits as it is."""
     if question.num_fit:
         return []
@@ -186,7 +190,7 @@ def suggestions(question: Question) -> list[dict[str, Any]]:
     return lacking[:1] + [_of_relaxation(question, one) for one in relaxed] + lacking[1:]
 
 
-def _of_shortfall(cluster: Cluster, shortfall: Shortfall) -> dict[str, Any]:
+def _of_shortfall(cluster: Cluster, shortfall: Shortfall) -> Suggestion:
     node = cluster.node_names[shortfall.row]
     return {
         "change": "room",
@@ -198,7 +202,7 @@ def _of_shortfall(cluster: Cluster, shortfall: Shortfall) -> dict[str, Any]:
     }
 
 
-def _of_relaxation(question: Question, relaxation: Relaxation) -> dict[str, Any]:
+def _of_relaxation(question: Question, relaxation: Relaxation) -> Suggestion:
     cluster = question.cluster
     evaluation = evaluate(cluster, relaxation.request, _TIGHTEST_FIRST, relaxation.rows)
     order = list(ranked(cluster, relaxation.rows, evaluation))[:_MAX_NAMES]
@@ -222,12 +226,12 @@ def candidates(placement: Placement, cluster: Cluster) -> Rows:
     return np.array([row_of[name] for name in names if name in row_of], np.intp)
 
 
-def _changes(question: Question) -> dict[str, Any]:
-    """Candidates that differ from what the decision saw."""
+def _changes(question: Question) -> tuple[int, list[ChangedNode], list[str]]:
+    """Candidates that differ from what the decision saw: how many, the first of them, and nodes that are gone."""
     placement, cluster, claim = question.placement, question.cluster, question.claim
     before = placement.cluster
     gone: list[str] = []
-    changed: list[dict[str, Any]] = []
+    changed: list[ChangedNode] = []
     num_changed = 0
     order = [*near_best(before, placement.decision, _MAX_CHANGED).tolist(), *placement.decision.rows.tolist()]
     for row in dict.fromkeys(order):
@@ -244,7 +248,7 @@ def _changes(question: Question) -> dict[str, Any]:
             num_changed += 1
             if len(changed) < _MAX_CHANGED:
                 changed.append({"node": name, "freeGPUsThen": then, "freeGPUsNow": today})
-    return {"numChanged": num_changed, "changed": changed, "gone": gone[:_MAX_CHANGED]}
+    return num_changed, changed, gone[:_MAX_CHANGED]
 
 
 def _others(cluster: Cluster, row: int, own: Sequence[int]) -> Mask:

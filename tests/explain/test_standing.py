@@ -22,6 +22,7 @@ FOUND = {
         ],
         "sentence": "2 nodes",
         "stillUnplaced": [{"pod": "x", "reason": "y"}],
+        "fewest": True,
     },
 }
 
