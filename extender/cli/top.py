@@ -12,11 +12,12 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from extender.cli.client.kerf import FAILED, AnswerError, Kerf, Output, OutputOption, asks_kerf, fail, show
+from extender.cli.client.kerf import Kerf, Output, OutputOption, asks_kerf, show
 from extender.cli.client.tables import shortened
 from extender.cli.consoles import console
 from extender.core.resources.quantities import format_mib
 from extender.core.texts import printable
+from extender.explain.answers import ClusterNode, ClusterTotals, GpuSums, NodeDetails, NodesPage
 
 _PAGE = 500
 _HEADINGS: Final = {
@@ -43,11 +44,8 @@ def top(
         _one(kerf, node, output)
         return
 
-    def look() -> Any:
-        try:
-            return _read(kerf, gpus_only=not all_nodes)
-        except AnswerError as error:
-            fail(str(error), FAILED)
+    def look() -> NodesPage:
+        return _read(kerf, gpus_only=not all_nodes)
 
     out = console()
     if once or output is not Output.TABLE or not out.is_terminal:
@@ -59,14 +57,11 @@ def top(
 
 
 def _one(kerf: Kerf, node: str, output: Output) -> None:
-    try:
-        told = kerf.ask(f"/nodes/{quote(node, safe='')}")
-    except AnswerError as error:
-        fail(str(error), FAILED)
+    told: NodeDetails = kerf.ask(f"/nodes/{quote(node, safe='')}")
     show(told, output, lambda console: console.print(_node_picture(told)))
 
 
-def _watch(kerf: Kerf, look: Callable[[], Any], interval_s: float, out: Console) -> None:
+def _watch(kerf: Kerf, look: Callable[[], NodesPage], interval_s: float, out: Console) -> None:
     def shown() -> Group:
         kerf.blind = ""
         return _cropped(look(), out, kerf.blind)
@@ -80,20 +75,18 @@ def _watch(kerf: Kerf, look: Callable[[], Any], interval_s: float, out: Console)
             return
 
 
-def _read(kerf: Kerf, *, gpus_only: bool) -> Any:
+def _read(kerf: Kerf, *, gpus_only: bool) -> NodesPage:
     """All pages as one. Raises AnswerError."""
-    told: Any = None
-    after = ""
-    while True:
+    told: NodesPage | None = None
+    while told is None or told["next"]:
+        after = told["next"] if told else ""
         query = urlencode({"limit": _PAGE, "after": after, "gpus": str(gpus_only).lower()})
-        page = kerf.ask(f"/nodes?{query}")
-        told = page if told is None else told | {"items": [*told["items"], *page["items"]]}
-        after = page["next"]
-        if not after:
-            return told | {"next": None}
+        page: NodesPage = kerf.ask(f"/nodes?{query}")
+        told = {**page, "items": [*(told["items"] if told else ()), *page["items"]]}
+    return told
 
 
-def _cropped(told: Any, out: Console, blind: str) -> Group:
+def _cropped(told: NodesPage, out: Console, blind: str) -> Group:
     """As much as the screen holds."""
     if not blind:
         return _picture(told, out.size.width, max(out.size.height - 6, 1))
@@ -101,7 +94,7 @@ def _cropped(told: Any, out: Console, blind: str) -> Group:
     return Group(Text(blind, style="red"), rest)
 
 
-def _picture(told: Any, width: int, most: int | None = None) -> Group:
+def _picture(told: NodesPage, width: int, most: int | None = None) -> Group:
     totals = told["totals"]
     load = "" if totals["load"] is None else f", load {100 * totals['load']:.0f} %"
     head = Text(
@@ -117,7 +110,7 @@ def _picture(told: Any, width: int, most: int | None = None) -> Group:
     return Group(head, _node_table(items[:most], width), *more)
 
 
-def _node_table(items: Sequence[Any], width: int) -> Table:
+def _node_table(items: Sequence[ClusterNode], width: int) -> Table:
     """A line for each node. Where it is narrow headings and names are shortened, numbers never."""
     lines = [_line(node) for node in items]
     with_devices = any(node.get("devices") for node in items)
@@ -148,21 +141,21 @@ def _node_table(items: Sequence[Any], width: int) -> Table:
     return table
 
 
-def _reserved(told: Any) -> str:
+def _reserved(told: GpuSums) -> str:
     """How many GPUs are reserved for pods that are not bound yet; a Kerf of before counts them as booked."""
     return f", {told['gpusReserved']:g} reserved" if told.get("gpusReserved") else ""
 
 
-def _stranded(totals: Any) -> str:
+def _stranded(totals: ClusterTotals) -> str:
     """Free GPUs that are of no use to expected pods; who does not lead, or a Kerf of before, tells none."""
     stranded = totals.get("gpusStranded")
     if stranded is None:
         return ""
-    part = f" ({100 * totals['strandedPart']:.1f} %)" if totals.get("strandedPart") else ""
-    return f", {stranded:.1f} stranded{part}"
+    part = totals.get("strandedPart")
+    return f", {stranded:.1f} stranded" + (f" ({100 * part:.1f} %)" if part else "")
 
 
-def _aside(totals: Any) -> str:
+def _aside(totals: ClusterTotals) -> str:
     """How many nodes are set aside, or are to be, where there are any; a Kerf of before tells none."""
     counts = (totals.get("nodesSetAside", 0), "set aside"), (totals.get("nodesFailing", 0), "on which pods fail")
     return "".join(f", {count} node{'s' if count > 1 else ''} {what}" for count, what in counts if count)
@@ -173,14 +166,14 @@ def _longest(lines: Sequence[Sequence[str]], headings: Sequence[str]) -> list[in
     return [max(map(len, column)) for column in zip(headings, *lines, strict=True)]
 
 
-def _marks(node: Any) -> str:
+def _marks(node: ClusterNode) -> str:
     """What is wrong with a node, in few words."""
     unhealthy = [f"{node['unhealthy']} unhealthy"] if node["unhealthy"] else []
     aside = [aside.partition(":")[0]] if (aside := node.get("setAside")) else []
     return "; ".join([*unhealthy, *aside])
 
 
-def _line(node: Any) -> list[str]:
+def _line(node: ClusterNode) -> list[str]:
     booked = 1 - node["memoryFreeMiB"] / node["memoryMiB"] if node["memoryMiB"] else None
     gpus = str(node["gpus"]) if node["units"] == node["gpus"] else f"{node['gpus']} ({node['units']} slices)"
     return [
@@ -206,7 +199,7 @@ def _devices(told: Any) -> str:
     return "; ".join([*free, *faults])
 
 
-def _node_picture(told: Any) -> Group:
+def _node_picture(told: NodeDetails) -> Group:
     """One node: GPU by GPU what is booked, who has it, and which devices are free."""
     devices = told["devices"]
     booked = f"{told['gpusBooked']:g} of {told['gpus']} GPUs booked"
@@ -240,7 +233,7 @@ def _node_picture(told: Any) -> Group:
     return Group(head, *map(Text, lines), table, *others)
 
 
-def _of_slices(told: Any) -> str:
+def _of_slices(told: NodeDetails) -> str:
     """Of a node whose GPUs are handed out in time slices: how many are free, and how many are held somewhere."""
     gpus = [gpu for gpu in told["gpuDetails"] if "slices" in gpu]
     if not gpus:

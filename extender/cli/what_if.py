@@ -1,6 +1,6 @@
 """`kerf what-if`: where pods would go on the cluster as it is, and what would stay pending."""
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -21,6 +21,9 @@ from extender.cli.client.kerf import (
     show,
 )
 from extender.cli.client.manifests import read_text, with_file
+
+if TYPE_CHECKING:
+    from extender.explain.what_if.questions import WhatIfResult  # not in kubectl's plugin
 
 _BAD_QUESTION = 400
 _MAX_NAMES = 4
@@ -68,7 +71,7 @@ def what_if(
     if files:
         question |= {"manifest": [read_text(name) for name in files], "namespace": kerf.namespace}
     try:
-        answer = kerf.ask("/what-if", question, _TIMEOUT_S)
+        answer: WhatIfResult = kerf.ask("/what-if", question, _TIMEOUT_S)
     except AnswerError as error:
         fail(with_file(str(error), files or ()), USAGE if error.status == _BAD_QUESTION else FAILED)
     for entry in answer["objects"]:
@@ -87,7 +90,7 @@ def _template(text: str) -> dict[str, Any]:
     return {"template": name, "count": int(count or "1")}
 
 
-def _print(answer: Any, console: Console) -> None:
+def _print(answer: "WhatIfResult", console: Console) -> None:
     placed = f"[bold]{answer['placed']} of {answer['pods']} pods[/bold] would find a node, with {answer['gpus']} GPUs"
     nobody = "there are no pods to place: none waits, or would have to move"
     console.print(f"{placed}, a share counted as one" if answer["pods"] else nobody, soft_wrap=True)
@@ -112,12 +115,12 @@ def _print(answer: Any, console: Console) -> None:
         console.print(
             f"[bold]not checked:[/bold] {escape(what)} ({count} pod{'' if count == 1 else 's'})", soft_wrap=True
         )
-    if answer.get("stranded") is not None:  # a Kerf of before, or one that does not count GPU-hours, tells none
-        before, after = (f"{100 * answer[key]:.1f} %" for key in ("strandedBefore", "stranded"))
-        console.print(f"stranded: {before} of all GPUs now, {after} then")
+    before, after = answer.get("strandedBefore"), answer.get("stranded")
+    if before is not None and after is not None:  # a Kerf of before, or one that does not count GPU-hours, tells none
+        console.print(f"stranded: {100 * before:.1f} % of all GPUs now, {100 * after:.1f} % then")
 
 
-def _print_objects(answer: Any, console: Console) -> None:
+def _print_objects(answer: "WhatIfResult", console: Console) -> None:
     """A line for each object that makes pods, with what its author should know."""
     for entry in answer["objects"][:_MAX_OBJECTS]:
         where = _some([f"{node['node']} ({len(node['pods'])})" for node in entry["nodes"]])

@@ -51,7 +51,7 @@ and not all of what they ask for was checked."""
 
 
 class AnswerError(Exception):
-    """Kerf has answered with a status that means no."""
+    """Kerf has answered with a status that means no: the command fails with what it says, unless it knows better."""
 
     def __init__(self, status: int, detail: str, hint: str = "") -> None:
         super().__init__(detail + hint)
@@ -253,6 +253,8 @@ def asks_kerf(command: Callable[..., None]) -> Callable[..., None]:
                 command(kerf, **given)
             except typer.Exit as ended:
                 raise typer.Exit(FAILED if kerf.blind else ended.exit_code) from None
+            except AnswerError as error:
+                fail(str(error), FAILED)
             except KeyError as error:
                 kerf.is_other(error)
             if kerf.blind:

@@ -1,6 +1,20 @@
 """What tables of commands share: lengths of time in few letters, and names that are cut in the middle."""
 
+from collections.abc import Iterable
+
+from rich.table import Table
+
 _ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
+
+
+def table_of(texts: Iterable[str], numbers: Iterable[str]) -> Table:
+    """A table without lines, with these columns: texts may be broken anywhere, numbers never."""
+    table = Table(box=None, pad_edge=False)
+    for name in texts:
+        table.add_column(name, overflow="fold")
+    for name in numbers:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
 
 
 def age(seconds: float) -> str:

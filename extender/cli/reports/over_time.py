@@ -1,18 +1,20 @@
 """`kerf usage --step`: GPU-hours step by step."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 from urllib.parse import urlencode
 
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
-from extender.cli.client.kerf import FAILED, USAGE, AnswerError, Kerf, Output, fail, show
+from extender.cli.client.kerf import USAGE, AnswerError, Kerf, fail
+from extender.cli.client.tables import table_of
 from extender.cli.printing import echo
 from extender.cli.reports.forms import hours, time_of
-from extender.cli.reports.sheets import Form, as_csv
+from extender.cli.reports.sheets import Form, as_csv, show_in
+from extender.usage.answers import Source, UsageOverTime
 
 TIMEOUT_S: Final = 90.0
 """Prometheus may take a minute over weeks."""
@@ -33,45 +35,38 @@ _MILLION: Final = 1_000_000
 _TOLD: Final = "source", "since", "until", "stepSeconds", "namespaces"
 
 
-def show_over_time(kerf: Kerf, since: str, step: str, source: str, form: Form) -> None:
+def show_over_time(kerf: Kerf, since: str, step: str, source: Source, form: Form) -> None:
     """Ask, and print the answer; ends the command where there is none."""
     try:
         query = urlencode({"since": since, "step": step, "source": source})
-        told = kerf.ask(f"/usage/over-time?{query}", timeout_s=TIMEOUT_S)
+        told: UsageOverTime = kerf.ask(f"/usage/over-time?{query}", timeout_s=TIMEOUT_S)
     except AnswerError as error:
-        fail(
-            f"--{error}" if error.status in BAD_REQUEST else str(error),
-            USAGE if error.status in BAD_REQUEST else FAILED,
-        )
+        if error.status in BAD_REQUEST:
+            fail(f"--{error}", USAGE)
+        raise
     if note := told.get("note"):
         began = f" since {time_of(told['knownSince'])}" if told["knownSince"] else ""
         echo(f"{note}: this is what Kerf has counted itself{began}", err=True)
-    rows = told["steps"]
-    match form:
-        case Form.CSV:
-            dated = [row | {"from": datetime.fromtimestamp(row["at"], UTC).isoformat()} for row in rows]
-            echo(as_csv(("from", "seconds", *_AMOUNTS), dated), nl=False)
-        case Form.JSON:
-            totals = {name: round(sum(row[name] for row in rows), 6) for name in _AMOUNTS}
-            answer = {"rows": rows, "totals": totals} | {name: told[name] for name in _TOLD}
-            show(answer, Output.JSON, lambda console: None)
-        case Form.TABLE:
-            show(told, Output.TABLE, lambda console: console.print(_picture(told)))
+    rows: Sequence[Mapping[str, Any]] = told["steps"]
+    dated = [{**row, "from": datetime.fromtimestamp(row["at"], UTC).isoformat()} for row in rows]
+    totals = {name: round(sum(row[name] for row in rows), 6) for name in _AMOUNTS}
+    answer = {"rows": rows, "totals": totals} | {name: value for name, value in told.items() if name in _TOLD}
+    sheet = partial(as_csv, ("from", "seconds", *_AMOUNTS), dated)
+    show_in(form, answer, sheet, lambda console: console.print(_picture(told)))
 
 
-def _picture(told: Mapping[str, Any]) -> Group:
+def _picture(told: UsageOverTime) -> Group:
     whose = "by Prometheus" if told["source"] == "prometheus" else "by Kerf itself"
     head = Text(f"GPU-hours from {time_of(told['since'])} to {time_of(told['until'])} ({whose}); times are UTC")
     date = "%m-%d %H:%M" if told["stepSeconds"] % _DAY_S else "%Y-%m-%d"
-    table = Table(box=None, pad_edge=False)
-    table.add_column("FROM", no_wrap=True)
-    for name in _COLUMNS.values():
-        table.add_column(name, justify="right", no_wrap=True)
-    for row in told["steps"]:
+    table = table_of((), ("FROM", *_COLUMNS.values()))
+    table.columns[0].justify = "left"
+    rows: Sequence[Mapping[str, Any]] = told["steps"]
+    for row in rows:
         known = row["measuredGpuHours"] > 0
         cells = ("-" if name in ("used", "idle") and not known else _short(row[f"{name}GpuHours"]) for name in _COLUMNS)
         table.add_row(datetime.fromtimestamp(row["at"], UTC).strftime(date), *cells)
-    return Group(head, table if told["steps"] else Text("nothing was counted"))
+    return Group(head, table if rows else Text("nothing was counted"))
 
 
 def _short(amount: float) -> str:

@@ -2,12 +2,15 @@
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
+from extender.cli.client.kerf import Output, show
+from extender.cli.printing import echo
 from extender.core.texts import printable
 
 
@@ -20,6 +23,14 @@ class Form(StrEnum):
 
 
 FormOption = Annotated[Form, typer.Option("--output", "-o", help="table, json or csv.")]
+
+
+def show_in(form: Form, answer: Any, sheet: Callable[[], str], table: Callable[[Console], None]) -> None:
+    """Print an answer; `sheet` makes CSV of it, and `table` prints it for people."""
+    if form is Form.CSV:
+        echo(sheet(), nl=False)
+    else:
+        show(answer, Output(form.value), table)
 
 
 def as_csv(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:

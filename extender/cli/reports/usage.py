@@ -1,39 +1,23 @@
 """`kerf usage`: GPU-hours booked, used and idle, by namespace, owner or GPU model; and the pods that are idle now."""
 
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
+from functools import partial
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
 import typer
 from rich.console import Group
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
-from extender.cli.client.kerf import FAILED, USAGE, AnswerError, Kerf, Output, asks_kerf, fail, show
-from extender.cli.client.tables import age
+from extender.cli.client.kerf import FAILED, USAGE, AnswerError, Kerf, asks_kerf, fail
+from extender.cli.client.tables import age, table_of
 from extender.cli.printing import echo
 from extender.cli.reports.forms import hours, part, time_of
 from extender.cli.reports.over_time import BAD_REQUEST, TIMEOUT_S, show_over_time
-from extender.cli.reports.sheets import Form, FormOption, as_csv
+from extender.cli.reports.sheets import Form, FormOption, as_csv, show_in
 from extender.core.texts import printable
-
-
-class By(StrEnum):
-    """What a row is of."""
-
-    NAMESPACE = "namespace"
-    OWNER = "owner"
-    MODEL = "model"
-
-
-class Source(StrEnum):
-    """Who tells of the past."""
-
-    AUTO = "auto"
-    KERF = "kerf"
-    PROMETHEUS = "prometheus"
+from extender.usage.answers import By, IdlePods, Source, UsageReport
 
 
 @asks_kerf
@@ -42,13 +26,13 @@ def usage(
     since: Annotated[
         str, typer.Option(help="How far back: 7d, 36h, 90m. Default: since Kerf began to count.", metavar="TIME")
     ] = "",
-    by: Annotated[By, typer.Option(help="What a row is of.")] = By.NAMESPACE,
+    by: Annotated[By, typer.Option(help="What a row is of.")] = "namespace",
     idle: Annotated[
         bool, typer.Option("--idle", help="Instead, pods that have GPUs and do nothing with them.")
     ] = False,
     source: Annotated[
         Source, typer.Option(help="Who is asked: Prometheus where Kerf knows one, Kerf itself, or as is there.")
-    ] = Source.AUTO,
+    ] = "auto",
     step: Annotated[
         str, typer.Option(help="Instead of rows by name, one for each step of --since: 1d, 15m.", metavar="TIME")
     ] = "",
@@ -56,54 +40,45 @@ def usage(
 ) -> None:
     """GPU-hours booked, used and idle. From Prometheus with --since, where Kerf has one; else since Kerf's start."""
     if step:
-        if not since or idle or by is not By.NAMESPACE:
+        if not since or idle or by != "namespace":
             fail("--step needs --since, and goes with neither --idle nor --by", USAGE)
-        show_over_time(kerf, since, step, source.value, output)
+        show_over_time(kerf, since, step, source, output)
         return
-    query = urlencode({"since": since, "by": by.value, "source": source.value})
+    query = urlencode({"since": since, "by": by, "source": source})
     try:
-        told = kerf.ask(f"/usage?{query}", timeout_s=TIMEOUT_S)
+        told: UsageReport = kerf.ask(f"/usage?{query}", timeout_s=TIMEOUT_S)
     except AnswerError as error:
         if error.status in BAD_REQUEST:
             fail(f"--since {since}: {str(error).removeprefix('since: ')}", USAGE)
-        fail(str(error), FAILED)
-    if told.get("note"):
-        echo(f"{told['note']}: this is what Kerf has counted itself since {time_of(told['since'])}", err=True)
-    if idle and told["idle"] is None:
+        raise
+    if note := told.get("note"):
+        echo(f"{note}: this is what Kerf has counted itself since {time_of(told['since'])}", err=True)
+    if not idle:
+        answer = {name: value for name, value in told.items() if name in _TOLD}
+        sheet = partial(as_csv, _columns(by, told), told["rows"])
+        show_in(output, answer, sheet, lambda console: console.print(_picture(told, by)))
+        return
+    if (pods := told["idle"]) is None:
         fail("another replica leads, and it alone knows which pods are idle", FAILED)
-    rows = told["idle"]["items"] if idle else told["rows"]
-    match output:
-        case Form.CSV:
-            echo(as_csv(_IDLE_COLUMNS if idle else _columns(by, told), rows), nl=False)
-        case Form.JSON:
-            answer = {"rows": rows, "totals": _without_items(told["idle"])} if idle else _as_json(told)
-            show(answer, Output.JSON, lambda console: None)
-        case Form.TABLE:
-            picture = _idle_picture(told["idle"]) if idle else _picture(told, by)
-            show(told, Output.TABLE, lambda console: console.print(picture))
+    answer = {"rows": pods["items"], "totals": {name: value for name, value in pods.items() if name != "items"}}
+    sheet = partial(as_csv, _IDLE_COLUMNS, pods["items"])
+    show_in(output, answer, sheet, lambda console: console.print(_idle_picture(pods)))
 
 
 _IDLE_COLUMNS = "pod", "owner", "node", "gpus", "idleSeconds"
 _HOURS = "bookedGpuHours", "usedGpuHours", "idleGpuHours", "measuredGpuHours"
+_TOLD = "rows", "totals", "source", "since", "until", "by"
+"""As JSON."""
 
 
-def _without_items(idle: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in idle.items() if name != "items"}
-
-
-def _as_json(told: Mapping[str, Any]) -> dict[str, Any]:
-    """`rows` and `totals`, and what they are of."""
-    return {name: told[name] for name in ("rows", "totals", "source", "since", "until", "by")}
-
-
-def _columns(by: By, told: Mapping[str, Any]) -> Sequence[str]:
+def _columns(by: By, told: UsageReport) -> Sequence[str]:
     """The columns of all rows."""
-    names = ("namespace", "owner") if by is By.OWNER else (by.value,)
+    names = ("namespace", "owner") if by == "owner" else (by,)
     budgets = ("budgetGpuHours", "budgetSpentGpuHours") if told.get("budgets") else ()
     return (*names, *_HOURS, *budgets)
 
 
-def _picture(told: Mapping[str, Any], by: By) -> Group:
+def _picture(told: UsageReport, by: By) -> Group:
     totals, budgets = told["totals"], told.get("budgets") or {}
     whose = "by Prometheus" if told["source"] == "prometheus" else "by Kerf, since it began to count"
     capacity = totals["capacityGpuHours"]
@@ -113,11 +88,8 @@ def _picture(told: Mapping[str, Any], by: By) -> Group:
         f"{part(totals['freeGpuHours'], capacity)} free, {part(totals['strandedGpuHours'], capacity)} stranded, "
         f"{part(totals['sickGpuHours'], capacity)} out of use"
     )
-    table = Table(box=None, pad_edge=False)
-    for name in ("NAMESPACE", "OWNER") if by is By.OWNER else (by.value.upper(),):
-        table.add_column(name, overflow="fold")
-    for name in ("BOOKED", "USED", "IDLE", *(("BUDGET",) if budgets else ())):
-        table.add_column(name, justify="right", no_wrap=True)
+    names = ("NAMESPACE", "OWNER") if by == "owner" else (by.upper(),)
+    table = table_of(names, ("BOOKED", "USED", "IDLE", *(("BUDGET",) if budgets else ())))
     for row in told["rows"]:
         table.add_row(*_line(row, by, with_budgets=bool(budgets)))
     idle = told["idle"]
@@ -128,7 +100,7 @@ def _picture(told: Mapping[str, Any], by: By) -> Group:
 
 
 def _line(row: Mapping[str, Any], by: By, *, with_budgets: bool) -> list[str]:
-    names = [row["namespace"], row["owner"]] if by is By.OWNER else [row[by.value]]
+    names = [row["namespace"], row["owner"]] if by == "owner" else [row[by]]
     measured = row["measuredGpuHours"]
     cells = [
         *(escape(printable(name)) for name in names),
@@ -149,15 +121,11 @@ def _budget(row: Mapping[str, Any]) -> str:
     return f"[red]{text}, exceeded[/red]" if spent > budget else text
 
 
-def _idle_picture(idle: Mapping[str, Any]) -> Group:
+def _idle_picture(idle: IdlePods) -> Group:
     after = f"{idle['afterSeconds'] / 60:g} min"
     if not idle["items"]:
         return Group(Text(f"no pod has been idle for {after}, as far as telemetry tells"))
-    table = Table(box=None, pad_edge=False)
-    for name in ("POD", "OWNER", "NODE"):
-        table.add_column(name, overflow="fold")
-    for name in ("GPUS", "IDLE"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = table_of(("POD", "OWNER", "NODE"), ("GPUS", "IDLE"))
     for item in idle["items"]:
         names = (escape(printable(item[name])) for name in ("pod", "owner", "node"))
         table.add_row(*names, f"{item['gpus']:g}", age(item["idleSeconds"]))
