@@ -62,15 +62,13 @@ class Call(NamedTuple):
 def calls_of(service: "Service") -> list[Call]:
     """All of them."""
 
-    async def what_if(body: bytes) -> bytes:
-        if blind := service.blindness():
-            raise UnavailableError(blind.sentence)
-        return await service.what_if.answer(body)
+    def seeing(answer: Callable[[bytes], Awaitable[bytes]]) -> Callable[[bytes], Awaitable[bytes]]:
+        async def answered(body: bytes) -> bytes:
+            if blind := service.blindness():
+                raise UnavailableError(blind.sentence)
+            return await answer(body)
 
-    async def defrag(body: bytes) -> bytes:
-        if blind := service.blindness():
-            raise UnavailableError(blind.sentence)
-        return await service.applying.answers.answer(body)
+        return answered
 
     return [
         *_verbs(service.verbs),
@@ -80,7 +78,7 @@ def calls_of(service: "Service") -> list[Call]:
             verb="what-if",
             asks=WhatIf,
             answers=WhatIfResult,
-            answer=what_if,
+            answer=seeing(service.what_if.answer),
             summary="Where a batch of pods would go and what would stay pending, on a copy of the cluster. "
             "Changes nothing.",
             faults=_FAULTS,
@@ -91,7 +89,7 @@ def calls_of(service: "Service") -> list[Call]:
             verb="defrag",
             asks=RoomQuestion,
             answers=RoomAnswer,
-            answer=defrag,
+            answer=seeing(service.applying.answers.answer),
             summary="The cheapest moves of running pods by which others would fit, or nodes be empty. Changes nothing.",
             faults=_FAULTS,
             caller=Caller.READER,

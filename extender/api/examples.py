@@ -1,6 +1,5 @@
 """An example of each body in the OpenAPI description; tests hold each to its schema."""
 
-from types import GenericAlias
 from typing import Annotated, Any, Final, Literal, NotRequired, get_args, get_origin, get_type_hints, is_typeddict
 
 import msgspec
@@ -26,18 +25,15 @@ _REVIEW: Final = {
     "kind": "AdmissionReview",
     "request": {"uid": "0d8ab0d8", "operation": "CREATE", "kind": {"group": "", "kind": "Pod"}, "object": _POD},
 }
+
 ASKED: Final[dict[str, Any]] = {
-    "/filter": _CANDIDATES,
-    "/prioritize": _CANDIDATES,
-    "/others/filter": _CANDIDATES,
-    "/others/prioritize": _CANDIDATES,
+    **dict.fromkeys(("/filter", "/prioritize", "/others/filter", "/others/prioritize"), _CANDIDATES),
     "/preempt": {
         "Pod": _POD,
         "NodeNameToMetaVictims": {"a100-0": {"Pods": [{"UID": "77c1"}], "NumPDBViolations": 0}},
     },
     "/bind": {"PodName": "train-1", "PodNamespace": "research", "PodUID": _UID, "Node": "a100-0"},
-    "/mutate": _REVIEW,
-    "/gate": _REVIEW,
+    **dict.fromkeys(("/mutate", "/gate"), _REVIEW),
     "/what-if": {"objects": [_JOB], "drain": ["t4-1"]},
     "/defrag": {"for": "research/train-1", "maxMoves": 10},
     "/defrag/apply": {"id": "3f9a"},
@@ -71,14 +67,11 @@ _OF_SCALARS: Final = {str: "", int: 0, float: 0.0, bool: False, dict: {}}
 
 
 def of(kind: Any) -> Any:
-    """An example of an answer's type, as JSON data. Of a TypedDict key by key: what stands beside the key's type, else
-    nothing, the first of several values, a list of one TypedDict."""
+    """An example of an answer's type, as JSON data. Of a TypedDict each key that is never missing: what stands beside
+    its type, else nothing, the first of several values, a list of one TypedDict."""
     origin, arguments = get_origin(kind) or kind, get_args(kind)
     if origin is Annotated:
-        beside = arguments[1]
-        return of(beside) if isinstance(beside, type | GenericAlias) else beside
-    if origin is NotRequired:
-        return of(arguments[0])
+        return arguments[1]
     if kind in _ANSWERED:
         return msgspec.json.decode(msgspec.json.encode(_ANSWERED[kind]))
     if origin is Literal:
@@ -86,12 +79,8 @@ def of(kind: Any) -> Any:
     if origin is list:
         return [of(arguments[0])] if is_typeddict(arguments[0]) else []
     if type(None) in arguments:
-        return None
+        return of(arguments[0]) if is_typeddict(arguments[0]) else None
     if origin in _OF_SCALARS:
         return _OF_SCALARS[origin]
-    return {name: of(value) for name, value in get_type_hints(kind, include_extras=True).items() if _is_shown(value)}
-
-
-def _is_shown(kind: Any) -> bool:
-    """Whether a key is part of examples: one that may be missing is where something stands beside its type."""
-    return get_origin(kind) is not NotRequired or get_origin(get_args(kind)[0]) is Annotated
+    keys = get_type_hints(kind, include_extras=True).items()
+    return {name: of(value) for name, value in keys if get_origin(value) is not NotRequired}

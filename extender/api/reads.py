@@ -34,7 +34,7 @@ class ProbeStatus(TypedDict):
     """Of a probe; with 200 `degraded` may name parts that work less well."""
 
     status: Annotated[str, "ok"]
-    degraded: NotRequired[Annotated[list[str], ["telemetry: no answer for 90 s"]]]
+    degraded: NotRequired[list[str]]
 
 
 class RunningVersion(TypedDict):

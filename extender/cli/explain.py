@@ -27,7 +27,6 @@ from extender.core.texts import decimals_of, figure, printable
 from extender.explain.answers import Explanation
 
 _NOT_FOUND = 404
-_USAGE = (400, 422)
 _NOT_OFFERED = (
     "kube-scheduler has not offered it to Kerf recently: its own plugins rule out every node (nvidia.com/gpu, CPU, "
     "taints, affinity: see the pod's events), the pod is gated, or its scheduler does not call Kerf. Of all nodes now:"
@@ -57,11 +56,10 @@ def explain(
     if not name or "/" in before or (slash and not before) or (slash and namespace not in (None, before)):
         fail(f"{pod}: write NAMESPACE/NAME, or NAME with -n NAMESPACE", USAGE)
     path = f"/explain/pod/{quote(before or namespace or kerf.namespace, safe='')}/{quote(name, safe='')}"
+    path += f"?policy={quote(policy, safe='')}" if policy else ""
     try:
-        answer: Explanation = kerf.ask(f"{path}?policy={quote(policy, safe='')}" if policy else path)
+        answer: Explanation = kerf.ask(path, wrong=lambda why: f"--policy {policy}: {why}")
     except AnswerError as error:
-        if error.status in _USAGE:
-            fail(f"--policy {policy}: {error}", USAGE)
         fail(str(error), UNKNOWN if error.status == _NOT_FOUND else FAILED)
     shown = _print_running if answer.get("workload") else _print
     show(answer, output, lambda console: shown(answer, console))

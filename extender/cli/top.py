@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated, Any, Final
 from urllib.parse import quote, urlencode
 
@@ -44,9 +45,7 @@ def top(
         _one(kerf, node, output)
         return
 
-    def look() -> NodesPage:
-        return _read(kerf, gpus_only=not all_nodes)
-
+    look = partial(_read, kerf, gpus_only=not all_nodes)
     out = console()
     if once or output is not Output.TABLE or not out.is_terminal:
         told = look()
@@ -77,12 +76,15 @@ def _watch(kerf: Kerf, look: Callable[[], NodesPage], interval_s: float, out: Co
 
 def _read(kerf: Kerf, *, gpus_only: bool) -> NodesPage:
     """All pages as one. Raises AnswerError."""
-    told: NodesPage | None = None
-    while told is None or told["next"]:
-        after = told["next"] if told else ""
+
+    def page(after: str) -> Any:
         query = urlencode({"limit": _PAGE, "after": after, "gpus": str(gpus_only).lower()})
-        page: NodesPage = kerf.ask(f"/nodes?{query}")
-        told = {**page, "items": [*(told["items"] if told else ()), *page["items"]]}
+        return kerf.ask(f"/nodes?{query}")
+
+    told: NodesPage = page("")
+    while told["next"]:
+        more: NodesPage = page(told["next"])
+        told = {**told, "items": [*told["items"], *more["items"]], "next": more["next"]}
     return told
 
 

@@ -8,11 +8,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from extender.cli.client.kerf import (
-    FAILED,
     PENDING,
     UNCHECKED,
     USAGE,
-    AnswerError,
     Kerf,
     Output,
     OutputOption,
@@ -25,7 +23,6 @@ from extender.cli.client.manifests import read_text, with_file
 if TYPE_CHECKING:
     from extender.explain.what_if.questions import WhatIfResult  # not in kubectl's plugin
 
-_BAD_QUESTION = 400
 _MAX_NAMES = 4
 _MAX_OBJECTS = 20
 _AUTO = "auto"
@@ -70,10 +67,7 @@ def what_if(
     question["findNodes"] = _AUTO in (add_node or ())
     if files:
         question |= {"manifest": [read_text(name) for name in files], "namespace": kerf.namespace}
-    try:
-        answer: WhatIfResult = kerf.ask("/what-if", question, _TIMEOUT_S)
-    except AnswerError as error:
-        fail(with_file(str(error), files or ()), USAGE if error.status == _BAD_QUESTION else FAILED)
+    answer: WhatIfResult = kerf.ask("/what-if", question, _TIMEOUT_S, wrong=lambda why: with_file(why, files or ()))
     for entry in answer["objects"]:
         entry["place"] = with_file(entry["place"], files or ())
     show(answer, output, lambda console: _print(answer, console))

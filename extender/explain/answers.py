@@ -13,7 +13,6 @@ By = Literal["pod", "owner", "namespace"]
 Sort = Literal["idle", "gpus", "load", "age", "priority", "pods", "name"]
 
 _Pod = Annotated[str, "research/train-1"]
-_Gpus = Annotated[list[int], [0, 1]]
 
 
 class Remedy(TypedDict):
@@ -38,7 +37,7 @@ class PendingPod(WaitingPod):
     gang: str | None
     explain: Annotated[str, "kerf explain research/train-1"]
     sentence: Annotated[str, "needs 8 GPUs of model h100; h100-1 has 6 free, research/job-3 holds 2"]
-    remedy: Annotated[Remedy | None, Remedy]
+    remedy: Remedy | None
     movesHelp: bool
 
 
@@ -63,16 +62,11 @@ class GpuSums(TypedDict):
     load: Annotated[float | None, 0.3626]
 
 
-class ClusterFigures(GpuSums):
-    """Of all nodes, as far as the nodes alone tell it."""
-
+class ClusterTotals(GpuSums):
     nodes: Annotated[int, 38]
     gpuNodes: Annotated[int, 34]
     strandedPart: Annotated[float | None, 0.0284]
     nodesSetAside: int
-
-
-class ClusterTotals(ClusterFigures):
     nodesFailing: int
     reservations: int
     bindings: int
@@ -80,17 +74,12 @@ class ClusterTotals(ClusterFigures):
     pendingPods: Annotated[int, 4]
 
 
-class NodeFigures(GpuSums):
-    """Of one node, likewise."""
-
+class ClusterNode(GpuSums):
+    node: Annotated[str, "a100-0"]
     unit: Annotated[str, "WHOLE"]
     models: Annotated[list[str], ["a100-sxm4-80gb"]]
     memoryMiB: Annotated[int, 655360]
     memoryFreeMiB: Annotated[int, 327680]
-
-
-class ClusterNode(NodeFigures):
-    node: Annotated[str, "a100-0"]
     pods: Annotated[int, 3]
     reservations: int
     devices: dict[str, Any] | None
@@ -119,7 +108,7 @@ class WorkloadPod(TypedDict):
     node: Annotated[str | None, "a100-0"]
     model: Annotated[str | None, "a100-sxm4-80gb"]
     gpus: Annotated[float | None, 2.0]
-    indices: _Gpus
+    indices: Annotated[list[int], [0, 1]]
     memoryMiB: Annotated[int | None, 163840]
     request: str | None
     load: Annotated[float | None, 0.012]
@@ -169,43 +158,6 @@ class WorkloadList(TypedDict):
     found: WorkloadNames | None
 
 
-class ChangedNode(TypedDict):
-    node: str
-    freeGPUsThen: int
-    freeGPUsNow: int
-
-
-class Now(TypedDict):
-    """How a decision looks by now; two keys are missing where none is kept."""
-
-    askedAt: NotRequired[str]
-    age_s: NotRequired[float]
-    held: dict[str, Any] | None
-    nodesThatFit: int
-    bestNode: str | None
-    numChanged: int
-    changed: Annotated[list[ChangedNode], []]
-    gone: list[str]
-
-
-class Suggestion(TypedDict):
-    """A change by which a pod would fit."""
-
-    change: Annotated[str, "count"]
-    text: Annotated[str, "4 GPUs instead of 8"]
-    numNodes: Annotated[int, 1]
-    nodes: Annotated[list[str], ["a100-0"]]
-    request: NotRequired[str]
-    """Where it is one of the request; the rest where it is room on a node."""
-    missing: NotRequired[int]
-    unit: NotRequired[str]
-    holders: NotRequired[list[dict[str, Any]]]
-    usedByNobody: NotRequired[int]
-    faulty: NotRequired[int]
-    unhealthy: NotRequired[int]
-    who: NotRequired[str]
-
-
 class Explanation(TypedDict):
     pod: _Pod
     uid: Annotated[str, "5f6c2f5e-6f0c-4e37-8c0e-1f6f3f3c9d11"]
@@ -226,12 +178,12 @@ class Explanation(TypedDict):
     nodes: list[dict[str, Any]]
 
     verdict: Annotated[Literal["placed", "expired", "rejected", "unasked"], "rejected"]
-    now: Now
+    now: Annotated[dict[str, Any], {"nodesThatFit": 0, "bestNode": None, "held": None, "numChanged": 0}]
     offered: Annotated[bool, True]
     queue: str | None
     remedies: list[Remedy]
     ahead: int | None
-    wouldFit: NotRequired[Annotated[list[Suggestion], list[Suggestion]]]
+    wouldFit: NotRequired[list[dict[str, Any]]]
     byPolicy: NotRequired[dict[str, Any]]
     interference: NotRequired[dict[str, float]]
     askedAgain: NotRequired[dict[str, Any]]

@@ -17,7 +17,7 @@ from extender.core.policies.policy import Policy
 from extender.core.policies.registry import POLICIES
 from extender.core.resources.requests import PodRequest
 from extender.explain import occupants
-from extender.explain.answers import ChangedNode, Explanation, Now, Suggestion
+from extender.explain.answers import Explanation
 from extender.explain.sentences.nearest import Nearest, holding, nearest_of
 from extender.ledger.ledger import Claim, ClaimState, Ledger
 from extender.scheduling.placer import Placement, Placer
@@ -127,35 +127,30 @@ class Fixes:
         """Who holds GPUs of a node."""
         return occupants.holders(self.ledger.claims_on(node)) + occupants.users(self.ledger.device_uses(node))
 
-    def tell_occupants(self, question: Question, room: Suggestion) -> None:
-        """Say of room on a node who holds its GPUs, and in words who or what has how many of them."""
-        (node,) = room["nodes"]
+    def occupied(self, question: Question, node: str) -> dict[str, Any]:
+        """The holders of a node's GPUs, and in words who or what has how many of them."""
         held = self.held_on(node)
-        rest = occupants.unbooked(question.cluster, question.cluster.row_of[node], question.policy.rules)
-        room.update(
-            {
-                "holders": held,
-                "usedByNobody": rest.used,
-                "faulty": rest.faulty,
-                "unhealthy": rest.unhealthy,
-                "who": occupants.words(held, rest),
-            }
-        )
+        row = question.cluster.row_of[node]
+        rest = occupants.unbooked(question.cluster, row, question.policy.rules)
+        return {
+            "holders": held,
+            "usedByNobody": rest.used,
+            "faulty": rest.faulty,
+            "unhealthy": rest.unhealthy,
+            "who": occupants.words(held, rest),
+        }
 
 
-def now(question: Question) -> Now:
+def now(question: Question) -> dict[str, Any]:
     """How the decision looks by now: what is held for the pod, where it would fit, what changed on its candidates."""
     placement, claim = question.placement, question.claim
-    num_changed, changed, gone = _changes(question)
     return {
         "askedAt": datetime.fromtimestamp(question.asked_at, UTC).isoformat(),
         "age_s": round(max(question.asked_at - placement.decided_at, 0.0), 3),
-        "held": {"node": claim.node, "gpus": list(claim.gpus), "state": claim.state.name} if claim else None,
+        "held": claim and {"node": claim.node, "gpus": list(claim.gpus), "state": claim.state.name},
         "nodesThatFit": question.num_fit,
         "bestNode": question.best_node,
-        "numChanged": num_changed,
-        "changed": changed,
-        "gone": gone,
+        **_changes(question),
     }
 
 
@@ -175,7 +170,7 @@ def tell_running(question: Question, told: Explanation) -> None:
     told["askedAgain"] = {"node": placement.node, "gpus": list(placement.decision.gpus)}
 
 
-def suggestions(question: Question) -> list[Suggestion]:
+def suggestions(question: Question) -> list[dict[str, Any]]:
     """What would make it fit, the smallest change first; nothing where it fits as it is."""
     if question.num_fit:
         return []
@@ -190,7 +185,7 @@ def suggestions(question: Question) -> list[Suggestion]:
     return lacking[:1] + [_of_relaxation(question, one) for one in relaxed] + lacking[1:]
 
 
-def _of_shortfall(cluster: Cluster, shortfall: Shortfall) -> Suggestion:
+def _of_shortfall(cluster: Cluster, shortfall: Shortfall) -> dict[str, Any]:
     node = cluster.node_names[shortfall.row]
     return {
         "change": "room",
@@ -202,7 +197,7 @@ def _of_shortfall(cluster: Cluster, shortfall: Shortfall) -> Suggestion:
     }
 
 
-def _of_relaxation(question: Question, relaxation: Relaxation) -> Suggestion:
+def _of_relaxation(question: Question, relaxation: Relaxation) -> dict[str, Any]:
     cluster = question.cluster
     evaluation = evaluate(cluster, relaxation.request, _TIGHTEST_FIRST, relaxation.rows)
     order = list(ranked(cluster, relaxation.rows, evaluation))[:_MAX_NAMES]
@@ -226,12 +221,12 @@ def candidates(placement: Placement, cluster: Cluster) -> Rows:
     return np.array([row_of[name] for name in names if name in row_of], np.intp)
 
 
-def _changes(question: Question) -> tuple[int, list[ChangedNode], list[str]]:
-    """Candidates that differ from what the decision saw: how many, the first of them, and nodes that are gone."""
+def _changes(question: Question) -> dict[str, Any]:
+    """Candidates that differ from what the decision saw."""
     placement, cluster, claim = question.placement, question.cluster, question.claim
     before = placement.cluster
     gone: list[str] = []
-    changed: list[ChangedNode] = []
+    changed: list[dict[str, Any]] = []
     num_changed = 0
     order = [*near_best(before, placement.decision, _MAX_CHANGED).tolist(), *placement.decision.rows.tolist()]
     for row in dict.fromkeys(order):
@@ -248,7 +243,7 @@ def _changes(question: Question) -> tuple[int, list[ChangedNode], list[str]]:
             num_changed += 1
             if len(changed) < _MAX_CHANGED:
                 changed.append({"node": name, "freeGPUsThen": then, "freeGPUsNow": today})
-    return num_changed, changed, gone[:_MAX_CHANGED]
+    return {"numChanged": num_changed, "changed": changed, "gone": gone[:_MAX_CHANGED]}
 
 
 def _others(cluster: Cluster, row: int, own: Sequence[int]) -> Mask:

@@ -13,15 +13,7 @@ from extender.core.occupancies import ObservedRules
 from extender.core.policies.policy import Policy
 from extender.core.resources.nodes import GpuUnit
 from extender.core.resources.requests import PodRequest
-from extender.explain.answers import (
-    ClusterFigures,
-    ClusterNode,
-    ClusterTotals,
-    GpuSums,
-    NodeDetails,
-    NodeFigures,
-    NodesPage,
-)
+from extender.explain.answers import ClusterNode, ClusterTotals, GpuSums, NodeDetails, NodesPage
 from extender.explain.gpu_details import gpus_of
 from extender.explain.node_devices import DeviceViews
 from extender.ledger.ledger import ClaimState, Ledger
@@ -89,8 +81,13 @@ class Overviews:
         return Figures(cluster, self.stranding())
 
     def _totals(self, figures: "Figures") -> ClusterTotals:
+        cluster = figures.cluster
         return {
-            **figures.totals(self._num_reserved()),
+            "nodes": len(cluster.row_of),
+            "gpuNodes": int((cluster.unit != GpuUnit.NONE).sum()),
+            **figures.sums(num_reserved=self._num_reserved()),
+            "strandedPart": figures.stranded_part(),
+            "nodesSetAside": int((cluster.set_aside > 0).sum()),
             "nodesFailing": self.keeper.num_failing if self.keeper else 0,
             "reservations": self.ledger.num_claims(ClaimState.RESERVED),
             "bindings": self.ledger.num_claims(ClaimState.BINDING),
@@ -104,9 +101,15 @@ class Overviews:
 
     def _item(self, figures: "Figures", name: str, row: int) -> ClusterNode:
         states = [claim.state for claim in self.ledger.claims_on(name)]
+        cluster, installed = figures.cluster, figures.cluster.gpu_model[row] >= 0
+        models = {cluster.models[index].name for index in cluster.gpu_model[row][installed].tolist()}
         return {
             "node": name,
-            **figures.of(row, self.ledger.rows.num_reserved(name)),
+            "unit": GpuUnit(int(cluster.unit[row])).name,
+            "models": sorted(models - {""}),
+            **figures.sums(row, self.ledger.rows.num_reserved(name)),
+            "memoryMiB": int(cluster.gpu_memory_mib[row][installed].sum()),
+            "memoryFreeMiB": int(cluster.gpu_free_mib[row][installed].sum()),
             "pods": states.count(ClaimState.BOUND),
             "reservations": len(states) - states.count(ClaimState.BOUND),
             "devices": self.devices.summary(name),
@@ -119,7 +122,7 @@ class Figures:
 
     def __init__(self, cluster: Cluster, stranding: Stranding | None = None) -> None:
         """Without `stranding` it is not told how much is stranded."""
-        self._cluster = cluster
+        self.cluster = cluster
         self._stranding = stranding
         self._stranded = None if stranding is None else stranding.milli(cluster)  # (N,)
         self._installed = cluster.gpu_model >= 0  # (N, G)
@@ -134,30 +137,9 @@ class Figures:
         # As `kerf plan` counts them: units free on a node of which others are in use.
         self._cut = np.where(self._free < self._units, self._free, 0)
 
-    def totals(self, num_reserved: float = 0.0) -> ClusterFigures:
-        """Of all nodes; `num_reserved` of the GPUs are reserved for pods without a node, and told apart."""
-        return {
-            "nodes": len(self._cluster.row_of),
-            "gpuNodes": int((self._cluster.unit != GpuUnit.NONE).sum()),
-            **self._sums(slice(None), num_reserved),
-            "strandedPart": self._stranded_part(),
-            "nodesSetAside": int((self._cluster.set_aside > 0).sum()),
-        }
-
-    def of(self, row: int, num_reserved: float = 0.0) -> NodeFigures:
-        """Of one node, likewise."""
-        cluster, installed = self._cluster, self._installed[row]
-        models = {cluster.models[index].name for index in cluster.gpu_model[row][installed].tolist()}
-        memory, free = (int(array[row][installed].sum()) for array in (cluster.gpu_memory_mib, cluster.gpu_free_mib))
-        return {
-            "unit": GpuUnit(int(cluster.unit[row])).name,
-            "models": sorted(models - {""}),
-            **self._sums(slice(row, row + 1), num_reserved),
-            "memoryMiB": memory,
-            "memoryFreeMiB": free,
-        }
-
-    def _sums(self, rows: slice, num_reserved: float) -> GpuSums:
+    def sums(self, row: int | None = None, num_reserved: float = 0.0) -> GpuSums:
+        """Of one node, or all; `num_reserved` of the GPUs are reserved for pods without a node, and told apart."""
+        rows = slice(None) if row is None else slice(row, row + 1)
         gpus = int(self._installed[rows].sum())
         return {
             "gpus": gpus,
@@ -171,15 +153,16 @@ class Figures:
             "load": self._load(rows),
         }
 
-    def _stranded_part(self) -> float | None:
+    def stranded_part(self) -> float | None:
+        """Of all GPUs; None where it is not told."""
         if self._stranding is None or self._stranded is None:
             return None
-        return self._stranding.part(self._cluster, self._stranded)
+        return self._stranding.part(self.cluster, self._stranded)
 
     def _load(self, rows: slice) -> float | None:
         """Mean load of the GPUs of some nodes that tell one, None where none does."""
-        if self._cluster.observed is None:
+        if self.cluster.observed is None:
             return None
-        load = self._cluster.observed.gauge(Gauge.LOAD)[rows][self._installed[rows]]
+        load = self.cluster.observed.gauge(Gauge.LOAD)[rows][self._installed[rows]]
         known = load[np.isfinite(load)]
         return round(float(known.mean()), 4) if len(known) else None

@@ -175,8 +175,3 @@ def _why(lacking: Lacking, waiting: Waiting, decided: Placement | None) -> tuple
         return why_pending(lacking, waiting.standing)
     sentence, remedies = why_pending(lacking, replace(waiting.standing, unseen=False))
     return not_bound(decided.node, decided.decided_at, sentence), remedies
-
-
-def _nearest(cluster: Cluster, request: GpuRequest, rules: ObservedRules | None, rows: Rows) -> str:
-    """What of R rows comes nearest to a request, in a sentence: "needs 8 GPUs; h100-1 has 6 free"."""
-    return nearest_of(cluster, request, rules, rows).words

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from extender.core.decisions import ranked
 from extender.core.evaluations import broken_down
@@ -65,7 +65,7 @@ class PodAnswers:
             told.setdefault("wouldFit", [])
         for suggestion in told.get("wouldFit", []):
             if suggestion["change"] == "room":
-                self.fixes.tell_occupants(question, suggestion)
+                suggestion.update(self.fixes.occupied(question, suggestion["nodes"][0]))
         if (cost := self.costs(placement)) is not None:
             told["interference"] = cost
         self._put_into_words(question, told)
@@ -125,31 +125,16 @@ class PodAnswers:
 
 def _undecided(pod: objects.Pod, sentence: str) -> Explanation:
     """What is told of a pod of which no decision is kept or made."""
-    return {
-        "pod": pod.key,
-        "uid": pod.metadata.uid,
-        "decidedAt": None,
-        "policy": None,
-        "request": "",
-        "required": {},
-        "node": pod.spec.node_name,
-        "gpus": [],
-        "milli": None,
-        "memoryMiB": None,
-        "crosses": None,
-        "ranking": None,
-        "reasons": {},
-        "lacks": None,
-        "sentence": sentence,
-        "scoreTerms": {},
-        "nodes": [],
-        "verdict": "rejected",
+    nothing = dict.fromkeys(
+        ("decidedAt", "policy", "milli", "memoryMiB", "crosses", "ranking", "lacks", "queue", "ahead")
+    )
+    told = {
+        **{"pod": pod.key, "uid": pod.metadata.uid, "node": pod.spec.node_name, "sentence": sentence},
+        **{"request": "", "required": {}, "gpus": [], "reasons": {}, "scoreTerms": {}, "nodes": [], "remedies": []},
+        **{"verdict": "rejected", "offered": False},
         "now": {"held": None, "nodesThatFit": 0, "bestNode": None, "numChanged": 0, "changed": [], "gone": []},
-        "offered": False,
-        "queue": None,
-        "remedies": [],
-        "ahead": None,
     }
+    return cast("Explanation", nothing | told)
 
 
 def _of_placed(told: Explanation) -> str:

@@ -5,11 +5,11 @@ from html import escape
 from typing import Final
 
 from extender.planning.plans import Plan
-from extender.planning.reports import NodeLoad, Percent
+from extender.planning.reports import NodeLoad
 
 _ROW: Final = 46
 _LEFT, _BAR, _RIGHT = 190, 420, 190
-_BARS: Final[tuple[tuple[str, Percent, str], ...]] = (
+_BARS: Final = (
     ("CPU", "cpuPercent", "#4c78a8"),
     ("memory", "memoryPercent", "#72b7b2"),
     ("GPU", "gpuPercent", "#e45756"),

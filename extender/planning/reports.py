@@ -1,34 +1,15 @@
 """What a plan comes to, node by node: pods, CPU, memory and GPUs in use once it is carried out."""
 
-from typing import Annotated, Literal, TypedDict
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, TypedDict
 
 from extender.planning.plan_state import free_units, state_after, units
 from extender.planning.plans import Plan, View, priority_weights
 
-Percent = Literal["cpuPercent", "memoryPercent", "gpuPercent"]
+_REASON: Final = "needs 2 GPUs, best node: 1 free"
 
-
-class NodeLoad(TypedDict):
-    """A node as the plan leaves it; percentages are of what the kubelet offers, running pods included."""
-
-    node: str
-    pods: list[str]
-    cpuPercent: float
-    memoryPercent: float
-    gpuPercent: float
-    gpusUsed: int
-    gpus: int
-
-
-class Assigned(TypedDict):
-    pod: Annotated[str, "research/train-0"]
-    node: Annotated[str, "a100-0"]
-    gpus: Annotated[list[int], [0, 1]]
-
-
-class Unassigned(TypedDict):
-    pod: Annotated[str, "research/train-1"]
-    reason: Annotated[str, "needs 2 GPUs, best node: 1 free"]
+NodeLoad = Mapping[str, Any]
+"""A node as the plan leaves it, as JSON data; percentages are of what the kubelet offers, running pods included."""
 
 
 class PlanReport(TypedDict):
@@ -40,9 +21,9 @@ class PlanReport(TypedDict):
     placed: Annotated[int, 1]
     gpus: Annotated[int, 2]
     fragments: Annotated[float, 0.2]
-    assignments: list[Assigned]
-    unassigned: list[Unassigned]
-    nodes: Annotated[list[NodeLoad], []]
+    assignments: Annotated[list[dict[str, Any]], [{"pod": "research/train-0", "node": "a100-0", "gpus": [0, 1]}]]
+    unassigned: Annotated[list[dict[str, str]], [{"pod": "research/train-1", "reason": _REASON}]]
+    nodes: list[NodeLoad]
 
 
 def node_loads(view: View, plan: Plan) -> list[NodeLoad]:

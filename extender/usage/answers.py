@@ -20,15 +20,6 @@ class UsageTotals(TypedDict):
     idleGpuHours: Annotated[float, 12.5]
 
 
-class IdlePods(TypedDict):
-    """Those that have been idle for long."""
-
-    afterSeconds: Annotated[float, 1800.0]
-    pods: int
-    gpus: float
-    items: list[dict[str, Any]]
-
-
 class UsageReport(TypedDict):
     source: Literal["kerf", "prometheus"]
     since: _At
@@ -37,7 +28,7 @@ class UsageReport(TypedDict):
     rows: Annotated[list[dict[str, Any]], [{"namespace": "research", "bookedGpuHours": 80.0, "usedGpuHours": 60.0}]]
     totals: UsageTotals
     budgets: Annotated[dict[str, dict[str, float]] | None, {"research": {"gpuHours": 500.0, "spentGpuHours": 80.0}}]
-    idle: Annotated[IdlePods | None, IdlePods]
+    idle: Annotated[dict[str, Any] | None, {"afterSeconds": 1800.0, "pods": 0, "gpus": 0, "items": []}]
     note: NotRequired[str]
 
 

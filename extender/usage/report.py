@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, cast
 from extender.kube.background import Background, repeat
 from extender.kube.events import EventRecorder
 from extender.usage.accounts import MICRO
-from extender.usage.answers import By, IdlePods, Source, UsageReport, UsageTotals
+from extender.usage.answers import By, Source, UsageReport, UsageTotals
 from extender.usage.budgets import HOUR_S, Budgets, Spent
 from extender.usage.meter import Meter
 from extender.usage.past import Past
@@ -114,7 +114,7 @@ class Usage:
             "idle": self.idle() if leads else None,
         }
 
-    def idle(self) -> IdlePods:
+    def idle(self) -> dict[str, Any]:
         """Pods that have been idle for long; of this moment, whatever the report is of."""
         wanted = self.meter.wanted
         found = list(self.meter.idle.pods(self.clock(), wanted.idle_after_s)) if self.meter.rates is not None else []

@@ -9,7 +9,7 @@ import pytest
 from extender.explain.what_if.grounds import Facts
 from extender.explain.what_if.missing import _sentence
 from extender.explain.what_if.process import _answer
-from extender.explain.what_if.questions import NewNodes, WhatIfError, needs_of, read_question
+from extender.explain.what_if.questions import WhatIfError, needs_of, read_question
 from extender.explain.what_if.shapes import shapes_of
 from extender.explain.what_if.waiting import Waiting, waiting_in
 from extender.kube.objects import Node
@@ -165,7 +165,5 @@ def test_what_a_question_needs() -> None:
 
 
 def test_the_sentence_names_each_shape() -> None:
-    shapes = [("a", 2, 8, "h100"), ("b", 1, 4, ""), ("c", 3, 0, "")]
-    nodes = [NewNodes(like=like, count=count, gpus=gpus, model=model) for like, count, gpus, model in shapes]
-    words = _sentence(nodes, 0)
+    words = _sentence([(2, 8, "h100", "a"), (1, 4, "", "b"), (3, 0, "", "c")], 0)
     assert words == "2 nodes of 8 x h100 and 1 node of 4 x GPU and 3 nodes like c"

@@ -22,7 +22,6 @@ FOUND = {
         ],
         "sentence": "2 nodes",
         "stillUnplaced": [{"pod": "x", "reason": "y"}],
-        "fewest": True,
     },
 }
 

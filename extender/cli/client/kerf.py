@@ -37,6 +37,7 @@ class Output(StrEnum):
 
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="table, json or yaml.")]
 _OK, _UNAUTHORIZED, _NOT_FOUND, _UNAVAILABLE = 200, 401, 404, 503
+_WRONG = 400, 422
 _DEFAULT_SERVER = "http://127.0.0.1:8888"
 CaFileOption = Annotated[
     Path | None,
@@ -120,10 +121,13 @@ class Kerf:
         by = f" by {self._cluster.told()}" if self._forwards else ""
         echo(f"writes through Kerf at {address}{by}", err=True)
 
-    def ask(self, path: str, body: Any = None, timeout_s: float = _TIMEOUT_S) -> Any:
+    def ask(
+        self, path: str, body: Any = None, timeout_s: float = _TIMEOUT_S, wrong: Callable[[str], str] | None = None
+    ) -> Any:
         """GET, or POST where there is a body; the JSON of the answer. Raises AnswerError.
 
-        Ends the command with a sentence where no Kerf answers.
+        Ends the command with a sentence where no Kerf answers, and as wrong usage where the question is wrong: `wrong`
+        says that in the command's own words, of Kerf's.
         """
         address = self._base()
         try:
@@ -142,6 +146,8 @@ class Kerf:
             detail = _detail(told)
             if error.code == _NOT_FOUND and detail in ("", "Not Found"):  # of a path that every Kerf has
                 fail(f"the server at {address} is not Kerf, or of another version: there is no {path}", FAILED)
+            if wrong is not None and error.code in _WRONG:
+                fail(wrong(detail), USAGE)
             raise AnswerError(error.code, detail or f"status {error.code}", self._token_hint(error.code)) from None
         except (URLError, OSError) as error:
             fail(

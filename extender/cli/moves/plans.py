@@ -9,11 +9,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from extender.cli.client.kerf import FAILED, PENDING, USAGE, AnswerError, Kerf, Output, fail, show
+from extender.cli.client.kerf import FAILED, PENDING, AnswerError, Kerf, Output, fail, show
 from extender.cli.client.manifests import with_file
 from extender.cli.printing import echo
 
-_BAD_QUESTION: Final = 400
 _ANSWER_S: Final = 300.0
 """For which an answer is waited for: others may have their turn first."""
 _LOOK_S: Final = 2.0
@@ -28,10 +27,7 @@ def make_room(kerf: Kerf, question: dict[str, Any], output: Output, *, apply: bo
     """Ask how room could be made, print it, and have it made where that is wanted; `files` hold manifests of it."""
     if apply:
         kerf.announce()
-    try:
-        answer = kerf.ask("/defrag", question, timeout_s=_ANSWER_S)
-    except AnswerError as error:
-        fail(_as_typed(with_file(str(error), files)), USAGE if error.status == _BAD_QUESTION else FAILED)
+    answer = kerf.ask("/defrag", question, _ANSWER_S, wrong=lambda why: _as_typed(with_file(why, files)))
     show(answer, output, lambda console: _print(question, answer, console))
     if not answer["fits"]:
         raise typer.Exit(PENDING)

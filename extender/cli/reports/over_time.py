@@ -9,16 +9,14 @@ from urllib.parse import urlencode
 from rich.console import Group
 from rich.text import Text
 
-from extender.cli.client.kerf import USAGE, AnswerError, Kerf, fail
+from extender.cli.client.kerf import Kerf
 from extender.cli.client.tables import table_of
 from extender.cli.printing import echo
-from extender.cli.reports.forms import hours, time_of
-from extender.cli.reports.sheets import Form, as_csv, show_in
+from extender.cli.reports.sheets import Form, as_csv, hours, show_in, time_of
 from extender.usage.answers import Source, UsageOverTime
 
 TIMEOUT_S: Final = 90.0
 """Prometheus may take a minute over weeks."""
-BAD_REQUEST: Final = 400, 422
 _COLUMNS: Final = {
     "capacity": "ALL",
     "booked": "BOOKED",
@@ -37,13 +35,8 @@ _TOLD: Final = "source", "since", "until", "stepSeconds", "namespaces"
 
 def show_over_time(kerf: Kerf, since: str, step: str, source: Source, form: Form) -> None:
     """Ask, and print the answer; ends the command where there is none."""
-    try:
-        query = urlencode({"since": since, "step": step, "source": source})
-        told: UsageOverTime = kerf.ask(f"/usage/over-time?{query}", timeout_s=TIMEOUT_S)
-    except AnswerError as error:
-        if error.status in BAD_REQUEST:
-            fail(f"--{error}", USAGE)
-        raise
+    query = urlencode({"since": since, "step": step, "source": source})
+    told: UsageOverTime = kerf.ask(f"/usage/over-time?{query}", timeout_s=TIMEOUT_S, wrong=lambda why: f"--{why}")
     if note := told.get("note"):
         began = f" since {time_of(told['knownSince'])}" if told["knownSince"] else ""
         echo(f"{note}: this is what Kerf has counted itself{began}", err=True)

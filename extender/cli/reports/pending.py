@@ -10,13 +10,12 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from extender.cli.client.kerf import USAGE, AnswerError, Kerf, Output, OutputOption, asks_kerf, fail, show
+from extender.cli.client.kerf import Kerf, Output, OutputOption, asks_kerf, show
 from extender.cli.client.tables import age
 from extender.core.texts import printable
 from extender.explain.answers import PendingList, PendingPod
 
 _WHERE: Final = {"queue": "Kerf's queue", "kerf": "rejected by Kerf", "scheduler": "kube-scheduler"}
-_UNREADABLE: Final = 422
 
 
 @asks_kerf
@@ -32,12 +31,8 @@ def pending(
 
     Exit status 0 whether pods wait or not, 2 for wrong usage, 1 if Kerf can't be reached or refuses.
     """
-    try:
-        told: PendingList = kerf.ask(f"/pending?{urlencode({'limit': limit, 'namespace': namespace or ''})}")
-    except AnswerError as error:
-        if error.status == _UNREADABLE:
-            fail(f"--namespace {namespace}: not a namespace", USAGE)
-        raise
+    query = urlencode({"limit": limit, "namespace": namespace or ""})
+    told: PendingList = kerf.ask(f"/pending?{query}", wrong=lambda _: f"--namespace {namespace}: not a namespace")
     show(told, output, lambda console: _print(told, console, namespace, kerf.program))
 
 

@@ -10,14 +10,13 @@ from rich.console import Group
 from rich.markup import escape
 from rich.text import Text
 
-from extender.cli.client.kerf import FAILED, USAGE, AnswerError, Kerf, asks_kerf, fail
+from extender.cli.client.kerf import FAILED, USAGE, Kerf, asks_kerf, fail
 from extender.cli.client.tables import age, table_of
 from extender.cli.printing import echo
-from extender.cli.reports.forms import hours, part, time_of
-from extender.cli.reports.over_time import BAD_REQUEST, TIMEOUT_S, show_over_time
-from extender.cli.reports.sheets import Form, FormOption, as_csv, show_in
+from extender.cli.reports.over_time import TIMEOUT_S, show_over_time
+from extender.cli.reports.sheets import FormOption, as_csv, hours, part, show_in, time_of
 from extender.core.texts import printable
-from extender.usage.answers import By, IdlePods, Source, UsageReport
+from extender.usage.answers import By, Source, UsageReport
 
 
 @asks_kerf
@@ -36,7 +35,7 @@ def usage(
     step: Annotated[
         str, typer.Option(help="Instead of rows by name, one for each step of --since: 1d, 15m.", metavar="TIME")
     ] = "",
-    output: FormOption = Form.TABLE,
+    output: FormOption = "table",
 ) -> None:
     """GPU-hours booked, used and idle. From Prometheus with --since, where Kerf has one; else since Kerf's start."""
     if step:
@@ -45,12 +44,9 @@ def usage(
         show_over_time(kerf, since, step, source, output)
         return
     query = urlencode({"since": since, "by": by, "source": source})
-    try:
-        told: UsageReport = kerf.ask(f"/usage?{query}", timeout_s=TIMEOUT_S)
-    except AnswerError as error:
-        if error.status in BAD_REQUEST:
-            fail(f"--since {since}: {str(error).removeprefix('since: ')}", USAGE)
-        raise
+    told: UsageReport = kerf.ask(
+        f"/usage?{query}", timeout_s=TIMEOUT_S, wrong=lambda why: f"--since {since}: {why.removeprefix('since: ')}"
+    )
     if note := told.get("note"):
         echo(f"{note}: this is what Kerf has counted itself since {time_of(told['since'])}", err=True)
     if not idle:
@@ -121,7 +117,7 @@ def _budget(row: Mapping[str, Any]) -> str:
     return f"[red]{text}, exceeded[/red]" if spent > budget else text
 
 
-def _idle_picture(idle: IdlePods) -> Group:
+def _idle_picture(idle: Mapping[str, Any]) -> Group:
     after = f"{idle['afterSeconds'] / 60:g} min"
     if not idle["items"]:
         return Group(Text(f"no pod has been idle for {after}, as far as telemetry tells"))

@@ -10,17 +10,18 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from extender.cli.client.kerf import USAGE, AnswerError, Kerf, asks_kerf, fail
+from extender.cli.client.kerf import Kerf, asks_kerf
 from extender.cli.client.tables import age
-from extender.cli.reports.sheets import Form, FormOption, as_csv, show_in
+from extender.cli.reports.sheets import FormOption, as_csv, show_in
 from extender.core.texts import printable
 from extender.explain.answers import By, Sort, State, WorkloadGroup, WorkloadList, WorkloadPod
 
-_UNREADABLE: Final = 422
 _WIDE: Final = 120
 """Columns from which on owners are shown beside their pods."""
 _STATES: Final = get_args(State)
-_SUMS: Final = ("gpusBooked", "gpusAsked", "load", "idlePods", "idleGpus", "idleSeconds", "since", "priority")
+_SUMS: Final = tuple(
+    name for name in get_type_hints(WorkloadGroup) if name not in ("pods", "states", "namespace", "owner")
+)
 _OF_PODS: Final = tuple(name for name in get_type_hints(WorkloadPod) if name != "explain")
 
 
@@ -41,7 +42,7 @@ def workloads(  # noqa: PLR0913, PLR0917 - options of a command
     sort: Annotated[Sort, typer.Option(help="What comes first: idle pods, most GPUs, least load, ...")] = "idle",
     reverse: Annotated[bool, typer.Option("--reverse", "-r", help="The other way round.")] = False,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum rows.")] = 100,
-    output: FormOption = Form.TABLE,
+    output: FormOption = "table",
 ) -> None:
     """Every pod that has GPUs or asks for some: how it is, where, since when, and how its GPUs are used. Idle ones come
     first. Asks a running Kerf."""
@@ -49,14 +50,10 @@ def workloads(  # noqa: PLR0913, PLR0917 - options of a command
         **{"q": text, "namespace": namespace, "owner": owner, "node": node, "state": state},
         **{"idle": idle, "by": by, "sort": sort, "reverse": reverse, "limit": limit},
     }
-    try:
-        told: WorkloadList = kerf.ask(
-            f"/workloads?{urlencode({name: value for name, value in query.items() if value})}"
-        )
-    except AnswerError as error:
-        if error.status == _UNREADABLE:
-            fail("TEXT, --namespace, --owner or --node is too long", USAGE)
-        raise
+    told: WorkloadList = kerf.ask(
+        f"/workloads?{urlencode({name: value for name, value in query.items() if value})}",
+        wrong=lambda _: "TEXT, --namespace, --owner or --node is too long",
+    )
     show_in(output, told, lambda: _sheet(told), lambda console: _print(told, console))
 
 

@@ -1,19 +1,18 @@
 """Which new nodes are missing: the fewest, like those that there are, by which all pods would be placed."""
 
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from extender.core.clusters import Cluster, Mask
 from extender.explain.what_if.grounds import Added, Ground
-from extender.explain.what_if.questions import Lacking, NewNodes, copied
+from extender.explain.what_if.questions import copied
 from extender.explain.what_if.shapes import Shape, keys_of, resources_of, shapes_of
 from extender.kube.objects import Node, PodSpec
 from extender.planning.missing_nodes import Cost, Group, Missing, Unit, alone, missing_nodes
 from extender.planning.plan_state import PlanState
 from extender.planning.plans import GREEDY, Plan, View, units_of
-from extender.planning.reports import Unassigned
 from extender.planning.rounds import place_unit
 from extender.planning.turns import waits_for_others
 
@@ -43,8 +42,8 @@ class _Offer(NamedTuple):
 
 def found_nodes(
     ground: Ground, specs: Sequence[PodSpec], candidates: Sequence[Node], enough: Callable[[], bool]
-) -> tuple[View, Plan, Lacking]:
-    """The plan with the nodes found and what there is, and what is missing.
+) -> tuple[View, Plan, dict[str, Any]]:
+    """The plan with the nodes found and what there is, and what is missing as JSON data.
 
     What has room now takes it first. `specs` are those of the pods, `candidates` nodes that new ones may be like beside
     those of the cluster, `enough` tells when time is up.
@@ -181,31 +180,31 @@ def _cost(view: View, row: int) -> Cost:
     )
 
 
-def _told(offers: Sequence[_Offer], found: Missing, plan: Plan) -> Lacking:
-    nodes: list[NewNodes] = [
-        {"like": offer.shape.like, "count": count, "gpus": offer.gpus, "model": offer.model}
-        for offer, count in zip(offers, found.counts, strict=True)
-        if count
-    ]
+def _told(offers: Sequence[_Offer], found: Missing, plan: Plan) -> dict[str, Any]:
+    used = [(offer, count) for offer, count in zip(offers, found.counts, strict=True) if count]
     tried = sum(len(offer.copies) for offer in offers) >= _MOST_ROWS
-    still: list[Unassigned] = [
+    still = [
         {"pod": plan.pods[position].key, "reason": _TOO_MANY if tried else str(why)}
         for position, why in plan.unassigned.items()
     ]
     return {
-        "nodes": nodes,
-        "sentence": _sentence(nodes, len(still)),
+        "nodes": [
+            {"like": offer.shape.like, "count": count, "gpus": offer.gpus, "model": offer.model}
+            for offer, count in used
+        ],
+        "sentence": _sentence(
+            [(count, offer.gpus, offer.model, offer.shape.like) for offer, count in used], len(still)
+        ),
         "stillUnplaced": still,
         "fewest": found.proven,
     }
 
 
-def _sentence(nodes: Sequence[NewNodes], num_unplaced: int) -> str:
-    """What is missing, in words."""
+def _sentence(nodes: Sequence[tuple[int, int, str, str]], num_unplaced: int) -> str:
+    """What is missing, in words; of each shape how many, their GPUs, of which model, and which node they are like."""
     words = [
-        f"{node['count']} node{'' if node['count'] == 1 else 's'} "
-        + (f"of {node['gpus']} x {node['model'] or 'GPU'}" if node["gpus"] else f"like {node['like']}")
-        for node in nodes
+        f"{count} node{'' if count == 1 else 's'} " + (f"of {gpus} x {model or 'GPU'}" if gpus else f"like {like}")
+        for count, gpus, model, like in nodes
     ]
     if not words:
         return "no new node like those of the cluster would help" if num_unplaced else "no new node is needed"

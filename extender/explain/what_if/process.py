@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -23,7 +23,6 @@ from extender.explain.what_if.missing import found_nodes
 from extender.explain.what_if.objects import Objects
 from extender.explain.what_if.pods import Newcomers, PodReader
 from extender.explain.what_if.questions import (
-    Lacking,
     Question,
     WhatIfError,
     WhatIfResult,
@@ -85,7 +84,7 @@ def _answered_once(question: Question, facts: Facts, until: float, *, assume: bo
     for pod in moving:
         crowd.remove(pod.metadata.uid)
     ground = Ground(facts, nodes, added, reader.kinds, batch, tuple(asked.drain), crowd)
-    missing: Lacking | None = None
+    missing: dict[str, Any] | None = None
     if asked.find_nodes:
         specs = [pod.spec for pod in (*first, *made_of)]
         view, plan, missing = found_nodes(ground, specs, candidates, lambda: time.monotonic() > until)

@@ -14,7 +14,7 @@ from extender.explain.manifests.refusals import refusal_of
 from extender.explain.processes import QuestionError
 from extender.explain.what_if.claims import claims_of, names_of, pods_of
 from extender.kube.objects import Node, Pod
-from extender.planning.reports import PlanReport, Unassigned
+from extender.planning.reports import PlanReport
 from extender.queueing.pods.batches import asked_of
 from extender.queueing.pods.objects import decode_node, decode_pod
 
@@ -83,24 +83,6 @@ class PlacedObject(TypedDict):
     notes: list[str]
 
 
-class NewNodes(TypedDict):
-    """Nodes of one kind that are missing."""
-
-    like: str
-    count: int
-    gpus: int
-    model: str
-
-
-class Lacking(TypedDict):
-    """Which nodes are missing."""
-
-    nodes: list[NewNodes]
-    sentence: str
-    stillUnplaced: list[Unassigned]
-    fewest: bool
-
-
 class WhatIfResult(PlanReport, TypedDict):
     """The answer."""
 
@@ -118,7 +100,7 @@ class WhatIfResult(PlanReport, TypedDict):
     skipped: list[str]
     notChecked: dict[str, int]
     """What nobody has looked at of pods that find a node, and of how many."""
-    missing: NotRequired[Lacking]
+    missing: NotRequired[dict[str, Any]]
 
 
 class Needs(msgspec.Struct):

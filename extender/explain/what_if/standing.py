@@ -12,7 +12,6 @@ from typing import Any, Final
 import msgspec
 
 from extender.explain.processes import BusyError, QuestionError
-from extender.explain.what_if.questions import Lacking
 from extender.kube.background import Background, repeat
 from extender.kube.client import ClusterError
 
@@ -27,7 +26,7 @@ class _Answer(msgspec.Struct):
     """What is read of a `WhatIfResult`."""
 
     pods: int
-    missing: Lacking
+    missing: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
