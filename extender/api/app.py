@@ -54,7 +54,7 @@ def create_app(
         lifespan=_lifespan(transport, parts.base.mirror, parts.in_background),
     )
     app.state.parts, app.state.service = parts, service
-    install_routes(app, service, endpoints)
+    app.state.reads = install_routes(app, service, endpoints)
     app.state.streams = _install_page(app, service, parts)
     return app
 

@@ -4,22 +4,22 @@ Before the first sync there is nothing to speak of, and such questions get 503.
 """
 
 import math
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
-
-from fastapi import Request, Response
-from fastapi.responses import JSONResponse
-from fastapi.routing import APIRoute
+from typing import Final, TypedDict
 
 from extender.api import wire
 from extender.explain.sentences.blind import blind_for
 
 _STALE_HEADER: Final = "kerf-stale-seconds"
 """Of every answer that speaks of the cluster, while Kerf is blind: how old its view is."""
-UNSYNCED: Final[dict[int | str, dict[str, Any]]] = {
-    503: {"description": "The API server has told nothing yet; gives the reason."}
-}
+
+
+class Stale(TypedDict, total=False):
+    """While Kerf is blind: how old its view of the cluster is, and why it decides nothing."""
+
+    staleSeconds: float | None
+    notReady: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Blindness:
         return bool(self.why) and not math.isfinite(self.age_s)
 
     @property
-    def told(self) -> dict[str, Any]:
+    def told(self) -> Stale:
         """The keys of an answer, none where the view is current."""
         if not self:
             return {}
@@ -62,30 +62,3 @@ class Blindness:
             return body
         head = wire.encode(self.told)[:-1]
         return head + (b"}" if body == b"{}" else b"," + body[1:])
-
-
-def route_of(blindness: Callable[[], Blindness], *, needs_sync: bool = True) -> type[APIRoute]:
-    """The class of routes whose answers speak of the cluster; `needs_sync`: of nothing else."""
-
-    class ClusterRoute(APIRoute):
-        """A route of the cluster."""
-
-        def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-            """What answers."""
-            answer = super().get_route_handler()
-
-            async def told(request: Request) -> Response:
-                blind = blindness()
-                if needs_sync and blind.unsynced:
-                    return JSONResponse({"detail": blind.sentence} | blind.told, 503)
-                response = await answer(request)
-                if blind:
-                    response.headers.update(blind.headers)
-                    if response.headers.get("content-type") == "application/json":
-                        response.body = blind.marked(bytes(response.body))
-                        response.headers["content-length"] = str(len(response.body))
-                return response
-
-            return told
-
-    return ClusterRoute

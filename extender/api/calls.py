@@ -13,7 +13,7 @@ from extender.api.webhooks.assigned_gpus import Injection
 from extender.explain.defrag.applying import Applied, Apply, Stop, Stopped
 from extender.explain.defrag.questions import RoomQuestion
 from extender.explain.defrag.room_answers import RoomAnswer
-from extender.explain.what_if.questions import WhatIf
+from extender.explain.what_if.questions import WhatIf, WhatIfResult
 
 if TYPE_CHECKING:
     from extender.api.service import Service
@@ -62,15 +62,13 @@ class Call(NamedTuple):
 def calls_of(service: "Service") -> list[Call]:
     """All of them."""
 
-    async def what_if(body: bytes) -> bytes:
-        if blind := service.blindness():
-            raise UnavailableError(blind.sentence)
-        return await service.what_if.answer(body)
+    def seeing(answer: Callable[[bytes], Awaitable[bytes]]) -> Callable[[bytes], Awaitable[bytes]]:
+        async def answered(body: bytes) -> bytes:
+            if blind := service.blindness():
+                raise UnavailableError(blind.sentence)
+            return await answer(body)
 
-    async def defrag(body: bytes) -> bytes:
-        if blind := service.blindness():
-            raise UnavailableError(blind.sentence)
-        return await service.applying.answers.answer(body)
+        return answered
 
     return [
         *_verbs(service.verbs),
@@ -79,8 +77,8 @@ def calls_of(service: "Service") -> list[Call]:
             path="/what-if",
             verb="what-if",
             asks=WhatIf,
-            answers="WhatIfResult",
-            answer=what_if,
+            answers=WhatIfResult,
+            answer=seeing(service.what_if.answer),
             summary="Where a batch of pods would go and what would stay pending, on a copy of the cluster. "
             "Changes nothing.",
             faults=_FAULTS,
@@ -91,7 +89,7 @@ def calls_of(service: "Service") -> list[Call]:
             verb="defrag",
             asks=RoomQuestion,
             answers=RoomAnswer,
-            answer=defrag,
+            answer=seeing(service.applying.answers.answer),
             summary="The cheapest moves of running pods by which others would fit, or nodes be empty. Changes nothing.",
             faults=_FAULTS,
             caller=Caller.READER,

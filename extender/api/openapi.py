@@ -1,14 +1,16 @@
 """The calls and their types in the OpenAPI description: FastAPI knows nothing of what is answered ahead of it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPMethod
 from typing import Any, Final
 
 import msgspec
-from fastapi import FastAPI
+from fastapi import FastAPI, Response
 
-from extender.api import answers, examples, wire
+from extender.api import examples, wire
+from extender.api.blindness import Stale
 from extender.api.calls import BAD_REQUEST, NOT_FOUND, REFUSED, TOO_LARGE, UNAVAILABLE, Call, Caller
+from extender.api.reads import Detail, ProbeStatus, RunningVersion
 from extender.server import access
 
 _SCHEMAS: Final = "#/components/schemas/"
@@ -64,9 +66,9 @@ def operation_id(name: str) -> str:
     return first + "".join(word.capitalize() for word in rest)
 
 
-def describe_calls(app: FastAPI, calls: Sequence[Call]) -> None:
-    """Add the calls to what `/openapi.json` tells, and to what FastAPI tells of its own."""
-    components = _components(calls)
+def describe_calls(app: FastAPI, calls: Sequence[Call], reads: Mapping[str, type]) -> None:
+    """Add the calls, and what each path of `reads` answers, to what `/openapi.json` tells of its own."""
+    components = _components(calls, reads)
     paths = {call.path: {HTTPMethod.POST.lower(): _operation(call)} for call in calls}
     open_paths = access.PROBES | {call.path for call in calls if not call.caller.guarded}
     generate: Callable[[], dict[str, Any]] = app.openapi
@@ -77,7 +79,7 @@ def describe_calls(app: FastAPI, calls: Sequence[Call]) -> None:
             description["paths"][path] = operations | description["paths"].get(path, {})
         for path, operations in description["paths"].items():
             if read := operations.get("get"):
-                _describe_read(path, read)
+                _describe_read(path, read, reads.get(path, Response))
             if path not in open_paths:
                 for operation in operations.values():
                     operation["responses"].update(_REFUSALS)
@@ -90,51 +92,52 @@ def describe_calls(app: FastAPI, calls: Sequence[Call]) -> None:
     app.openapi = openapi  # type: ignore[method-assign]
 
 
-def _describe_read(path: str, operation: dict[str, Any]) -> None:
+def _describe_read(path: str, operation: dict[str, Any], kind: type) -> None:
     """What FastAPI does not know of a GET: the type of its answer, an example, and who may call it."""
     public = path in access.PROBES or path == access.METRICS
     operation["security"] = [] if public else _READERS
-    example = {"example": examples.OF_READS[path]} if path in examples.OF_READS else {}
     answer = operation["responses"]["200"]
-    kind = answers.OF_READS.get(path)
-    if kind is None:
+    if kind is Response:
+        example = {"example": examples.OF_TEXTS[path]} if path in examples.OF_TEXTS else {}
         schema = _TEXT if example else _BINARY
         answer["content"] = {form: {"schema": schema, **example} for form in answer["content"]}
     else:
-        answer["content"] = {"application/json": {"schema": {"$ref": _SCHEMAS + kind.__name__}, **example}}
+        answer["content"] = _content(kind, examples.of(kind))
+    fault = _content(ProbeStatus if path in access.PROBES else Detail)
     for status, response in operation["responses"].items():
         if status not in ("200", "422"):
-            fault = answers.ProbeStatus if path in access.PROBES else answers.Detail
-            told = {"application/json": {"schema": {"$ref": _SCHEMAS + fault.__name__}}}
-            response["content"] = told if kind is not None or path == "/history" else {"text/plain": {"schema": _TEXT}}
+            response["content"] = (
+                fault if kind is not Response or path == "/history" else {"text/plain": {"schema": _TEXT}}
+            )
+
+
+def _content(kind: type | str, example: Any = None) -> dict[str, Any]:
+    name = kind if isinstance(kind, str) else kind.__name__
+    shown = {} if example is None else {"example": example}
+    return {"application/json": {"schema": {"$ref": _SCHEMAS + name}, **shown}}
 
 
 def _operation(call: Call) -> dict[str, Any]:
-    def content(kind: type | str, example: Any = None) -> dict[str, Any]:
-        name = kind if isinstance(kind, str) else kind.__name__
-        shown = {} if example is None else {"example": example}
-        return {"application/json": {"schema": {"$ref": _SCHEMAS + name}, **shown}}
-
-    answered = content(call.answers, examples.ANSWERED[call.path])
+    answered = _content(call.answers, examples.of(call.answers))
     responses = {"200": {"description": "The answer.", "content": answered}}
     for status in call.faults:
-        responses[str(status)] = {"description": _FAULTS[status], "content": content("Fault")}
+        responses[str(status)] = {"description": _FAULTS[status], "content": _content("Fault")}
     return {
         "tags": [call.caller.value if call.caller.guarded else Caller.SCHEDULER.value],
         "summary": call.summary,
         "operationId": operation_id(call.verb),
         "security": _ALLOWED[call.caller],
-        "requestBody": {"required": True, "content": content(call.asks, examples.ASKED[call.path])},
+        "requestBody": {"required": True, "content": _content(call.asks, examples.ASKED[call.path])},
         "responses": responses,
     }
 
 
-def _components(calls: Sequence[Call]) -> dict[str, Any]:
+def _components(calls: Sequence[Call], reads: Mapping[str, type]) -> dict[str, Any]:
     """Schemas of all bodies, by name."""
-    kinds = {kind: None for call in calls for kind in (call.asks, call.answers) if not isinstance(kind, str)}
-    _, components = msgspec.json.schema_components(
-        (*kinds, *_others(), wire.HostPriority), ref_template=_SCHEMAS + "{name}"
-    )
+    bodies = {kind for call in calls for kind in (call.asks, call.answers) if not isinstance(kind, str)}
+    answers = set(reads.values()) - {Response}
+    kinds = (*bodies, *answers, Detail, Stale, wire.HostPriority)
+    _, components = msgspec.json.schema_components(kinds, ref_template=_SCHEMAS + "{name}")
     # What msgspec can't know: answers always have all their keys, and which parts of a request have to be there.
     for name in ("FilterResult", "PreemptionResult", "BindResult", "ExtenderBindingArgs"):
         components[name]["required"] = list(components[name]["properties"])
@@ -144,11 +147,10 @@ def _components(calls: Sequence[Call]) -> dict[str, Any]:
     for name in ("ExtenderArgs", "ExtenderPreemptionArgs"):
         components[name]["required"] = ["Pod"]
         components[name]["properties"]["Pod"] = {"$ref": _SCHEMAS + "Pod"}
+    # The age of a view that is not current stands before an answer's own keys.
+    stale = components.pop(Stale.__name__)["properties"]
+    for kind in (answers | {Detail}) - {ProbeStatus, RunningVersion}:
+        components[kind.__name__]["properties"] |= stale
     components["HostPriorityList"] = {"type": "array", "items": {"$ref": _SCHEMAS + "HostPriority"}}
     components["Fault"] = {"type": "object", "properties": {"Error": {"type": "string"}}, "required": ["Error"]}
     return dict(components)
-
-
-def _others() -> list[type]:
-    """The types of answers that are made as plain objects."""
-    return [*dict.fromkeys(answers.OF_READS.values()), answers.WhatIfResult, answers.Detail]

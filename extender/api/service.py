@@ -132,8 +132,8 @@ class Service:
         policy, observer = self.placer.policy_of(NO_REQUEST), self.observer
         age_s = observer.age_s() if observer else math.inf
         blind = self.blindness().told
-        if blind.get("staleSeconds"):
-            blind["staleSeconds"] = round(blind["staleSeconds"])
+        if (stale_s := blind.get("staleSeconds")) is not None:
+            blind["staleSeconds"] = round(stale_s)
         return {
             "version": __version__,
             "mode": self.settings.decisions.mode.value,

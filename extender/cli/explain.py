@@ -23,6 +23,7 @@ from extender.cli.client.kerf import (
 )
 from extender.cli.client.tables import age, columns
 from extender.core.texts import decimals_of, figure, printable
+from extender.explain.answers import Explanation
 
 _NOT_FOUND = 404
 _NOT_OFFERED = (
@@ -54,10 +55,9 @@ def explain(
     if not name or "/" in before or (slash and not before) or (slash and namespace not in (None, before)):
         fail(f"{pod}: write NAMESPACE/NAME, or NAME with -n NAMESPACE", USAGE)
     path = f"/explain/pod/{quote(before or namespace or kerf.namespace, safe='')}/{quote(name, safe='')}"
-    if policy:
-        path += f"?policy={quote(policy, safe='')}"
+    path += f"?policy={quote(policy, safe='')}" if policy else ""
     try:
-        answer = kerf.ask(path, wrong=lambda told: f"--policy {policy}: {told}")
+        answer: Explanation = kerf.ask(path, wrong=lambda told: f"--policy {policy}: {told}")
     except AnswerError as error:
         fail(str(error), UNKNOWN if error.status == _NOT_FOUND else error.ends_with)
     shown = _print_running if answer.get("workload") else _print
@@ -66,11 +66,11 @@ def explain(
         raise typer.Exit(PENDING)
 
 
-def _print_running(answer: Any, console: Console) -> None:
+def _print_running(answer: Explanation, console: Console) -> None:
     """A pod that has its GPUs, and of which no decision is kept."""
     work = answer["workload"]
     gpus = f", GPU {', '.join(map(str, answer['gpus']))}" if answer["gpus"] else ""
-    where = f"[green]{work['state']}[/green] on {escape(answer['node'])}{gpus}"
+    where = f"[green]{work['state']}[/green] on {escape(str(answer['node']))}{gpus}"
     console.print(f"[bold]{escape(answer['pod'])}[/bold]: {where}", soft_wrap=True)
     has = [f"{work['gpus']:.10g} x {work['model'] or 'GPU of unknown model'}"]
     has += [] if work["load"] is None else [f"load {100 * work['load']:.0f} %"]
@@ -79,9 +79,9 @@ def _print_running(answer: Any, console: Console) -> None:
     console.print(escape(answer["sentence"]), soft_wrap=True)
 
 
-def _print(answer: Any, console: Console) -> None:
+def _print(answer: Explanation, console: Console) -> None:
     placed = answer["verdict"] == "placed"
-    verdict = f"[green]placed[/green] on {escape(answer['node'])}" if placed else "[red]pending[/red]"
+    verdict = f"[green]placed[/green] on {escape(str(answer['node']))}" if placed else "[red]pending[/red]"
     gpus = f", GPU {', '.join(map(str, answer['gpus']))}" if placed and answer["gpus"] else ""
     console.print(f"[bold]{escape(answer['pod'])}[/bold]: {verdict}{gpus}")
     _print_sentence(answer, console)
@@ -90,9 +90,9 @@ def _print(answer: Any, console: Console) -> None:
     asks = f"asks for {answer['request']}; policy {answer['policy']}; decided {answer['decidedAt']}"
     console.print(escape(asks), soft_wrap=True)
     if not answer["offered"]:
-        console.print(_WAITS.format(escape(answer["queue"])) if answer.get("queue") else _NOT_OFFERED, soft_wrap=True)
-    if answer.get("lacks"):
-        console.print(f"[bold]nearest[/bold]: {escape(answer['lacks'])}", soft_wrap=True)
+        console.print(_WAITS.format(escape(queue)) if (queue := answer.get("queue")) else _NOT_OFFERED, soft_wrap=True)
+    if lacks := answer.get("lacks"):
+        console.print(f"[bold]nearest[/bold]: {escape(lacks)}", soft_wrap=True)
     fit = sum(node["reason"] == "FITS" for node in answer["nodes"])
     had = (
         f"{len(answer['nodes'])} candidates had room"
@@ -111,7 +111,7 @@ def _print(answer: Any, console: Console) -> None:
     _print_now(answer, console)
 
 
-def _print_sentence(answer: Any, console: Console) -> None:
+def _print_sentence(answer: Explanation, console: Console) -> None:
     """The sentence, and what helps; a Kerf of before says neither."""
     if "sentence" not in answer:
         return
@@ -127,7 +127,7 @@ def _print_sentence(answer: Any, console: Console) -> None:
     console.print()
 
 
-def _print_score(answer: Any, console: Console) -> None:
+def _print_score(answer: Explanation, console: Console) -> None:
     """What the scores of the first are made of, by its own policy and by the one that is compared."""
     nodes = [node for node in answer["nodes"] if node.get("scoreTerms")]
     if len(nodes) > 1:
@@ -186,7 +186,7 @@ def _gpus(gpus: list[Any]) -> str:
     return ", ".join(f"{count} x {words}" for words, count in alike.items())
 
 
-def _print_suggestions(answer: Any, console: Console) -> None:
+def _print_suggestions(answer: Explanation, console: Console) -> None:
     suggestions = answer.get("wouldFit")
     if suggestions is None:
         return
@@ -196,7 +196,7 @@ def _print_suggestions(answer: Any, console: Console) -> None:
         waits = (
             "it waits to be offered to Kerf again" if answer["offered"] else "kube-scheduler has to offer it to Kerf"
         )
-        console.print(f"It fits now, on {escape(answer['now']['bestNode'])}: {waits}")
+        console.print(f"It fits now, on {escape(str(answer['now']['bestNode']))}: {waits}")
     else:
         console.print("No smaller request would fit on any of its candidates")
     for suggestion in suggestions:
@@ -210,7 +210,7 @@ def _print_suggestions(answer: Any, console: Console) -> None:
         console.print(f"  - {escape(suggestion['text'] + more)}", soft_wrap=True)
 
 
-def _print_now(answer: Any, console: Console) -> None:
+def _print_now(answer: Explanation, console: Console) -> None:
     now = answer["now"]
     held = now["held"]
     if held:

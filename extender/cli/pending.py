@@ -1,8 +1,8 @@
 """`kerf pending`: every pod that asks for GPUs and has no node, who keeps it waiting, since when, and why."""
 
 import time
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final
+from collections.abc import Sequence
+from typing import Annotated, Final
 from urllib.parse import urlencode
 
 import typer
@@ -13,6 +13,7 @@ from rich.text import Text
 from extender.cli.client.kerf import Kerf, Output, OutputOption, asks_kerf, show
 from extender.cli.client.tables import age, columns
 from extender.core.texts import printable
+from extender.explain.answers import PendingList, PendingPod
 
 _WHERE: Final = {"queue": "Kerf's queue", "kerf": "rejected by Kerf", "scheduler": "kube-scheduler"}
 
@@ -31,11 +32,11 @@ def pending(
     Exit status 0 whether pods wait or not, 2 for wrong usage, 1 if Kerf can't be reached or refuses.
     """
     query = urlencode({"limit": limit, "namespace": namespace or ""})
-    told = kerf.ask(f"/pending?{query}", wrong=lambda _: f"--namespace {namespace}: not a namespace")
+    told: PendingList = kerf.ask(f"/pending?{query}", wrong=lambda _: f"--namespace {namespace}: not a namespace")
     show(told, output, lambda console: _print(told, console, namespace, kerf.program))
 
 
-def _print(told: Any, console: Console, namespace: str | None, program: str) -> None:
+def _print(told: PendingList, console: Console, namespace: str | None, program: str) -> None:
     if not told["pods"]:
         where = f" in namespace {namespace}" if namespace else ""
         console.print(Text(f"no pod waits for GPUs{where}"))
@@ -47,7 +48,7 @@ def _print(told: Any, console: Console, namespace: str | None, program: str) -> 
     console.print(Group(head, _table(told["pods"]), *more, hint))
 
 
-def _table(pods: Sequence[Mapping[str, Any]]) -> Table:
+def _table(pods: Sequence[PendingPod]) -> Table:
     with_gangs = any(pod["gang"] for pod in pods)
     table = columns("POD", ">AGE", ">PRIORITY", min_width=12)
     table.add_column("WAITS IN", overflow="fold", min_width=10)
@@ -62,6 +63,6 @@ def _table(pods: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
-def _why(pod: Mapping[str, Any]) -> str:
+def _why(pod: PendingPod) -> str:
     """What keeps it waiting, in one sentence."""
     return printable(pod.get("sentence") or pod["nearest"] or pod["why"] or f"asks for {pod['request']}")

@@ -55,8 +55,8 @@ def plan(  # noqa: PLR0913, PLR0917 - options of a command
             source.waiting = [pod for pod in source.waiting if namespace in (None, pod.metadata.namespace)]
             view, pods, faults = sources.batch_of(source, reserve)
             made = PLANNERS[planner].make(view, pods, seed)
-            told = {**report(view, made)}
-            told["unassigned"] = [*told["unassigned"], *({"pod": key, "reason": why} for key, why in faults.items())]
+            told: dict[str, Any] = {**report(view, made)}
+            told["unassigned"] += [{"pod": key, "reason": why} for key, why in faults.items()]
             if transport is not None and apply:
                 nodes = sources.node_of(view, made)
                 domains = sources.domains_of(source, made, nodes)

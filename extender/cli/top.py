@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated, Any, Final
 from urllib.parse import quote, urlencode
 
@@ -17,6 +18,7 @@ from extender.cli.client.tables import columns, shortened
 from extender.cli.consoles import console
 from extender.core.resources.quantities import format_mib
 from extender.core.texts import printable
+from extender.explain.answers import ClusterNode, ClusterTotals, GpuSums, NodeDetails, NodesPage
 
 _PAGE = 500
 _HEADINGS: Final = {
@@ -40,13 +42,11 @@ def top(
     """The cluster as a running Kerf sees it. Prints once if the output is not a terminal, or is JSON or YAML."""
 
     if node:
-        told = kerf.ask(f"/nodes/{quote(node, safe='')}")
-        show(told, output, lambda console: console.print(_node_picture(told)))
+        one: NodeDetails = kerf.ask(f"/nodes/{quote(node, safe='')}")
+        show(one, output, lambda console: console.print(_node_picture(one)))
         return
 
-    def look() -> Any:
-        return _read(kerf, gpus_only=not all_nodes)
-
+    look = partial(_read, kerf, gpus_only=not all_nodes)
     out = console()
     if once or output is not Output.TABLE or not out.is_terminal:
         told = look()
@@ -56,7 +56,7 @@ def top(
         _watch(kerf, look, interval, out)
 
 
-def _watch(kerf: Kerf, look: Callable[[], Any], interval_s: float, out: Console) -> None:
+def _watch(kerf: Kerf, look: Callable[[], NodesPage], interval_s: float, out: Console) -> None:
     def shown() -> Group:
         kerf.blind = ""
         return _cropped(look(), out, kerf.blind)
@@ -70,20 +70,21 @@ def _watch(kerf: Kerf, look: Callable[[], Any], interval_s: float, out: Console)
             return
 
 
-def _read(kerf: Kerf, *, gpus_only: bool) -> Any:
+def _read(kerf: Kerf, *, gpus_only: bool) -> NodesPage:
     """All pages as one. Raises AnswerError."""
-    told: Any = None
-    after = ""
-    while True:
+
+    def page(after: str) -> Any:
         query = urlencode({"limit": _PAGE, "after": after, "gpus": str(gpus_only).lower()})
-        page = kerf.ask(f"/nodes?{query}")
-        told = page if told is None else told | {"items": [*told["items"], *page["items"]]}
-        after = page["next"]
-        if not after:
-            return told | {"next": None}
+        return kerf.ask(f"/nodes?{query}")
+
+    told: NodesPage = page("")
+    while told["next"]:
+        more: NodesPage = page(told["next"])
+        told = {**told, "items": [*told["items"], *more["items"]], "next": more["next"]}
+    return told
 
 
-def _cropped(told: Any, out: Console, blind: str) -> Group:
+def _cropped(told: NodesPage, out: Console, blind: str) -> Group:
     """As much as the screen holds."""
     if not blind:
         return _picture(told, out.size.width, max(out.size.height - 6, 1))
@@ -91,7 +92,7 @@ def _cropped(told: Any, out: Console, blind: str) -> Group:
     return Group(Text(blind, style="red"), rest)
 
 
-def _picture(told: Any, width: int, most: int | None = None) -> Group:
+def _picture(told: NodesPage, width: int, most: int | None = None) -> Group:
     totals = told["totals"]
     load = "" if totals["load"] is None else f", load {100 * totals['load']:.0f} %"
     head = Text(
@@ -107,7 +108,7 @@ def _picture(told: Any, width: int, most: int | None = None) -> Group:
     return Group(head, _node_table(items[:most], width), *more)
 
 
-def _node_table(items: Sequence[Any], width: int) -> Table:
+def _node_table(items: Sequence[ClusterNode], width: int) -> Table:
     """A line for each node. Where it is narrow headings and names are shortened, numbers never."""
     lines = [_line(node) for node in items]
     with_devices = any(node.get("devices") for node in items)
@@ -138,21 +139,21 @@ def _node_table(items: Sequence[Any], width: int) -> Table:
     return table
 
 
-def _reserved(told: Any) -> str:
+def _reserved(told: GpuSums) -> str:
     """How many GPUs are reserved for pods that are not bound yet; a Kerf of before counts them as booked."""
     return f", {told['gpusReserved']:g} reserved" if told.get("gpusReserved") else ""
 
 
-def _stranded(totals: Any) -> str:
+def _stranded(totals: ClusterTotals) -> str:
     """Free GPUs that are of no use to expected pods; who does not lead, or a Kerf of before, tells none."""
     stranded = totals.get("gpusStranded")
     if stranded is None:
         return ""
-    part = f" ({100 * totals['strandedPart']:.1f} %)" if totals.get("strandedPart") else ""
-    return f", {stranded:.1f} stranded{part}"
+    part = totals.get("strandedPart")
+    return f", {stranded:.1f} stranded" + (f" ({100 * part:.1f} %)" if part else "")
 
 
-def _aside(totals: Any) -> str:
+def _aside(totals: ClusterTotals) -> str:
     """How many nodes are set aside, or are to be, where there are any; a Kerf of before tells none."""
     counts = (totals.get("nodesSetAside", 0), "set aside"), (totals.get("nodesFailing", 0), "on which pods fail")
     return "".join(f", {count} node{'s' if count > 1 else ''} {what}" for count, what in counts if count)
@@ -163,14 +164,14 @@ def _longest(lines: Sequence[Sequence[str]], headings: Sequence[str]) -> list[in
     return [max(map(len, column)) for column in zip(headings, *lines, strict=True)]
 
 
-def _marks(node: Any) -> str:
+def _marks(node: ClusterNode) -> str:
     """What is wrong with a node, in few words."""
     unhealthy = [f"{node['unhealthy']} unhealthy"] if node["unhealthy"] else []
     aside = [aside.partition(":")[0]] if (aside := node.get("setAside")) else []
     return "; ".join([*unhealthy, *aside])
 
 
-def _line(node: Any) -> list[str]:
+def _line(node: ClusterNode) -> list[str]:
     booked = 1 - node["memoryFreeMiB"] / node["memoryMiB"] if node["memoryMiB"] else None
     gpus = str(node["gpus"]) if node["units"] == node["gpus"] else f"{node['gpus']} ({node['units']} slices)"
     return [
@@ -196,7 +197,7 @@ def _devices(told: Any) -> str:
     return "; ".join([*free, *faults])
 
 
-def _node_picture(told: Any) -> Group:
+def _node_picture(told: NodeDetails) -> Group:
     """One node: GPU by GPU what is booked, who has it, and which devices are free."""
     devices = told["devices"]
     booked = f"{told['gpusBooked']:g} of {told['gpus']} GPUs booked"
@@ -225,7 +226,7 @@ def _node_picture(told: Any) -> Group:
     return Group(head, *map(Text, lines), table, *others)
 
 
-def _of_slices(told: Any) -> str:
+def _of_slices(told: NodeDetails) -> str:
     """Of a node whose GPUs are handed out in time slices: how many are free, and how many are held somewhere."""
     gpus = [gpu for gpu in told["gpuDetails"] if "slices" in gpu]
     if not gpus:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from enum import StrEnum
 from typing import Annotated, Any, Final
 from urllib.parse import urlencode
 
@@ -15,6 +14,7 @@ from extender.cli.client.kerf import FAILED, USAGE, Form, FormOption, Kerf, asks
 from extender.cli.client.tables import age, as_csv, columns
 from extender.cli.printing import echo
 from extender.core.texts import printable
+from extender.usage.answers import By, Source, UsageOverTime, UsageReport
 
 _TIMEOUT_S: Final = 90.0
 """Prometheus may take a minute over weeks."""
@@ -31,23 +31,8 @@ _AMOUNTS: Final = (*(f"{name}GpuHours" for name in _STEP_COLUMNS), "measuredGpuH
 _DAY_S: Final = 86_400
 _MANY: Final = 10_000
 _MILLION: Final = 1_000_000
-_TOLD: Final = "source", "since", "until", "stepSeconds", "namespaces"
-
-
-class By(StrEnum):
-    """What a row is of."""
-
-    NAMESPACE = "namespace"
-    OWNER = "owner"
-    MODEL = "model"
-
-
-class Source(StrEnum):
-    """Who tells of the past."""
-
-    AUTO = "auto"
-    KERF = "kerf"
-    PROMETHEUS = "prometheus"
+_TOLD: Final = "rows", "totals", "source", "since", "until", "by"
+_TOLD_OF_STEPS: Final = "source", "since", "until", "stepSeconds", "namespaces"
 
 
 @asks_kerf
@@ -56,13 +41,13 @@ def usage(
     since: Annotated[
         str, typer.Option(help="How far back: 7d, 36h, 90m. Default: since Kerf began to count.", metavar="TIME")
     ] = "",
-    by: Annotated[By, typer.Option(help="What a row is of.")] = By.NAMESPACE,
+    by: Annotated[By, typer.Option(help="What a row is of.")] = "namespace",
     idle: Annotated[
         bool, typer.Option("--idle", help="Instead, pods that have GPUs and do nothing with them.")
     ] = False,
     source: Annotated[
         Source, typer.Option(help="Who is asked: Prometheus where Kerf knows one, Kerf itself, or as is there.")
-    ] = Source.AUTO,
+    ] = "auto",
     step: Annotated[
         str, typer.Option(help="Instead of rows by name, one for each step of --since: 1d, 15m.", metavar="TIME")
     ] = "",
@@ -70,27 +55,34 @@ def usage(
 ) -> None:
     """GPU-hours booked, used and idle. From Prometheus with --since, where Kerf has one; else since Kerf's start."""
     if step:
-        if not since or idle or by is not By.NAMESPACE:
+        if not since or idle or by != "namespace":
             fail("--step needs --since, and goes with neither --idle nor --by", USAGE)
-        _show_over_time(kerf, since, step, source.value, output)
+        _show_over_time(kerf, since, step, source, output)
         return
-    query = urlencode({"since": since, "by": by.value, "source": source.value})
+    query = urlencode({"since": since, "by": by, "source": source})
     wrong = f"--since {since}: "
-    told = kerf.ask(f"/usage?{query}", None, _TIMEOUT_S, wrong=lambda why: wrong + why.removeprefix("since: "))
-    if told.get("note"):
-        echo(f"{told['note']}: this is what Kerf has counted itself since {_time_of(told['since'])}", err=True)
-    if idle and told["idle"] is None:
+    told: UsageReport = kerf.ask(
+        f"/usage?{query}", None, _TIMEOUT_S, wrong=lambda why: wrong + why.removeprefix("since: ")
+    )
+    if note := told.get("note"):
+        echo(f"{note}: this is what Kerf has counted itself since {_time_of(told['since'])}", err=True)
+    if not idle:
+        answer: dict[str, Any] = {name: value for name, value in told.items() if name in _TOLD}
+        show(
+            answer,
+            output,
+            lambda console: console.print(_picture(told, by)),
+            lambda: as_csv(_columns(by, told), told["rows"]),
+        )
+        return
+    if (pods := told["idle"]) is None:
         fail("another replica leads, and it alone knows which pods are idle", FAILED)
-    rows = told["idle"]["items"] if idle else told["rows"]
-    if idle:
-        answer = {"rows": rows, "totals": {name: value for name, value in told["idle"].items() if name != "items"}}
-    else:
-        answer = {name: told[name] for name in ("rows", "totals", "source", "since", "until", "by")}
+    answer = {"rows": pods["items"], "totals": {name: value for name, value in pods.items() if name != "items"}}
     show(
         answer,
         output,
-        lambda console: console.print(_idle_picture(told["idle"]) if idle else _picture(told, by)),
-        lambda: as_csv(_IDLE_COLUMNS if idle else _columns(by, told), rows),
+        lambda console: console.print(_idle_picture(pods)),
+        lambda: as_csv(_IDLE_COLUMNS, pods["items"]),
     )
 
 
@@ -98,14 +90,14 @@ _IDLE_COLUMNS = "pod", "owner", "node", "gpus", "idleSeconds"
 _HOURS = "bookedGpuHours", "usedGpuHours", "idleGpuHours", "measuredGpuHours"
 
 
-def _columns(by: By, told: Mapping[str, Any]) -> Sequence[str]:
+def _columns(by: By, told: UsageReport) -> Sequence[str]:
     """The columns of all rows."""
-    names = ("namespace", "owner") if by is By.OWNER else (by.value,)
+    names = ("namespace", "owner") if by == "owner" else (by,)
     budgets = ("budgetGpuHours", "budgetSpentGpuHours") if told.get("budgets") else ()
     return (*names, *_HOURS, *budgets)
 
 
-def _picture(told: Mapping[str, Any], by: By) -> Group:
+def _picture(told: UsageReport, by: By) -> Group:
     totals, budgets = told["totals"], told.get("budgets") or {}
     whose = "by Prometheus" if told["source"] == "prometheus" else "by Kerf, since it began to count"
     capacity = totals["capacityGpuHours"]
@@ -115,7 +107,7 @@ def _picture(told: Mapping[str, Any], by: By) -> Group:
         f"{_part(totals['freeGpuHours'], capacity)} free, {_part(totals['strandedGpuHours'], capacity)} stranded, "
         f"{_part(totals['sickGpuHours'], capacity)} out of use"
     )
-    names = ["NAMESPACE", "OWNER"] if by is By.OWNER else [by.value.upper()]
+    names = ["NAMESPACE", "OWNER"] if by == "owner" else [by.upper()]
     table = columns(*names, ">BOOKED", ">USED", ">IDLE")
     if budgets:
         table.add_column("BUDGET", justify="right", no_wrap=True)
@@ -129,7 +121,7 @@ def _picture(told: Mapping[str, Any], by: By) -> Group:
 
 
 def _line(row: Mapping[str, Any], by: By, *, with_budgets: bool) -> list[str]:
-    names = [row["namespace"], row["owner"]] if by is By.OWNER else [row[by.value]]
+    names = [row["namespace"], row["owner"]] if by == "owner" else [row[by]]
     measured = row["measuredGpuHours"]
     cells = [
         *(escape(printable(name)) for name in names),
@@ -163,30 +155,31 @@ def _idle_picture(idle: Mapping[str, Any]) -> Group:
     return Group(head, table, *([Text(f"and {hidden} more")] if hidden else []))
 
 
-def _show_over_time(kerf: Kerf, since: str, step: str, source: str, form: Form) -> None:
+def _show_over_time(kerf: Kerf, since: str, step: str, source: Source, form: Form) -> None:
     """Ask, and print the answer; ends the command where there is none."""
     query = urlencode({"since": since, "step": step, "source": source})
-    told = kerf.ask(f"/usage/over-time?{query}", None, _TIMEOUT_S, wrong=lambda why: f"--{why}")
+    told: UsageOverTime = kerf.ask(f"/usage/over-time?{query}", None, _TIMEOUT_S, wrong=lambda why: f"--{why}")
     if note := told.get("note"):
         began = f" since {_time_of(told['knownSince'])}" if told["knownSince"] else ""
         echo(f"{note}: this is what Kerf has counted itself{began}", err=True)
-    rows = told["steps"]
+    rows: Sequence[Mapping[str, Any]] = told["steps"]
     totals = {name: round(sum(row[name] for row in rows), 6) for name in _AMOUNTS}
-    dated = [row | {"from": datetime.fromtimestamp(row["at"], UTC).isoformat()} for row in rows]
+    dated = [{**row, "from": datetime.fromtimestamp(row["at"], UTC).isoformat()} for row in rows]
     show(
-        {"rows": rows, "totals": totals} | {name: told[name] for name in _TOLD},
+        {"rows": rows, "totals": totals} | {name: value for name, value in told.items() if name in _TOLD_OF_STEPS},
         form,
         lambda console: console.print(_steps_picture(told)),
         lambda: as_csv(("from", "seconds", *_AMOUNTS), dated),
     )
 
 
-def _steps_picture(told: Mapping[str, Any]) -> Group:
+def _steps_picture(told: UsageOverTime) -> Group:
     whose = "by Prometheus" if told["source"] == "prometheus" else "by Kerf itself"
     head = Text(f"GPU-hours from {_time_of(told['since'])} to {_time_of(told['until'])} ({whose}); times are UTC")
     date = "%m-%d %H:%M" if told["stepSeconds"] % _DAY_S else "%Y-%m-%d"
     table = columns("|FROM", *(f">{name}" for name in _STEP_COLUMNS.values()))
-    for row in told["steps"]:
+    steps: Sequence[Mapping[str, Any]] = told["steps"]
+    for row in steps:
         unknown = () if row["measuredGpuHours"] > 0 else ("used", "idle")
         cells = ("-" if name in unknown else _short(row[f"{name}GpuHours"]) for name in _STEP_COLUMNS)
         table.add_row(datetime.fromtimestamp(row["at"], UTC).strftime(date), *cells)

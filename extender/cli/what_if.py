@@ -1,6 +1,6 @@
 """`kerf what-if`: where pods would go on the cluster as it is, and what would stay pending."""
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -20,6 +20,9 @@ from extender.cli.client.kerf import (
     with_file,
 )
 from extender.cli.client.tables import names
+
+if TYPE_CHECKING:
+    from extender.explain.what_if.questions import WhatIfResult  # not in kubectl's plugin
 
 _MAX_NAMES = 4
 _MAX_OBJECTS = 20
@@ -63,7 +66,8 @@ def what_if(
         fail("nothing to place: give manifests with -f, a node with --drain or --add-node, or --waiting", USAGE)
     question: dict[str, Any] = {"replicas": replicas, "drain": drain or [], "addNodes": added, "waiting": waiting}
     question["findNodes"] = _AUTO in (add_node or ())
-    answer = kerf.ask("/what-if", question | kerf.manifests(files or ()), _TIMEOUT_S, files=files or ())
+    asked = question | kerf.manifests(files or ())
+    answer: WhatIfResult = kerf.ask("/what-if", asked, _TIMEOUT_S, files=files or ())
     for entry in answer["objects"]:
         entry["place"] = with_file(entry["place"], files or ())
     show(answer, output, lambda console: _print(answer, console))
@@ -80,7 +84,7 @@ def _template(text: str) -> dict[str, Any]:
     return {"template": name, "count": int(count or "1")}
 
 
-def _print(answer: Any, console: Console) -> None:
+def _print(answer: "WhatIfResult", console: Console) -> None:
     placed = f"[bold]{answer['placed']} of {answer['pods']} pods[/bold] would find a node, with {answer['gpus']} GPUs"
     nobody = "there are no pods to place: none waits, or would have to move"
     console.print(f"{placed}, a share counted as one" if answer["pods"] else nobody, soft_wrap=True)
@@ -105,12 +109,12 @@ def _print(answer: Any, console: Console) -> None:
         console.print(
             f"[bold]not checked:[/bold] {escape(what)} ({count} pod{'' if count == 1 else 's'})", soft_wrap=True
         )
-    if answer.get("stranded") is not None:  # a Kerf of before, or one that does not count GPU-hours, tells none
-        before, after = (f"{100 * answer[key]:.1f} %" for key in ("strandedBefore", "stranded"))
-        console.print(f"stranded: {before} of all GPUs now, {after} then")
+    before, after = answer.get("strandedBefore"), answer.get("stranded")
+    if before is not None and after is not None:  # a Kerf of before, or one that does not count GPU-hours, tells none
+        console.print(f"stranded: {100 * before:.1f} % of all GPUs now, {100 * after:.1f} % then")
 
 
-def _print_objects(answer: Any, console: Console) -> None:
+def _print_objects(answer: "WhatIfResult", console: Console) -> None:
     """A line for each object that makes pods, with what its author should know."""
     for entry in answer["objects"][:_MAX_OBJECTS]:
         where = _some([f"{node['node']} ({len(node['pods'])})" for node in entry["nodes"]])

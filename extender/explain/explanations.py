@@ -20,6 +20,8 @@ from extender.core.fit.obstacles import obstacles
 from extender.core.fit.reasons import Reason
 from extender.core.occupancies import ObservedRules, counting_observed
 from extender.core.resources.requests import GpuRequest
+from extender.explain.answers import Explanation
+from extender.explain.fixes import Question, now
 from extender.explain.gpu_details import gpus_of
 from extender.explain.sentences.features import FEATURE_WORDS
 from extender.explain.sentences.nearest import in_short
@@ -62,15 +64,13 @@ def _texts_of(request: GpuRequest, evaluation: Evaluation) -> tuple[list[str], R
     return [sentence(key >> _NUMBER_BITS, request, key & mask) for key in distinct.tolist()], which
 
 
-def explain(placement: Placement, rules: ObservedRules, counted: ObservedRules | None) -> dict[str, Any]:
-    """A decision in full: what was asked, what was decided, and every candidate with its GPUs.
-
-    `rules` say what of the GPUs' use is odd; `counted` are those that the decision's policy goes by, if by any.
-    """
-    decision = placement.decision
+def explain(question: Question) -> Explanation:
+    """A decision in full: what was asked, what was decided, and every candidate with its GPUs; its sentence is of a
+    pod that has its node."""
+    placement, decision = question.placement, question.placement.decision
     rows, evaluation = offered_rows(placement)
     scores = scores_of(placement.cluster, decision, rows, evaluation)
-    nodes = _candidates(placement, rules, counted, scores)
+    nodes = _candidates(placement, question.rules, question.policy.rules, scores)
     ranking = None  # what the score of the winner is made of, where the policy can say
     if decision.terms is not None and decision.best is not None:
         ranking = _with_meanings(decision.terms(placement.cluster, decision.request, decision.best))
@@ -92,6 +92,12 @@ def explain(placement: Placement, rules: ObservedRules, counted: ObservedRules |
         "sentence": why_there(scores, len(nodes), planned=decision.planned),
         "scoreTerms": scores.meanings(),
         "nodes": nodes,
+        "verdict": question.verdict,
+        "now": now(question),
+        "offered": True,
+        "queue": None,
+        "remedies": [],
+        "ahead": None,
     }
 
 

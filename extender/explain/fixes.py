@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from extender.core.policies.policy import Policy
 from extender.core.policies.registry import POLICIES
 from extender.core.resources.requests import PodRequest
 from extender.explain import occupants
+from extender.explain.answers import Explanation
 from extender.explain.sentences.nearest import Nearest, holding, nearest_of
 from extender.ledger.ledger import Claim, ClaimState, Ledger
 from extender.scheduling.placer import Placement, Placer
@@ -56,7 +57,7 @@ class Question:
     """Whether it was given a node that is not held for it any more, and waits still."""
 
     @property
-    def verdict(self) -> str:
+    def verdict(self) -> Literal["placed", "expired", "rejected"]:
         """What has become of the decision."""
         return "rejected" if self.placement.node is None else "expired" if self.lapsed else "placed"
 
@@ -153,22 +154,20 @@ def now(question: Question) -> dict[str, Any]:
     }
 
 
-def running(question: Question) -> dict[str, Any]:
-    """Where a pod runs, if it is bound: it stays there whatever is decided of it when it is asked about again.
+def tell_running(question: Question, told: Explanation) -> None:
+    """Say where a pod runs, if it is bound: it stays there whatever is decided of it when it is asked about again.
 
     On the node of its newest decision it may have other GPUs, those that the kubelet gave.
     """
     claim, placement = question.claim, question.placement
     if claim is None or claim.state is not ClaimState.BOUND:
-        return {}
+        return
     if claim.node == placement.node:
-        return {"gpus": list(claim.gpus)} if claim.gpus else {}
-    decided = {"node": placement.node, "gpus": list(placement.decision.gpus)}
-    return {
-        **{"verdict": "placed", "node": claim.node, "gpus": list(claim.gpus)},
-        **{"milli": None, "memoryMiB": None, "crosses": None, "ranking": None},
-        "askedAgain": decided,
-    }
+        told["gpus"] = list(claim.gpus) or told["gpus"]
+        return
+    told.update({"verdict": "placed", "node": claim.node, "gpus": list(claim.gpus)})
+    told.update({"milli": None, "memoryMiB": None, "crosses": None, "ranking": None})
+    told["askedAgain"] = {"node": placement.node, "gpus": list(placement.decision.gpus)}
 
 
 def suggestions(question: Question) -> list[dict[str, Any]]:

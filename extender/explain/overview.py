@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from extender.core.clusters import WHOLE_MILLI, Cluster, Rows
+from extender.core.clusters import WHOLE_MILLI, Cluster
 from extender.core.gauges import Gauge
 from extender.core.occupancies import ObservedRules
 from extender.core.policies.policy import Policy
 from extender.core.resources.nodes import GpuUnit
 from extender.core.resources.requests import PodRequest
+from extender.explain.answers import ClusterNode, ClusterTotals, GpuSums, NodeDetails, NodesPage
 from extender.explain.gpu_details import gpus_of
 from extender.explain.node_devices import DeviceViews
 from extender.ledger.ledger import ClaimState, Ledger
@@ -40,7 +41,7 @@ class Overviews:
     keeper: Keeper | None = None
     """Of the nodes on which pods fail, where these are looked at."""
 
-    def page(self, limit: int, after: str, *, gpus_only: bool) -> dict[str, Any]:
+    def page(self, limit: int, after: str, *, gpus_only: bool) -> NodesPage:
         """Totals of the whole cluster, and up to `limit` nodes in the order of their names, those past `after`."""
         cluster = self.ledger.snapshot(self.clock())
         figures = self._figures(cluster)
@@ -56,8 +57,8 @@ class Overviews:
             "next": chosen[-1] if more and chosen else None,
         }
 
-    def node(self, name: str) -> dict[str, Any] | None:
-        """One node with its GPUs; None when there is none of that name."""
+    def node(self, name: str, holders: list[dict[str, Any]]) -> NodeDetails | None:
+        """One node with its GPUs, and who holds some; None when there is none of that name."""
         cluster = self.ledger.snapshot(self.clock())
         row = cluster.row_of.get(name)
         if row is None:
@@ -65,21 +66,28 @@ class Overviews:
         counted, by_gpu = self.policy_of(PodRequest()).rules, self.devices.by_gpu(name)
         (details,) = gpus_of(cluster, np.array([row]), self.rules, counted)
         details = [gpu | by_gpu.get(gpu["index"], {}) for gpu in details]
-        return self._item(self._figures(cluster), name, row) | {
+        return {
+            **self._item(self._figures(cluster), name, row),
             "gpuDetails": details,
             "deviceUses": self.devices.uses(name),
+            "holders": holders,
         }
 
-    def totals(self, cluster: Cluster) -> dict[str, Any]:
+    def totals(self, cluster: Cluster) -> ClusterTotals:
         """Totals of the whole cluster."""
         return self._totals(self._figures(cluster))
 
     def _figures(self, cluster: Cluster) -> "Figures":
         return Figures(cluster, self.stranding())
 
-    def _totals(self, figures: "Figures") -> dict[str, Any]:
+    def _totals(self, figures: "Figures") -> ClusterTotals:
+        cluster = figures.cluster
         return {
-            **_apart(figures.totals(), self._num_reserved()),
+            "nodes": len(cluster.row_of),
+            "gpuNodes": int((cluster.unit != GpuUnit.NONE).sum()),
+            **figures.sums(num_reserved=self._num_reserved()),
+            "strandedPart": figures.stranded_part(),
+            "nodesSetAside": int((cluster.set_aside > 0).sum()),
             "nodesFailing": self.keeper.num_failing if self.keeper else 0,
             "reservations": self.ledger.num_claims(ClaimState.RESERVED),
             "bindings": self.ledger.num_claims(ClaimState.BINDING),
@@ -91,11 +99,17 @@ class Overviews:
         reserved = {claim.node for claim in self.ledger.rows.claims if claim.state is ClaimState.RESERVED}
         return sum(map(self.ledger.rows.num_reserved, reserved & self.ledger.rows.arrays.row_of.keys()))
 
-    def _item(self, figures: "Figures", name: str, row: int) -> dict[str, Any]:
+    def _item(self, figures: "Figures", name: str, row: int) -> ClusterNode:
         states = [claim.state for claim in self.ledger.claims_on(name)]
+        cluster, installed = figures.cluster, figures.cluster.gpu_model[row] >= 0
+        models = {cluster.models[index].name for index in cluster.gpu_model[row][installed].tolist()}
         return {
             "node": name,
-            **_apart(figures.of(row), self.ledger.rows.num_reserved(name)),
+            "unit": GpuUnit(int(cluster.unit[row])).name,
+            "models": sorted(models - {""}),
+            **figures.sums(row, self.ledger.rows.num_reserved(name)),
+            "memoryMiB": int(cluster.gpu_memory_mib[row][installed].sum()),
+            "memoryFreeMiB": int(cluster.gpu_free_mib[row][installed].sum()),
             "pods": states.count(ClaimState.BOUND),
             "reservations": len(states) - states.count(ClaimState.BOUND),
             "devices": self.devices.summary(name),
@@ -103,18 +117,12 @@ class Overviews:
         }
 
 
-def _apart(sums: dict[str, Any], num_reserved: float) -> dict[str, Any]:
-    """Sums in which GPUs are booked by pods with a node, and those reserved for others are told beside them."""
-    booked = max(sums["gpusBooked"] - num_reserved, 0.0)
-    return sums | {"gpusBooked": round(booked, 3), "gpusReserved": round(num_reserved, 3)}
-
-
 class Figures:
     """Sums over the GPUs of each node, made once for a page or a scrape."""
 
     def __init__(self, cluster: Cluster, stranding: Stranding | None = None) -> None:
         """Without `stranding` it is not told how much is stranded."""
-        self._cluster = cluster
+        self.cluster = cluster
         self._stranding = stranding
         self._stranded = None if stranding is None else stranding.milli(cluster)  # (N,)
         self._installed = cluster.gpu_model >= 0  # (N, G)
@@ -129,52 +137,32 @@ class Figures:
         # As `kerf plan` counts them: units free on a node of which others are in use.
         self._cut = np.where(self._free < self._units, self._free, 0)
 
-    def totals(self) -> dict[str, Any]:
-        """Of all nodes."""
-        return {
-            "nodes": len(self._cluster.row_of),
-            "gpuNodes": int((self._cluster.unit != GpuUnit.NONE).sum()),
-            **self._sums(slice(None)),
-            "strandedPart": self._stranded_part(),
-            "nodesSetAside": int((self._cluster.set_aside > 0).sum()),
-            "load": self._load(np.flatnonzero(self._installed.any(axis=1))),
-        }
-
-    def of(self, row: int) -> dict[str, Any]:
-        """Of one node."""
-        cluster, installed = self._cluster, self._installed[row]
-        models = {cluster.models[index].name for index in cluster.gpu_model[row][installed].tolist()}
-        memory, free = (int(array[row][installed].sum()) for array in (cluster.gpu_memory_mib, cluster.gpu_free_mib))
-        return {
-            "unit": GpuUnit(int(cluster.unit[row])).name,
-            "models": sorted(models - {""}),
-            **self._sums(slice(row, row + 1)),
-            "memoryMiB": memory,
-            "memoryFreeMiB": free,
-            "load": self._load(np.array([row])),
-        }
-
-    def _sums(self, rows: slice) -> dict[str, Any]:
+    def sums(self, row: int | None = None, num_reserved: float = 0.0) -> GpuSums:
+        """Of one node, or all; `num_reserved` of the GPUs are reserved for pods without a node, and told apart."""
+        rows = slice(None) if row is None else slice(row, row + 1)
         gpus = int(self._installed[rows].sum())
         return {
             "gpus": gpus,
-            "gpusBooked": round(float(self.booked[rows].sum()), 3),
+            "gpusBooked": round(max(float(self.booked[rows].sum()) - num_reserved, 0.0), 3),
+            "gpusReserved": round(num_reserved, 3),
             "units": int(self._units[rows].sum()),
             "unitsFree": int(self._free[rows].sum()),
             "fragments": int(self._cut[rows].sum()),
             "gpusStranded": None if self._stranded is None else int(self._stranded[rows].sum()) / WHOLE_MILLI,
             "unhealthy": gpus - int(self._healthy[rows].sum()),
+            "load": self._load(rows),
         }
 
-    def _stranded_part(self) -> float | None:
+    def stranded_part(self) -> float | None:
+        """Of all GPUs; None where it is not told."""
         if self._stranding is None or self._stranded is None:
             return None
-        return self._stranding.part(self._cluster, self._stranded)
+        return self._stranding.part(self.cluster, self._stranded)
 
-    def _load(self, rows: Rows) -> float | None:
+    def _load(self, rows: slice) -> float | None:
         """Mean load of the GPUs of some nodes that tell one, None where none does."""
-        if self._cluster.observed is None:
+        if self.cluster.observed is None:
             return None
-        load = self._cluster.observed.gauge(Gauge.LOAD)[rows][self._installed[rows]]
+        load = self.cluster.observed.gauge(Gauge.LOAD)[rows][self._installed[rows]]
         known = load[np.isfinite(load)]
         return round(float(known.mean()), 4) if len(known) else None

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from extender.core.fit.checks import TABLE
 from extender.core.fit.remedies import Remedy
 from extender.core.occupancies import ObservedRules
 from extender.core.resources.requests import GpuRequest, PodRequest, RequestError
+from extender.explain.answers import PendingList, PendingPod
 from extender.explain.fixes import Fixes, candidates
 from extender.explain.sentences.nearest import Nearest, nearest_of
 from extender.explain.sentences.pending import Lacking, not_bound, of_claim, why_pending
@@ -121,22 +122,22 @@ def _offered(cluster: Cluster, class_: _Class, rows: Rows, of_all: Looked) -> Lo
     return Looked(found, others.node if others.fits and not found.fits else "", of_all=False)
 
 
-def told(page: PendingPage, looked: Sequence[Looked | None], fixes: Fixes) -> dict[str, Any]:
+def told(page: PendingPage, looked: Sequence[Looked | None], fixes: Fixes) -> PendingList:
     """A page as it is answered, with who is in the way now."""
     distinct = {id(one): one for one in looked if one is not None}
     silent = fixes.silent()
     in_the_way = {key: fixes.in_the_way(one.nearest) for key, one in distinct.items()}
-    pods = []
+    pods: list[PendingPod] = []
     for waiting, class_, found in zip(page.pods, page.classes, looked, strict=True):
         claim = fixes.ledger.claim(waiting.uid)
-        row = _pod(waiting, found.nearest.words if found is not None and claim is None else "")
-        sentence, remedies = bounded(row["why"] or f"asks for {row['request']}"), list[Remedy]()
+        item, rejected = waiting.item, waiting.rejected or waiting.wrong
+        sentence, remedies = bounded(item["why"] or f"asks for {item['request']}"), list[Remedy]()
         if claim is not None:
             sentence = of_claim(claim, waiting.standing.refused)
         elif found is not None and class_ is not None:
             holders, ends_in_s = in_the_way[id(found)]
             lacking = Lacking(
-                row["pod"],
+                item["pod"],
                 class_[0],
                 found.nearest,
                 holders,
@@ -145,12 +146,21 @@ def told(page: PendingPage, looked: Sequence[Looked | None], fixes: Fixes) -> di
                 of_all=found.of_all,
             )
             sentence, remedies = _why(lacking, waiting, page.decided.get(waiting.uid))
-        elif waiting.asked is None and row["where"] == "kerf":
+        elif waiting.asked is None and rejected:
             remedies = [CORRECT]
         sentence += of_stopped_agent(claim.node if claim else found.nearest.node if found else "", silent)
-        moves_help = not waiting.wrong and (found is None or _moves_help(found.nearest))
-        remedy = to_json(remedies[0]) if remedies else None
-        pods.append(row | {"sentence": sentence, "remedy": remedy, "movesHelp": moves_help})
+        pods.append(
+            {
+                **item,
+                "where": "kerf" if rejected else item["where"],
+                "nearest": (found.nearest.words if found is not None and claim is None else "") or None,
+                "gang": waiting.gang or None,
+                "explain": f"kerf explain {item['pod']}",
+                "sentence": sentence,
+                "remedy": to_json(remedies[0]) if remedies else None,
+                "movesHelp": not waiting.wrong and (found is None or _moves_help(found.nearest)),
+            }
+        )
     return {"pods": pods, "total": page.total, "more": page.total - len(pods), "atLeast": page.at_least}
 
 
@@ -165,23 +175,3 @@ def _why(lacking: Lacking, waiting: Waiting, decided: Placement | None) -> tuple
         return why_pending(lacking, waiting.standing)
     sentence, remedies = why_pending(lacking, replace(waiting.standing, unseen=False))
     return not_bound(decided.node, decided.decided_at, sentence), remedies
-
-
-def _nearest(cluster: Cluster, request: GpuRequest, rules: ObservedRules | None, rows: Rows) -> str:
-    """What of R rows comes nearest to a request, in a sentence: "needs 8 GPUs; h100-1 has 6 free"."""
-    return nearest_of(cluster, request, rules, rows).words
-
-
-def _pod(waiting: Waiting, nearest_words: str) -> dict[str, Any]:
-    item = waiting.item
-    return {
-        "pod": item["pod"],
-        "request": item["request"],
-        "where": "kerf" if waiting.rejected or waiting.wrong else item["where"],
-        "why": item["why"],
-        "nearest": nearest_words or None,
-        "priority": item["priority"],
-        "gang": waiting.gang or None,
-        "since": item["since"],
-        "explain": f"kerf explain {item['pod']}",
-    }

@@ -3,23 +3,22 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from extender.core.decisions import ranked
 from extender.core.evaluations import broken_down
 from extender.core.policies.policy import Policy
 from extender.core.resources.requests import PodRequest, RequestError, named
+from extender.explain.answers import Explanation, WorkloadPod
 from extender.explain.explanations import explain, offered_rows
-from extender.explain.fixes import Fixes, Question, now, running, suggestions
-from extender.explain.running_pods import told_of_running
+from extender.explain.fixes import Fixes, Question, suggestions, tell_running
 from extender.explain.sentences.nearest import Nearest
 from extender.explain.sentences.pending import Lacking, not_bound, why_pending
 from extender.explain.sentences.placed import Scores, why_there
-from extender.explain.sentences.remedies import to_json
-from extender.explain.sentences.words import of_stopped_agent
+from extender.explain.sentences.remedies import CORRECT, to_json
+from extender.explain.sentences.words import bounded, of_stopped_agent
 from extender.explain.undecided_pods import UndecidedPods, without_gpus
 from extender.explain.waiting_pods import Waitlist
-from extender.explain.wrong_requests import told_of_wrong
 from extender.kube import objects
 from extender.scheduling.placer import Placement, Placer
 
@@ -34,10 +33,10 @@ class PodAnswers:
     waitlist: Waitlist
     costs: Callable[[Placement], dict[str, float] | None]
     """What sharing its GPU is expected to cost a pod, None where it shares none."""
-    workload: Callable[[str], Awaitable[dict[str, Any] | None]]
+    workload: Callable[[str], Awaitable[WorkloadPod | None]]
     """What a pod has, by its UID, as `GET /workloads` tells it; None for one that has no GPUs."""
 
-    async def told(self, namespace: str, name: str, policy: str = "") -> dict[str, Any]:
+    async def told(self, namespace: str, name: str, policy: str = "") -> Explanation:
         """All that is known of why; `policy` names one to compare with, "" for none.
 
         Raises UndecidedError where nothing can be said, and RequestError where there is no such policy.
@@ -53,7 +52,7 @@ class PodAnswers:
             try:
                 placement = self.undecided.consider(pod)
             except RequestError as error:
-                return told_of_wrong(pod, str(error), self.waitlist.why(pod.metadata.uid))
+                return self._wrong(pod, str(error))
         question = self.fixes.ask(placement)
         told = await asyncio.to_thread(_explained, question)
         if other is not None:
@@ -62,31 +61,46 @@ class PodAnswers:
         told["offered"] = kept is not None
         told["queue"] = self.waitlist.why(placement.pod.uid) or None
         if kept is None:
-            told = {"wouldFit": []} | told | {"verdict": "unasked"}
+            told["verdict"] = "unasked"
+            told.setdefault("wouldFit", [])
         for suggestion in told.get("wouldFit", []):
             if suggestion["change"] == "room":
                 suggestion.update(self.fixes.occupied(question, suggestion["nodes"][0]))
         if (cost := self.costs(placement)) is not None:
             told["interference"] = cost
-        return told | self._sentence(question, told, kept is not None)
+        self._put_into_words(question, told)
+        return told
 
-    async def _running(self, pod: objects.Pod) -> dict[str, Any]:
+    def _wrong(self, pod: objects.Pod, fault: str) -> Explanation:
+        """Of a pod whose request can't be understood: nothing is decided of it until it is corrected."""
+        told = _undecided(pod, bounded(fault))
+        told["remedies"], told["queue"] = [to_json(CORRECT)], self.waitlist.why(pod.metadata.uid) or None
+        told["wouldFit"] = []
+        return told
+
+    async def _running(self, pod: objects.Pod) -> Explanation:
         """What a pod with a node has there. Raises UndecidedError."""
         workload = await self.workload(pod.metadata.uid)
-        if workload is None:
+        if workload is None or pod.spec.node_name is None:
             raise without_gpus(pod)
-        told = told_of_running(pod, workload, self.undecided.request_of(pod), self.placer.decided.most)
-        return told | {"sentence": told["sentence"] + self._of_agent(pod.spec.node_name)}
+        most = self.placer.decided.most
+        kept = f"no decision about it is kept: Kerf keeps the last {most} that it has made since it started"
+        told = _undecided(pod, kept + self._of_agent(pod.spec.node_name))
+        told.update({"verdict": "placed", "gpus": workload["indices"], "workload": workload})
+        told["request"] = self.undecided.request_of(pod)
+        told["now"]["held"] = {"node": pod.spec.node_name, "gpus": workload["indices"], "state": "BOUND"}
+        return told
 
     def _of_agent(self, node: str | None) -> str:
         return of_stopped_agent(node or "", self.fixes.silent())
 
-    def _sentence(self, question: Question, told: dict[str, Any], offered: bool) -> dict[str, Any]:
-        """The sentence, what helps, and how many come first."""
+    def _put_into_words(self, question: Question, told: Explanation) -> None:
+        """Say in a sentence why, what helps, and how many come first."""
         if told["verdict"] == "placed":
-            return {"sentence": _of_placed(told) + self._of_agent(told["node"]), "remedies": [], "ahead": None}
+            told["sentence"] = _of_placed(told) + self._of_agent(told["node"])
+            return
         placement, uid = question.placement, question.placement.pod.uid
-        standing = self.waitlist.standing(uid, refused_by_kerf=offered)
+        standing = self.waitlist.standing(uid, refused_by_kerf=told["offered"])
         request = placement.decision.request
         nearest = question.nearest or Nearest(f"needs {request}")
         if question.best_node is not None:
@@ -104,24 +118,36 @@ class PodAnswers:
         )
         sentence, found = why_pending(lacking, standing)
         if told["verdict"] == "expired":
-            sentence = not_bound(told["node"], placement.decided_at, sentence)
-        sentence += self._of_agent(nearest.node)
-        return {"sentence": sentence, "remedies": [to_json(one) for one in found], "ahead": standing.ahead}
+            sentence = not_bound(str(told["node"]), placement.decided_at, sentence)
+        told["sentence"] = sentence + self._of_agent(nearest.node)
+        told["remedies"], told["ahead"] = [to_json(one) for one in found], standing.ahead
 
 
-def _of_placed(told: dict[str, Any]) -> str:
+def _undecided(pod: objects.Pod, sentence: str) -> Explanation:
+    """What is told of a pod of which no decision is kept or made."""
+    nothing = dict.fromkeys(
+        ("decidedAt", "policy", "milli", "memoryMiB", "crosses", "ranking", "lacks", "queue", "ahead")
+    )
+    told = {
+        **{"pod": pod.key, "uid": pod.metadata.uid, "node": pod.spec.node_name, "sentence": sentence},
+        **{"request": "", "required": {}, "gpus": [], "reasons": {}, "scoreTerms": {}, "nodes": [], "remedies": []},
+        **{"verdict": "rejected", "offered": False},
+        "now": {"held": None, "nodesThatFit": 0, "bestNode": None, "numChanged": 0, "changed": [], "gone": []},
+    }
+    return cast("Explanation", nothing | told)
+
+
+def _of_placed(told: Explanation) -> str:
     again = told.get("askedAgain")
     if again is None:
-        return str(told["sentence"])
+        return told["sentence"]
     would = f"choose another node: {told['sentence']}" if again["node"] else "find no node"
-    return f"It stays on {named(told['node'])}, where it is bound; asked again, Kerf would {would}"
+    return f"It stays on {named(str(told['node']))}, where it is bound; asked again, Kerf would {would}"
 
 
-def _explained(question: Question) -> dict[str, Any]:
-    told = explain(question.placement, question.rules, question.policy.rules)
-    told["verdict"] = question.verdict
-    told["now"] = now(question)
-    told |= running(question)
+def _explained(question: Question) -> Explanation:
+    told = explain(question)
+    tell_running(question, told)
     if told["verdict"] != "placed":
         told["wouldFit"] = suggestions(question)
     return told

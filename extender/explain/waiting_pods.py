@@ -3,9 +3,10 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import nsmallest
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from extender.core.resources.requests import GpuRequest, PodRequest
+from extender.explain.answers import WaitingPod
 from extender.explain.explanations import RejectionLog
 from extender.explain.sentences.pending import Standing
 from extender.kube.objects import unix_time
@@ -58,7 +59,7 @@ class Waitlist:
         now = self.wall_clock()
         return {namespace: max(now - created, 0.0) for namespace, created in oldest.items()}
 
-    def listing(self, most: int) -> dict[str, Any]:
+    def listing(self, most: int) -> Mapping[str, object]:
         """How many wait, whether there may be more of whom nothing is kept, and those whose turn comes first."""
         total, first = self.first(most)
         return {"total": total, "more": self.unbound.full, "items": [waiting.item for waiting in first]}
@@ -148,7 +149,7 @@ class Waitlist:
         elif rejected is not None:
             pod, asked, _ = rejected
             request, why = asked.gpus or request, self.rejections.last(pod) or why
-        item = {
+        item: WaitingPod = {
             "pod": turn[2],
             "request": str(request or ""),
             "why": why,
@@ -169,8 +170,7 @@ class Waiting(NamedTuple):
     """A pod without a node."""
 
     uid: str
-    item: dict[str, Any]
-    """As the page shows it."""
+    item: WaitingPod
     asked: PodRequest | None
     """None where its request can't be understood."""
     gang: str

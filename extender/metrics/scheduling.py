@@ -36,8 +36,9 @@ def cluster_metrics(
     readers: Sequence[Reader],
 ) -> Iterator[Metric]:
     """What is known, held and waiting; `readers` are all that read objects."""
-    totals = Figures(ledger.snapshot(now())).totals()
-    yield gauge("kerf_nodes", "Nodes.", totals["nodes"])
+    cluster = ledger.snapshot(now())
+    totals = Figures(cluster).sums()
+    yield gauge("kerf_nodes", "Nodes.", len(cluster.row_of))
     yield gauge("kerf_gpus", "GPUs installed.", totals["gpus"])
     yield gauge("kerf_gpu_units", "GPUs, or time slices, of device plugins, including unhealthy ones.", totals["units"])
     yield gauge("kerf_gpu_units_free", "Those neither held nor reserved.", totals["unitsFree"])

@@ -23,7 +23,7 @@ def usage_metrics(
     yield InfoMetricFamily("kerf", "Version, mode and default policy.", info)
     yield gauge("kerf_live_views", "Open pages.", num_live_views)
     figures = Figures(cluster, stranding)
-    totals = figures.totals()
+    totals = figures.sums()
     gpus, free, cut = totals["gpus"], totals["unitsFree"], totals["fragments"]
     yield gauge("kerf_gpus_booked", "GPUs booked or reserved; half of a GPU counts as 0.5.", totals["gpusBooked"])
     ratio = totals["gpusBooked"] / gpus if gpus else 0.0

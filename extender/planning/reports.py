@@ -1,13 +1,29 @@
 """What a plan comes to, node by node: pods, CPU, memory and GPUs in use once it is carried out."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Final, TypedDict
 
 from extender.planning.plan_state import free_units, state_after, units
 from extender.planning.plans import Plan, View, priority_weights
 
+_REASON: Final = "needs 2 GPUs, best node: 1 free"
+
 NodeLoad = Mapping[str, Any]
 """A node as the plan leaves it, as JSON data; percentages are of what the kubelet offers, running pods included."""
+
+
+class PlanReport(TypedDict):
+    """Each key with an example of it, where a type alone tells little."""
+
+    planner: Annotated[str, "greedy"]
+    version: Annotated[int, 261]
+    pods: Annotated[int, 2]
+    placed: Annotated[int, 1]
+    gpus: Annotated[int, 2]
+    fragments: Annotated[float, 0.2]
+    assignments: Annotated[list[dict[str, Any]], [{"pod": "research/train-0", "node": "a100-0", "gpus": [0, 1]}]]
+    unassigned: Annotated[list[dict[str, str]], [{"pod": "research/train-1", "reason": _REASON}]]
+    nodes: list[NodeLoad]
 
 
 def node_loads(view: View, plan: Plan) -> list[NodeLoad]:
@@ -32,8 +48,8 @@ def node_loads(view: View, plan: Plan) -> list[NodeLoad]:
     ]
 
 
-def report(view: View, plan: Plan) -> Mapping[str, Any]:
-    """The whole report as JSON data."""
+def report(view: View, plan: Plan) -> PlanReport:
+    """The whole report."""
     quality = state_after(view, plan).quality(priority_weights(plan.pods))
     names = view.cluster.node_names
     return {

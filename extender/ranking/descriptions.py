@@ -1,11 +1,29 @@
 """The state of the learned rank as JSON, for `GET /model` and the page."""
 
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 from extender.core.policies.kerf import HEURISTIC
 from extender.ranking.evidence import Evidence
 from extender.ranking.learning.controller import Learning
 from extender.ranking.service import LearnedRank
+
+
+class Rank(TypedDict):
+    """What `GET /model` answers, with an example of what a type alone does not tell."""
+
+    mode: Annotated[str, "off"]
+    path: str | None
+    served: Annotated[str, "tightest"]
+    reason: Annotated[str | None, "no model is loaded"]
+    fault: str | None
+    auto: Annotated[str, "tightest"]
+    evidence: dict[str, Any] | None
+    learning: dict[str, Any] | None
+    model: dict[str, Any] | None
+    weights: Annotated[dict[str, float], {"value": 1.0, "live": 2.0}]
+    looks: Annotated[dict[str, Any], {"number": 0, "ageSeconds": None}]
+    prices: Annotated[dict[str, Any], {"of": "plain", "fault": None, "workedOut": 0, "seconds": 0.0}]
+    mix: Annotated[dict[str, float], {"pods": 71.1, "seen": 62, "drift": 1.0}]
 
 
 def summary(rank: LearnedRank, learning: Learning | None) -> dict[str, Any]:
@@ -18,7 +36,7 @@ def summary(rank: LearnedRank, learning: Learning | None) -> dict[str, Any]:
     }
 
 
-def describe(rank: LearnedRank, evidence: Evidence | None, learning: Learning | None) -> dict[str, Any]:
+def describe(rank: LearnedRank, evidence: Evidence | None, learning: Learning | None) -> Rank:
     """Model, prices and mix, by what `auto` was decided, and how fitted models do; None where there is none of it."""
     manifest = None if rank.model is None else rank.model.manifest
     return {
@@ -28,10 +46,11 @@ def describe(rank: LearnedRank, evidence: Evidence | None, learning: Learning | 
         "reason": rank.why_not or None,
         "fault": rank.fault() or None,
         "auto": rank.auto,
-        "evidence": evidence and evidence.describe(),
-        "learning": learning and learning.describe(),
-        "model": manifest
-        and {
+        "evidence": evidence.describe() if evidence else None,
+        "learning": learning.describe() if learning else None,
+        "model": None
+        if manifest is None
+        else {
             "kind": manifest.kind,
             "sha256": manifest.sha256,
             "featuresVersion": manifest.features_version,

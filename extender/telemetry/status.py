@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Annotated, NotRequired, TypedDict
 
 from extender.telemetry.sources.source import Report
 
@@ -21,6 +22,13 @@ class State(StrEnum):
     OK = "ok"
     DEGRADED = "degraded"
     """The last refresh failed, or the samples can't be trusted: `fault` says why."""
+
+
+class TelemetryStatus(TypedDict):
+    """What `GET /telemetry` answers; more keys where telemetry is on."""
+
+    state: Annotated[str, State.OK.value]
+    fault: NotRequired[str]
 
 
 @dataclass

@@ -1,12 +1,13 @@
 """Usage over time: step by step, from the timeline of this process or from Prometheus."""
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final, Literal
 
+from extender.usage.answers import Source, UsageOverTime
 from extender.usage.budgets import HOUR_S
 from extender.usage.questions import PastError, Step
-from extender.usage.report import NO_PROMETHEUS, Usage
-from extender.usage.steps import AMOUNTS, Span, by_names, names_told
+from extender.usage.report import NO_PROMETHEUS, Usage, totals_of
+from extender.usage.steps import Span, by_names, names_told
 
 _DIGITS: Final = 6
 """Of GPU-hours: a thousandth of a GPU for some seconds is told."""
@@ -15,7 +16,7 @@ _LATE_S: Final = 60.0
 """What was counted last may be told so much later."""
 
 
-async def over_time(usage: Usage, span: Span, source: str) -> dict[str, Any]:
+async def over_time(usage: Usage, span: Span, source: Source) -> UsageOverTime:
     """What was counted in each step: by this process if it has counted for all of that time, else by Prometheus where
     there is one; and if that has no answer, by this process since it began.
 
@@ -35,7 +36,10 @@ async def over_time(usage: Usage, span: Span, source: str) -> dict[str, Any]:
                 return _told("prometheus", usage, span.step_s, steps)
     if own is None:
         raise PastError(note if source == "prometheus" else standby)
-    return _told("kerf", usage, *own) | ({"note": note} if note else {})
+    told = _told("kerf", usage, *own)
+    if note:
+        told["note"] = note
+    return told
 
 
 def _own(usage: Usage, span: Span, wall_s: float) -> tuple[int, list[Step]]:
@@ -50,7 +54,7 @@ def _is_whole(own: tuple[int, Sequence[Step]], span: Span, wall_s: float) -> boo
     return sum(step.seconds for step in own[1]) >= _WHOLE * (wall_s - span.first(wall_s)) - _LATE_S
 
 
-def _told(source: str, usage: Usage, step_s: int, steps: Sequence[Step]) -> dict[str, Any]:
+def _told(source: Literal["kerf", "prometheus"], usage: Usage, step_s: int, steps: Sequence[Step]) -> UsageOverTime:
     names, now = names_told(steps), usage.wall_clock()
     return {
         "source": source,
@@ -60,13 +64,12 @@ def _told(source: str, usage: Usage, step_s: int, steps: Sequence[Step]) -> dict
         "knownSince": None if source != "kerf" or usage.meter.since is None else round(usage.meter.since, 1),
         "namespaces": names,
         "steps": [
-            {"at": step.at, "seconds": round(step.seconds, 3)}
-            | {f"{name}GpuHours": _hours(amount) for name, amount in zip(AMOUNTS, step.amounts, strict=True)}
-            | {"bookedByNamespace": [_hours(amount) for amount in by_names(step, names)]}
+            {
+                "at": step.at,
+                "seconds": round(step.seconds, 3),
+                **totals_of(step.amounts, _DIGITS),
+                "bookedByNamespace": [round(amount / HOUR_S, _DIGITS) for amount in by_names(step, names)],
+            }
             for step in steps
         ],
     }
-
-
-def _hours(seconds: float) -> float:
-    return round(seconds / HOUR_S, _DIGITS)

@@ -3,15 +3,17 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal, cast
 
 from extender.kube.background import Background, repeat
 from extender.kube.events import EventRecorder
 from extender.usage.accounts import MICRO
+from extender.usage.answers import By, Source, UsageReport, UsageTotals
 from extender.usage.budgets import HOUR_S, Budgets, Spent
 from extender.usage.meter import Meter
 from extender.usage.past import Past
-from extender.usage.questions import OF_HOLDERS, OF_MODELS, PastError
+from extender.usage.questions import OF_HOLDERS, PastError
+from extender.usage.steps import AMOUNTS
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +44,7 @@ class Usage:
     _panel: tuple[int, dict[str, Any]] = field(default=(-1, {}), init=False)
     """What the page was shown last, and at which time counted."""
 
-    async def report(self, by: str, window_s: int | None, source: str) -> dict[str, Any]:
+    async def report(self, by: By, window_s: int | None, source: Source) -> UsageReport:
         """What was counted: in a time up to now, by Prometheus; else since the start, by this process.
 
         `source` is `auto`, `prometheus` or `kerf`: the last two take no other. Raises PastError.
@@ -69,31 +71,34 @@ class Usage:
             raise PastError(why)
         return self._since_start(by, note)
 
-    def _since_start(self, by: str, note: str) -> dict[str, Any]:
+    def _since_start(self, by: By, note: str) -> UsageReport:
         rows: dict[str, list[float]] = {}
         for key, sums in self.meter.accounts.rows().items():
-            name = (
-                f"{key.namespace}/{key.owner}"
-                if by == "owner"
-                else key.namespace
-                if by == "namespace"
-                else key.gpu_model
-            )
+            names = {"owner": f"{key.namespace}/{key.owner}", "namespace": key.namespace, "model": key.gpu_model}
+            name = names[by]
             row = rows.setdefault(name, [0.0] * len(OF_HOLDERS))
             rows[name] = [one + more / MICRO for one, more in zip(row, sums, strict=True)]
         totals = [amount / MICRO for amount in self.meter.accounts.totals()]
         since = self.wall_clock() if self.meter.since is None else self.meter.since
-        return self._told("kerf", since, by, rows, totals) | ({"note": note} if note else {})
+        told = self._told("kerf", since, by, rows, totals)
+        if note:
+            told["note"] = note
+        return told
 
     def _told(
-        self, source: str, since: float, by: str, rows: Mapping[str, Sequence[float]], totals: Sequence[float]
-    ) -> dict[str, Any]:
+        self,
+        source: Literal["kerf", "prometheus"],
+        since: float,
+        by: By,
+        rows: Mapping[str, Sequence[float]],
+        totals: Sequence[float],
+    ) -> UsageReport:
         leads = not self.standby()  # only who leads knows what is idle, and what is spent of budgets
         spent = self.budgets.spent() if leads and by == "namespace" else {}
-        told = []
+        told: list[dict[str, Any]] = []
         for name, row in sorted(rows.items(), key=lambda item: (-item[1][0], item[0])):
             line: dict[str, Any] = {by: name} if by != "owner" else _owner(name)
-            line |= _hours(OF_HOLDERS, row)
+            line |= _hours_of(OF_HOLDERS, row, _DIGITS)
             if name in spent:
                 line |= {"budgetGpuHours": spent[name].budget, "budgetSpentGpuHours": _rounded(spent[name].spent)}
             told.append(line)
@@ -104,7 +109,7 @@ class Usage:
             "until": round(self.wall_clock(), 1),
             "by": by,
             "rows": told,
-            "totals": _hours(OF_MODELS, totals) | _hours(OF_HOLDERS, sums),
+            "totals": totals_of((*totals, *sums), _DIGITS),
             "budgets": _of_budgets(spent) if leads else None,
             "idle": self.idle() if leads else None,
         }
@@ -133,7 +138,7 @@ class Usage:
         rows = [row | _whole(row) for row in told["rows"][:_MAX_ON_PAGE]]
         rest = len(told["rows"]) - len(rows)
         now = told["idle"] or self.idle()  # the lead may be lost at any moment
-        idle = {name: now[name] for name in ("afterSeconds", "pods", "gpus")}
+        idle = {name: value for name, value in now.items() if name != "items"}
         return {"since": told["since"], "rows": rows, "more": rest, "totals": told["totals"], "idle": idle}
 
 
@@ -146,8 +151,15 @@ def _owner(name: str) -> dict[str, str]:
     return {"namespace": namespace, "owner": owner}
 
 
-def _hours(names: Sequence[str], seconds: Sequence[float]) -> dict[str, float]:
-    return {f"{name}GpuHours": _rounded(amount / HOUR_S) for name, amount in zip(names, seconds, strict=True)}
+def _hours_of(names: Sequence[str], seconds: Sequence[float], digits: int) -> dict[str, float]:
+    """GPU-hours by key of an answer, of GPU-seconds by name."""
+    amounts = zip(names, seconds, strict=True)
+    return {f"{name}GpuHours": round(amount / HOUR_S, digits) for name, amount in amounts}
+
+
+def totals_of(seconds: Sequence[float], digits: int) -> UsageTotals:
+    """GPU-hours of GPU-seconds as of AMOUNTS."""
+    return cast("UsageTotals", _hours_of(AMOUNTS, seconds, digits))
 
 
 def _rounded(hours: float) -> float:

@@ -30,25 +30,31 @@ class Span(NamedTuple):
         return int((now - self.window_s) // self.step_s) * self.step_s
 
 
-def span_of(since: str, step: str) -> Span:
-    """Of what a person writes: `24h` and `15m`, or "" for a step that suits. Raises ValueError with what is wrong."""
+class SpanError(ValueError):
+    """A length of time that can't be understood, or not as a step; says why, the name of the parameter first."""
+
+
+def length_of(name: str, text: str) -> int:
+    """Seconds of what a person writes for a parameter, such as `24h`. Raises SpanError."""
     try:
-        window_s = seconds_of(since)
+        return seconds_of(text)
     except ValueError as error:
-        raise ValueError(f"since: {error}") from None
+        raise SpanError(f"{name}: {error}") from None
+
+
+def span_of(since: str, step: str) -> Span:
+    """Of what a person writes: `24h` and `15m`, or "" for a step that suits. Raises SpanError."""
+    window_s = length_of("since", since)
     if not step:
         return Span(window_s, _suitable(window_s, _MOST_UNASKED))
-    try:
-        step_s = seconds_of(step)
-    except ValueError as error:
-        raise ValueError(f"step: {error}") from None
+    step_s = length_of("step", step)
     if step_s % MINUTE_S:
-        raise ValueError(f"step: {step} is no number of whole minutes")
+        raise SpanError(f"step: {step} is no number of whole minutes")
     if step_s > window_s:
-        raise ValueError(f"step: {step} is longer than {since}")
+        raise SpanError(f"step: {step} is longer than {since}")
     if window_s // step_s > _MOST_STEPS:
         enough = _suitable(window_s, _MOST_STEPS) // MINUTE_S
-        raise ValueError(
+        raise SpanError(
             f"step: {since} in steps of {step} are {window_s // step_s}, and {_MOST_STEPS} is the most: "
             f"take {enough}m or more"
         )

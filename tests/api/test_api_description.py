@@ -7,18 +7,22 @@ from typing import Any
 import jsonschema_rs
 import msgspec
 import pytest
+from fastapi import Response
 
-from extender.api import answers, examples
+from extender.api import examples
 from extender.api.app import create_app
 from extender.demo.cluster import sample_cluster
 from extender.demo.metrics import SampleFeed
+from extender.explain.what_if.questions import WhatIfResult
 from extender.kube.memory import MemoryCluster
 from extender.server.access import PROBES
 from extender.settings.tree import Settings
 from tests.api.bodies import pod
 from tests.api.services import Kerf, running
 
-DESCRIPTION: dict[str, Any] = create_app(Settings(), MemoryCluster([])).openapi()
+APP = create_app(Settings(), MemoryCluster([]))
+DESCRIPTION: dict[str, Any] = APP.openapi()
+KINDS = {path: kind for path, kind in APP.state.reads.items() if kind is not Response}
 OPERATIONS = {
     f"{method.upper()} {path}": operation
     for path, operations in DESCRIPTION["paths"].items()
@@ -80,7 +84,7 @@ def test_who_may_call_is_told() -> None:
 
 
 def test_no_schema_has_the_name_of_another() -> None:
-    kinds = [*answers.OF_READS.values(), answers.WhatIfResult]
+    kinds = [*KINDS.values(), WhatIfResult]
     for kind in kinds:
         assert DESCRIPTION["components"]["schemas"][kind.__name__]["title"] == kind.__name__
     references = set(json.dumps(DESCRIPTION).split('"$ref": "#/components/schemas/')[1:])
@@ -96,12 +100,12 @@ def kerf() -> Iterator[Kerf]:
         yield kerf
 
 
-@pytest.mark.parametrize("path", sorted(answers.OF_READS))
+@pytest.mark.parametrize("path", sorted(KINDS))
 def test_what_is_answered_is_as_described(kerf: Kerf, path: str) -> None:
     asked = path.format(namespace="default", name="train-1", node="a100-0")
     answer = kerf.get(asked)
     assert answer.status == 200, answer.content
-    kind = answers.OF_READS[path]
+    kind = KINDS[path]
     msgspec.convert(answer.json(), kind)
     valid({"$ref": f"#/components/schemas/{kind.__name__}"}, answer.json())
 
@@ -111,7 +115,7 @@ TOLD_IN_FULL = ("/pending", "/workloads", "/nodes", "/version", "/usage", "/mode
 
 @pytest.mark.parametrize("path", TOLD_IN_FULL)
 def test_no_key_is_missing_in_the_description(kerf: Kerf, path: str) -> None:
-    known = DESCRIPTION["components"]["schemas"][answers.OF_READS[path].__name__]["properties"]
+    known = DESCRIPTION["components"]["schemas"][KINDS[path].__name__]["properties"]
     assert kerf.get(path).json().keys() <= known.keys()
 
 
@@ -126,6 +130,6 @@ def test_an_example_is_a_request_that_is_answered(kerf: Kerf, path: str) -> None
 def test_a_what_if_is_answered_as_described(kerf: Kerf) -> None:
     told = kerf.post("/what-if", json.dumps(examples.ASKED["/what-if"]).encode()).json()
     assert told["objects"][0]["object"] == "Job research/train"
-    msgspec.convert(told, answers.WhatIfResult)
+    msgspec.convert(told, WhatIfResult)
     valid({"$ref": "#/components/schemas/WhatIfResult"}, told)
     assert told.keys() <= DESCRIPTION["components"]["schemas"]["WhatIfResult"]["properties"].keys()

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from fastapi import Response
 
-from extender.api import answers
 from extender.api.app import create_app
 from extender.api.blindness import _STALE_HEADER, Blindness
 from extender.kube.memory import MemoryCluster
@@ -21,7 +21,11 @@ STALE_S = 130.0
 OF_OTHERS = {"/telemetry", "/model", "/history"}
 """These speak of something else besides, and can before anything is known of the cluster."""
 NOT_OF_CLUSTER = PROBES | {METRICS, "/version", "/", "/docs", "/live"}
-READS = sorted(answers.OF_READS.keys() - PROBES - {"/version"})
+READS = sorted(
+    path
+    for path, kind in create_app(Settings(), MemoryCluster([])).state.reads.items()
+    if kind is not Response and path not in PROBES | {"/version"}
+)
 ASKED = {"/what-if": {"pods": []}, "/defrag": {"freeNodes": 1}}
 
 

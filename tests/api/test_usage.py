@@ -7,8 +7,8 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from extender.api.answers import UsageReport
 from extender.core.gauges import Gauge
+from extender.usage.answers import UsageReport
 from extender.usage.meter import Meter
 from tests.api.bodies import pod
 from tests.api.services import Clock, Kerf, running

@@ -77,7 +77,7 @@ def waiting(name: str, where: str, sentence: str, gang: str | None = None) -> di
 
 def table(*pods: dict[str, Any], width: int = 80, more: int = 0) -> str:
     text = io.StringIO()
-    told = {"pods": list(pods), "total": len(pods) + more, "more": more, "atLeast": False}
+    told: Any = {"pods": list(pods), "total": len(pods) + more, "more": more, "atLeast": False}
     _print(told, Console(file=text, width=width, highlight=False), None, "kerf")
     return text.getvalue()
 

@@ -42,7 +42,8 @@ def printed(nodes: list[dict[str, Any]], width: int) -> list[str]:
         **{"gpusReserved": 1.5, "strandedPart": 0.0324},
     }
     text = io.StringIO()
-    Console(file=text, width=width, highlight=False).print(_picture({"totals": totals, "items": nodes}, width))
+    told: Any = {"totals": totals, "items": nodes}
+    Console(file=text, width=width, highlight=False).print(_picture(told, width))
     return text.getvalue().splitlines()
 
 
@@ -96,7 +97,7 @@ def gpu(index: int, **changes: Any) -> dict[str, Any]:
 
 
 def node_lines(details: list[dict[str, Any]], **changes: Any) -> list[str]:
-    told = node("n", "a100-sxm4-80gb", gpusBooked=0, **changes) | {
+    told: Any = node("n", "a100-sxm4-80gb", gpusBooked=0, **changes) | {
         "gpuDetails": details,
         "deviceUses": [],
         "holders": [],

@@ -156,7 +156,7 @@ def test_no_number_of_a_large_cluster_is_cut_on_a_narrow_terminal() -> None:
     days = [960_000.0, 6_720_000.0]
     rows = [{f"{name}GpuHours": hours for name in names} | {"at": 0, "measuredGpuHours": 1.0} for hours in days]
     for step_s, date in ((604_800, ["1970-01-01"]), (900, ["01-01", "00:00"])):
-        told = {"source": "kerf", "since": 1.0, "until": 2.0, "stepSeconds": step_s, "steps": rows}
+        told: Any = {"source": "kerf", "since": 1.0, "until": 2.0, "stepSeconds": step_s, "steps": rows}
         text = io.StringIO()
         Console(width=80, file=text).print(_steps_picture(told))
         *_, day, week = (line.split() for line in text.getvalue().splitlines())

@@ -92,7 +92,7 @@ def printed(*pods: dict[str, Any], groups: tuple[dict[str, Any], ...] = (), widt
     states = dict.fromkeys(STATES, 0) | {"running": len(pods)}
     totals: dict[str, Any] = {"pods": len(pods) + more, "states": states, "gpusBooked": 8.5, "gpusAsked": 3.0}
     totals |= {"load": 0.25, "idlePods": 1, "idleGpus": 2.0}
-    told: dict[str, Any] = {"by": "owner" if groups else "pod", "pods": list(pods), "groups": list(groups)}
+    told: Any = {"by": "owner" if groups else "pod", "pods": list(pods), "groups": list(groups)}
     told |= {"totals": totals, "more": more, "idleAfterSeconds": 1800.0}
     told["total"] = len(pods) + len(groups) + more
     _print(told, Console(file=text, width=width, highlight=False))

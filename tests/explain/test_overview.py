@@ -50,7 +50,7 @@ def test_pages() -> None:
     with running([*(node(f"n-{number}", 1) for number in range(5)), node("cpu-0")]) as kerf:
         overviews = kerf.service.overviews
         first = overviews.page(3, "", gpus_only=True)
-        second = overviews.page(3, first["next"], gpus_only=True)
+        second = overviews.page(3, first["next"] or "", gpus_only=True)
     assert [item["node"] for item in first["items"]] == ["n-0", "n-1", "n-2"]
     assert [item["node"] for item in second["items"]] == ["n-3", "n-4"]
     assert second["next"] is None

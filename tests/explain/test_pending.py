@@ -10,7 +10,7 @@ from extender.core.clusters import Cluster
 from extender.core.fit.fits import fit
 from extender.core.fit.reasons import Reason
 from extender.core.resources.requests import GpuRequest
-from extender.explain.pending import _nearest
+from extender.explain.sentences.nearest import nearest_of
 from extender.queueing.pods.objects import GATE
 from tests.api.bodies import node, pod
 from tests.api.services import Kerf, running
@@ -150,5 +150,7 @@ def test_the_nearest_node_is_that_of_a_search_by_hand() -> None:
     with running([*nodes, *held, taken]) as kerf:
         cluster = kerf.service.placer.snapshot()
     rows = np.arange(len(cluster.row_of))
-    assert _nearest(cluster, GpuRequest(8), None, rows) == _by_hand(cluster, 8) == "needs 8 GPUs; n-1 has 7 free"
-    assert json.dumps(_nearest(cluster, GpuRequest(8), None, rows[:0])) == '"there are no nodes"'
+    assert (
+        nearest_of(cluster, GpuRequest(8), None, rows).words == _by_hand(cluster, 8) == "needs 8 GPUs; n-1 has 7 free"
+    )
+    assert json.dumps(nearest_of(cluster, GpuRequest(8), None, rows[:0]).words) == '"there are no nodes"'

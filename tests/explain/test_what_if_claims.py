@@ -12,7 +12,7 @@ from extender.dra.objects import DeviceClass, ResourceClaim
 from extender.explain.what_if.claims import DeviceFacts, names_of, pack
 from extender.explain.what_if.grounds import Facts
 from extender.explain.what_if.process import _answer
-from extender.explain.what_if.questions import WhatIfError, read_question
+from extender.explain.what_if.questions import WhatIfError, WhatIfResult, read_question
 from extender.kube.objects import Node
 from extender.ledger.ledger import Ledger
 from tests.plugins.claims import resource_claim
@@ -64,7 +64,7 @@ def template(name: str, count: int = 1) -> dict[str, Any]:
 _CONFIG = {"opaque": {"driver": "gpu.nvidia.com", "parameters": {"kind": "GpuConfig"}}}
 
 
-def told(rig: ClaimRig, *claims: ResourceClaim, **question: Any) -> dict[str, Any]:
+def told(rig: ClaimRig, *claims: ResourceClaim, **question: Any) -> WhatIfResult:
     return _answer(read_question(msgspec.json.encode(question)), facts(rig, *claims))
 
 
@@ -142,7 +142,7 @@ def test_a_pod_of_a_drained_node_gets_devices_elsewhere_for_the_claim_that_it_ha
     running["spec"]["nodeName"] = "n"
     running["status"] = {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "made"}]}
     made = facts(rig, claim, pods_on={"n": msgspec.json.encode({"items": [running]})})
-    found = _answer(read_question(msgspec.json.encode({"drain": ["n"]})), made)
+    found: Any = _answer(read_question(msgspec.json.encode({"drain": ["n"]})), made)
     assert found["assignments"] == [{"pod": "default/p", "node": "m", "gpus": []}]
 
 

@@ -95,7 +95,7 @@ def test_the_map_adds_up_to_the_totals() -> None:
         nodes = {f"n-{number}": _random_node(rng) for number in range(6)}
         cluster = arrays_of(nodes).snapshot()
         shown = cells(cluster, all_rows(cluster), ObservedRules())
-        totals = Figures(cluster).totals()
+        totals = Figures(cluster).sums()
         healthy = cluster.gpu_healthy.sum()
         assert shown[:, :, 0].sum() / 100 == pytest.approx(totals["gpusBooked"] - (totals["gpus"] - healthy))
         fragments = (shown[:, :, 2] & Mark.FRAGMENT > 0).sum()

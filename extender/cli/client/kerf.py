@@ -66,7 +66,7 @@ and not all of what they ask for was checked."""
 
 
 class AnswerError(Exception):
-    """Kerf has answered with a status that means no."""
+    """Kerf has answered with a status that means no: the command fails with what it says, unless it knows better."""
 
     def __init__(self, status: int, detail: str, hint: str = "") -> None:
         super().__init__(detail + hint)
@@ -152,7 +152,8 @@ class Kerf:
         """GET, or POST where there is a body; the JSON of the answer. Raises AnswerError; where the question was wrong,
         or a manifest of `files`, in the words that `wrong` makes of Kerf's.
 
-        Ends the command with a sentence where no Kerf answers.
+        Ends the command with a sentence where no Kerf answers, and as wrong usage where the question is wrong: `wrong`
+        says that in the command's own words, of Kerf's.
         """
         address = self._base()
         try:

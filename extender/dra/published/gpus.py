@@ -40,7 +40,7 @@ class Inventory:
     """Index of the GPU of each device, a partition's being that of the GPU it is cut from, by pool and device."""
 
 
-NO_INVENTORY: Final = Inventory(None, NO_GPUS, {})
+_NO_INVENTORY: Final = Inventory(None, NO_GPUS, {})
 
 
 # ResourceSlices
@@ -62,7 +62,7 @@ def read_inventory(
     names = {item.spec.driver for item in slices}
     driver = next((driver for name, driver in DRIVERS.items() if name in names), None)
     if driver is None:
-        return NO_INVENTORY
+        return _NO_INVENTORY
     published = _Published(driver, reading, rules)
     devices = [
         (item.spec.pool.name, device)

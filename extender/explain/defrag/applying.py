@@ -103,11 +103,11 @@ class Applying:
             Stopped(self._wanted().give_up(f"stopped by hand: {asked.why[:200] or 'no reason'}"))
         )
 
-    def state(self) -> bytes:
+    def state(self) -> RoomState:
         """How far the plan is that is carried out, or was last."""
         state = self.mover.state() if self.mover is not None else state_of(None, [], 0, self.why_off)
         state.policy = self.policy()
-        return msgspec.json.encode(state)
+        return state
 
     def _wanted(self) -> Mover:
         if self.mover is None:

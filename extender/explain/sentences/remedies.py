@@ -7,6 +7,7 @@ from extender.core.annotations import MARKER
 from extender.core.fit.checks import TABLE
 from extender.core.fit.remedies import Kind, Remedy
 from extender.core.resources.requests import GpuRequest, named
+from extender.explain import answers
 from extender.explain.sentences.nearest import Nearest
 from extender.explain.sentences.words import bounded, listed
 from extender.ledger.ledger import ClaimState
@@ -16,8 +17,8 @@ _MAX_RELAXED: Final = 2
 _MAX_NODES: Final = 3
 
 
-def to_json(remedy: Remedy) -> dict[str, str | None]:
-    """A remedy as JSON data."""
+def to_json(remedy: Remedy) -> answers.Remedy:
+    """A remedy as it is answered."""
     return {"kind": remedy.kind.value, "text": bounded(remedy.text), "command": remedy.command or None}
 
 

@@ -3,11 +3,12 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from extender.explain.manifests.objects import Given, Workload, renamed
+from extender.explain.what_if.questions import PlacedObject
 from extender.kube.objects import Pod
 from extender.planning.plans import PlanPod
+from extender.planning.reports import PlanReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Objects:
         copy = self.copy_of[pod.metadata.uid]
         return replace(planned, gang=f"{planned.gang}, copy {copy}") if copy and planned.gang else planned
 
-    def report(self, result: Mapping[str, Any], notes: Mapping[str, str]) -> list[dict[str, Any]]:
+    def report(self, result: PlanReport, notes: Mapping[str, str]) -> list[PlacedObject]:
         """Of each object which pods go where, and why others go nowhere; `notes` are by the keys of pods."""
         node_of = {entry["pod"]: entry["node"] for entry in result["assignments"]}
         why = {entry["pod"]: entry["reason"] for entry in result["unassigned"]}
@@ -57,7 +58,7 @@ def _report(
     node_of: Mapping[str, str],
     why: Mapping[str, str],
     notes: Mapping[str, str],
-) -> dict[str, Any]:
+) -> PlacedObject:
     nodes: dict[str, list[str]] = {}
     for key in keys:
         if key in node_of:

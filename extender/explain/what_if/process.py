@@ -9,7 +9,7 @@ All of it runs in a process of its own (see `answers`), which ends with its answ
 import pickle
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ from extender.explain.what_if.pods import Newcomers, PodReader
 from extender.explain.what_if.questions import (
     Question,
     WhatIfError,
+    WhatIfResult,
     added_nodes,
     asked_pods,
     decoded_node,
@@ -48,7 +49,7 @@ _nodes_decoder: Final = ListDecoder(Node)
 _pods_decoder: Final = ListDecoder(Pod)
 
 
-def _answer(question: Question, facts: Facts) -> dict[str, Any]:
+def _answer(question: Question, facts: Facts) -> WhatIfResult:
     """Where the pods would go. Raises WhatIfError."""
     until = time.monotonic() + _SEARCHES_FRAC * facts.max_s
     found, tolerant = _answered_once(question, facts, until, assume=False)
@@ -59,7 +60,7 @@ def _answer(question: Question, facts: Facts) -> dict[str, Any]:
     return found
 
 
-def _answered_once(question: Question, facts: Facts, until: float, *, assume: bool) -> tuple[dict[str, Any], bool]:
+def _answered_once(question: Question, facts: Facts, until: float, *, assume: bool) -> tuple[WhatIfResult, bool]:
     """The answer, with the tolerations that admission may add to pods that do not exist yet if `assume` says so; and
     whether there are such. Raises WhatIfError."""
     asked, given = question.asked, question.given
@@ -83,39 +84,55 @@ def _answered_once(question: Question, facts: Facts, until: float, *, assume: bo
     for pod in moving:
         crowd.remove(pod.metadata.uid)
     ground = Ground(facts, nodes, added, reader.kinds, batch, tuple(asked.drain), crowd)
-    told: dict[str, Any] = {}
+    missing: dict[str, Any] | None = None
     if asked.find_nodes:
         specs = [pod.spec for pod in (*first, *made_of)]
         view, plan, missing = found_nodes(ground, specs, candidates, lambda: time.monotonic() > until)
-        told["missing"] = missing
     else:
         view = ground.view()
         plan = made_in_turns(PLANNERS[GREEDY], view, batch)
     before = made_in_turns(PLANNERS[GREEDY], replace(ground, added=()).view(), batch) if question.adds_alone else plan
-    told["fragmentsBefore"] = round(fragments(facts.cluster), 4)
-    told |= _stranded(facts, view, plan, asked.drain)
-    result = _result(view, plan, faults | held, [pod.key for pod in moving]) | told
-    gained = [pod.key for pod, row, had in zip(batch, plan.rows, before.rows, strict=True) if row >= 0 > had]
-    return result | {
-        "gained": gained,
+    stranded_before, stranded = _stranded(facts, view, plan, asked.drain)
+    unplanned = faults | held
+    report = _report(view, plan, unplanned)
+    stuck = [plan.pods[position].key for position, why in plan.unassigned.items() if not why.moves_help]
+    result: WhatIfResult = {
+        **report,  # type: ignore[typeddict-item]  # a report has no `missing`
+        "reasons": dict(Counter(entry["reason"] for entry in report["unassigned"]).most_common()),
+        "noMoveHelps": [*stuck, *unplanned],
+        "moved": [pod.key for pod in moving],
+        "fragmentsBefore": round(fragments(facts.cluster), 4),
+        "strandedBefore": stranded_before,
+        "stranded": stranded,
+        "gained": [pod.key for pod, row, had in zip(batch, plan.rows, before.rows, strict=True) if row >= 0 > had],
         "unreadable": len(faults),
-        "objects": objects.report(result, gangs.notes),
+        "objects": objects.report(report, gangs.notes),
         "skipped": given.skipped,
         "notChecked": _not_checked(view, plan),
-    }, new.tolerate_more
+    }
+    if missing is not None:
+        result["missing"] = missing
+    return result, new.tolerate_more
 
 
-def _stranded(facts: Facts, view: View, plan: Plan, drained: Sequence[str]) -> dict[str, float | None]:
+def _report(view: View, plan: Plan, faults: Mapping[str, str]) -> reports.PlanReport:
+    """The report of a plan, with pods that could not be planned, and of nodes those alone that get some."""
+    report = reports.report(view, plan)
+    report["pods"] += len(faults)
+    report["unassigned"] += [{"pod": key, "reason": why} for key, why in faults.items()]
+    report["nodes"] = [node for node in report["nodes"] if node["pods"]]
+    return report
+
+
+def _stranded(facts: Facts, view: View, plan: Plan, drained: Sequence[str]) -> tuple[float, float] | tuple[None, None]:
     """The stranded part of all GPUs now, and as the plan leaves them; None where the service does not count."""
     if facts.stranding is None:
-        return {"strandedBefore": None, "stranded": None}
+        return None, None
     after = state_after(view, plan).cluster
     stranding = facts.stranding.unpacked(after)
     closed = [after.row_of[name] for name in drained if name in after.row_of]
-    return {
-        "strandedBefore": stranding.part(facts.cluster, stranding.milli(facts.cluster)),
-        "stranded": stranding.part(after, stranding.milli(after, closed)),
-    }
+    before = stranding.part(facts.cluster, stranding.milli(facts.cluster))
+    return before, stranding.part(after, stranding.milli(after, closed))
 
 
 def _not_checked(view: View, plan: Plan) -> dict[str, int]:
@@ -151,22 +168,6 @@ def _claims(question: Question, facts: Facts) -> AskedClaims:
         return AskedClaims(facts.devices, read_claims(claims), read_templates(templates))
     except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
         raise WhatIfError(f"claims: {error}") from None
-
-
-def _result(view: View, plan: Plan, faults: dict[str, str], moving: list[str]) -> dict[str, Any]:
-    """The report of a plan."""
-    report = reports.report(view, plan)
-    stuck = [plan.pods[position].key for position, why in plan.unassigned.items() if not why.moves_help]
-    unassigned = [*report["unassigned"], *({"pod": key, "reason": why} for key, why in faults.items())]
-    return {
-        **report,
-        "pods": report["pods"] + len(faults),
-        "unassigned": unassigned,
-        "reasons": dict(Counter(entry["reason"] for entry in unassigned).most_common()),
-        "noMoveHelps": [*stuck, *faults],
-        "moved": moving,
-        "nodes": [node for node in report["nodes"] if node["pods"]],
-    }
 
 
 def _answered(pipe: Pipe) -> bytes:

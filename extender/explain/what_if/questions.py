@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NotRequired, TypedDict
 
 import msgspec
 
@@ -14,12 +14,14 @@ from extender.explain.manifests.refusals import refusal_of
 from extender.explain.processes import QuestionError
 from extender.explain.what_if.claims import claims_of, names_of, pods_of
 from extender.kube.objects import Node, Pod
+from extender.planning.reports import PlanReport
 from extender.queueing.pods.batches import asked_of
 from extender.queueing.pods.objects import decode_node, decode_pod
 
 _MAX_ADDED: Final = 1_000
 _MAX_CANDIDATES: Final = 100
 HOSTNAME: Final = "kubernetes.io/hostname"
+_Reasons = Annotated[dict[str, int], {"needs 2 GPUs, best node: 1 free": 1}]
 
 
 class WhatIfError(QuestionError):
@@ -67,6 +69,38 @@ class WhatIf(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
 
 
 _decoder: Final = msgspec.json.Decoder(WhatIf)
+
+
+class PlacedObject(TypedDict):
+    """What becomes of the pods of one object."""
+
+    object: Annotated[str, "Job research/train"]
+    place: Annotated[str, "objects[0]"]
+    pods: Annotated[int, 2]
+    placed: Annotated[int, 1]
+    nodes: Annotated[list[dict[str, Any]], [{"node": "a100-0", "pods": ["research/train-0"]}]]
+    reasons: _Reasons
+    notes: list[str]
+
+
+class WhatIfResult(PlanReport, TypedDict):
+    """The answer."""
+
+    fragmentsBefore: Annotated[float, 0.25]
+    stranded: Annotated[float | None, 0.0312]
+    strandedBefore: Annotated[float | None, 0.0284]
+    reasons: _Reasons
+    noMoveHelps: list[str]
+    """Pods without a node that would have none either if running pods moved."""
+    moved: list[str]
+    gained: list[str]
+    unreadable: int
+    """Pods whose request can't be understood."""
+    objects: list[PlacedObject]
+    skipped: list[str]
+    notChecked: dict[str, int]
+    """What nobody has looked at of pods that find a node, and of how many."""
+    missing: NotRequired[dict[str, Any]]
 
 
 class Needs(msgspec.Struct):

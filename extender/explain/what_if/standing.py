@@ -22,21 +22,11 @@ _LOOKS_EVERY_S: Final = 10.0
 _MAX_TEXT: Final = 500
 
 
-class _Nodes(msgspec.Struct):
-    count: int
-    gpus: int
-    model: str
-
-
-class _Missing(msgspec.Struct, rename="camel"):
-    nodes: list[_Nodes]
-    sentence: str
-    still_unplaced: list[msgspec.Raw]
-
-
 class _Answer(msgspec.Struct):
+    """What is read of a `WhatIfResult`."""
+
     pods: int
-    missing: _Missing
+    missing: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +87,12 @@ class MissingNodes(Background):
             self.standing = None
             return
         nodes: dict[tuple[str, int], int] = {}
-        for item in answer.missing.nodes:
-            key = item.model, item.gpus
-            nodes[key] = nodes.get(key, 0) + item.count
-        sentence = answer.missing.sentence[:_MAX_TEXT]
-        self.standing = _Standing(self._wall_clock(), answer.pods, len(answer.missing.still_unplaced), sentence, nodes)
+        missing = answer.missing
+        for item in missing["nodes"]:
+            key = item["model"], item["gpus"]
+            nodes[key] = nodes.get(key, 0) + item["count"]
+        sentence = missing["sentence"][:_MAX_TEXT]
+        self.standing = _Standing(self._wall_clock(), answer.pods, len(missing["stillUnplaced"]), sentence, nodes)
 
     def told(self) -> dict[str, Any]:
         """For the page."""

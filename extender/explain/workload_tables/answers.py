@@ -3,11 +3,12 @@
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from extender.core.clusters import Rows
+from extender.explain.answers import WorkloadGroup, WorkloadList, WorkloadNames, WorkloadPod
 from extender.explain.waiting_pods import Waitlist
 from extender.explain.workload_tables.bound_pods import BoundPod
 from extender.explain.workload_tables.selections import (
@@ -50,12 +51,12 @@ class Workloads:
     _making: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     _made: tuple[float, WorkloadTable] | None = field(default=None, init=False)
 
-    async def answer(self, asked: Question) -> dict[str, Any]:
+    async def answer(self, asked: Question) -> WorkloadList:
         """The workloads that a question is about."""
         table = await self._table()
         return await asyncio.to_thread(self._told, table, asked)
 
-    async def of_pod(self, uid: str) -> dict[str, Any] | None:
+    async def of_pod(self, uid: str) -> WorkloadPod | None:
         """What a pod with a node has there, None for one that has no GPUs."""
         table = await self._table()
         found = (number for number, row in enumerate(table.rows) if row.uid == uid and row.state < HAVE)
@@ -96,13 +97,13 @@ class Workloads:
             model=self.occupants.model_of,
         )
 
-    def _told(self, table: WorkloadTable, asked: Question) -> dict[str, Any]:
+    def _told(self, table: WorkloadTable, asked: Question) -> WorkloadList:
         now, idle = self.wall_clock(), long_idle(table, self.idle_after_s)
         matching = chosen(table, asked)
         states = told_sums(summed(table, matching, idle, "all"), 0)["states"]
         rows = of_states(table, asked, matching, idle)
-        pods: list[dict[str, Any]] = []
-        groups: list[dict[str, Any]] = []
+        pods: list[WorkloadPod] = []
+        groups: list[WorkloadGroup] = []
         if asked.by == "pod":
             total, names = len(rows), [table.rows[row].pod for row in rows.tolist()]
             places = order(keys_of_pods(table, rows, idle, now), names, asked)
@@ -124,7 +125,7 @@ class Workloads:
             "found": _found(table, asked.q, matching) if asked.q.strip() else None,
         }
 
-    def _pod(self, table: WorkloadTable, row: int) -> dict[str, Any]:
+    def _pod(self, table: WorkloadTable, row: int) -> WorkloadPod:
         work = table.rows[row]
         has = work.state < HAVE
         indices, memory_mib = self._of_claim(work) if has else ([], None)
@@ -165,7 +166,7 @@ def _page(places: Rows, asked: Question) -> Rows:
     return places[asked.offset : asked.offset + asked.limit]
 
 
-def _group(sums: Sums, group: int) -> dict[str, Any]:
+def _group(sums: Sums, group: int) -> WorkloadGroup:
     namespace, owner = sums.names[group]
     return {
         "namespace": namespace,
@@ -177,7 +178,7 @@ def _group(sums: Sums, group: int) -> dict[str, Any]:
     }
 
 
-def _found(table: WorkloadTable, q: str, rows: Rows) -> dict[str, Any]:
+def _found(table: WorkloadTable, q: str, rows: Rows) -> WorkloadNames:
     """What has a text in its own name, by kind, a few of each: what begins with it first."""
     text, works = q.strip().lower(), [table.rows[row] for row in rows.tolist()]
 

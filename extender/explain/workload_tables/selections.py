@@ -2,41 +2,37 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
+from fastapi import Query
 
 from extender.core.clusters import Floats, Longs, Mask, Rows
+from extender.explain.answers import By, Sort, State, WorkloadSums
 from extender.explain.workload_tables.tables import HAVE, STATES, Workload, WorkloadTable
 
-By = Literal["pod", "owner", "namespace"]
-Sort = Literal["idle", "gpus", "load", "age", "priority", "pods", "name"]
-State = Literal["", "running", "starting", "ending", "held", "placing", "pending", "gated"]
 _OF_STATE: Final = {"": -1} | {name: number for number, name in enumerate(STATES)}
 _DIGITS: Final = 3
+_MAX_OFFSET: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Which workloads, empty texts for all of them; and how they are shown."""
+    """Which workloads, and how they are shown: what is asked of `GET /workloads`."""
 
-    namespace: str = ""
-    owner: str = ""
-    """`Kind/name`."""
-    gang: str = ""
-    """`namespace/name`."""
-    node: str = ""
-    state: State = ""
-    idle: bool = False
-    """Only pods that have been idle for long."""
-    q: str = ""
-    """Words that are all part of a pod's name, namespace, owner, gang, node or GPU model."""
-    by: By = "pod"
-    """What a row is of."""
-    sort: Sort = "idle"
-    reverse: bool = False
-    limit: int = 100
-    offset: int = 0
+    namespace: Annotated[str, Query(max_length=63, description="Of the pods; empty: all.")] = ""
+    owner: Annotated[str, Query(max_length=128, description="Kind/name, as in Job/train; empty: all.")] = ""
+    gang: Annotated[str, Query(max_length=128, description="namespace/name; empty: all.")] = ""
+    node: Annotated[str, Query(max_length=253, description="Where they are; empty: anywhere.")] = ""
+    state: Annotated[Literal["", State], Query(description="Of the pods; empty: all.")] = ""
+    idle: Annotated[bool, Query(description="Only pods that have been idle for usage.idle_after_s.")] = False
+    q: Annotated[str, Query(max_length=200, description="Words that all have to be found.")] = ""
+    """In a pod's name, namespace, owner, gang, node or GPU model."""
+    by: Annotated[By, Query(description="What a row is of.")] = "pod"
+    sort: Annotated[Sort, Query(description="What comes first.")] = "idle"
+    reverse: Annotated[bool, Query(description="The other way round.")] = False
+    limit: Annotated[int, Query(ge=1, le=1000, description="Maximum rows.")] = 100
+    offset: Annotated[int, Query(ge=0, le=_MAX_OFFSET, description="Rows before the first.")] = 0
 
 
 def long_idle(table: WorkloadTable, after_s: float) -> Mask:
@@ -175,17 +171,17 @@ def keys_of_groups(sums: Sums, now: float) -> dict[str, Floats | Longs]:
     }
 
 
-def told_sums(sums: Sums, group: int) -> dict[str, Any]:
+def told_sums(sums: Sums, group: int) -> WorkloadSums:
     """A group's sums as they are answered."""
-    states = dict(zip(STATES, sums.states[group].tolist(), strict=True))
+    booked, asked, idle = (round(float(gpus[group]), _DIGITS) for gpus in (sums.booked, sums.asked, sums.idle_gpus))
     return {
         "pods": int(sums.pods[group]),
-        "states": states,
-        "gpusBooked": rounded(sums.booked[group]),
-        "gpusAsked": rounded(sums.asked[group]),
+        "states": dict(zip(STATES, sums.states[group].tolist(), strict=True)),
+        "gpusBooked": booked,
+        "gpusAsked": asked,
         "load": rounded(sums.load[group]),
         "idlePods": int(sums.idle_pods[group]),
-        "idleGpus": rounded(sums.idle_gpus[group]),
+        "idleGpus": idle,
     }
 
 

@@ -6,11 +6,12 @@ P pods. Text is in lists, numbers are in arrays; NaN stands for what nobody know
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, get_args
 
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Floats, Longs
+from extender.explain.answers import State
 from extender.explain.waiting_pods import Awaited
 from extender.explain.workload_tables.bound_pods import BoundPod
 from extender.ledger.ledger import Claim
@@ -18,7 +19,7 @@ from extender.usage.holders import Holder
 from extender.usage.shares import asked_milli
 
 _RUNNING, _STARTING, _ENDING, HELD, PLACING, _PENDING, _GATED = range(7)
-STATES: Final = ("running", "starting", "ending", "held", "placing", "pending", "gated")
+STATES: Final[tuple[State, ...]] = get_args(State)
 """Has its GPUs: its containers run, have not begun, or it is being deleted; or nobody is known to use what is held (a
 ResourceClaim without a pod, a static pod whose kubelet has not told of it again). Has none: its node is decided, it
 waits for one, or a gate keeps it from kube-scheduler."""

@@ -1,8 +1,10 @@
 """How far a plan is, for whoever asks."""
 
+from typing import Annotated
+
 import msgspec
 
-from extender.queueing.defrag.record import Record
+from extender.queueing.defrag.record import Culprit, Phase, Record
 
 
 class MoveState(msgspec.Struct, rename={"from_node": "from", "to_node": "to"}):
@@ -59,8 +61,7 @@ class RoomState(msgspec.Struct):
     """"" where there was none."""
     target: str
     """What room is made for, in words."""
-    phase: str
-    """`none`, `moving`, `placing`, `done` or `stopped`."""
+    phase: Annotated[str, msgspec.Meta(extra_json_schema={"enum": ["none", *Phase]})]
     step: int
     """The step under way, -1 before the first."""
     num_steps: int
@@ -79,9 +80,7 @@ class RoomState(msgspec.Struct):
     """Why no plan could be begun now, "" where one could."""
     policy: PolicyState | None = None
     """None where it is off."""
-    culprit: str = ""
-    """Whose doing it is that it goes no further: `target`, as it has changed what it asks; `moved`, as those who move
-    take too long all together; else ""."""
+    culprit: Culprit = Culprit.NOBODY
 
 
 def state_of(record: Record | None, kept: list[str], evicted: int, fault: str) -> RoomState:

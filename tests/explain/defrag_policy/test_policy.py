@@ -23,6 +23,7 @@ from extender.metrics.queueing import policy_metrics
 from extender.planning.windows import window_of
 from extender.queueing.defrag.checks import RoomError
 from extender.queueing.defrag.plan import PlannedMove, RoomPlan, TargetPod
+from extender.queueing.defrag.record import Culprit
 from extender.queueing.defrag.state import MoveState, RoomState, state_of
 from tests.core.builders import cluster_of, node
 from tests.queueing.builders import A100
@@ -138,7 +139,7 @@ class World:
 
     def ends(self, why: str = "", *, stage: str = "done", culprit: str = "") -> None:
         """The plan under way is over."""
-        self.room.culprit = culprit
+        self.room.culprit = Culprit(culprit)
         self.room.phase, self.room.why = "stopped" if why else "done", why
         self.room.moves = [MoveState("ns/v0", "a", "b", 0, stage, "")]
 

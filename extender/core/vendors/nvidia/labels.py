@@ -82,7 +82,7 @@ _NOTHING: Final = Told()
 def read_labels(labels: Mapping[str, str]) -> Told:
     """What labels tell. Number, memory and replicas by GPU Feature Discovery, in labels of their own, are not among
     it: where they are, they are believed before this."""
-    cloud = read_cloud(labels)
+    cloud = _read_cloud(labels)
     product = labels.get(PRODUCT, "") or cloud.product
     # With MIG's single strategy the plugin hands out MIG devices, all alike, under the name of GPUs.
     as_gpus = labels.get(STRATEGY) == "single" and "-mig-" in product.lower()
@@ -91,7 +91,7 @@ def read_labels(labels: Mapping[str, str]) -> Told:
     return cloud._replace(product=product, memory_mib=0, partition="single")
 
 
-def read_cloud(labels: Mapping[str, str]) -> Told:
+def _read_cloud(labels: Mapping[str, str]) -> Told:
     """What such labels tell of a node's GPUs; nothing of those that are not NVIDIA's, or that can't be read."""
     if labels.keys().isdisjoint(_ANY_GPU_LABEL):
         return _of_instance_type(labels)
