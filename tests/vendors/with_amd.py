@@ -34,7 +34,7 @@ from tests.telemetry.servers import serving
 
 AMD = 1
 RESOURCE = "amd.com/gpu"
-MI300X = {  # docs/user-guide/installation.md of ROCm/k8s-device-plugin, and what the labeller writes beside it
+MI300X = {  # as the user guide of ROCm/k8s-device-plugin has it, and what the labeller writes beside it
     "amd.com/gpu.cu-count": "304",
     "amd.com/gpu.device-id": "74a1",
     "amd.com/gpu.family": "AI",

@@ -1,8 +1,8 @@
 """AMD GPUs for Kerf: what ROCm's device plugin, node labeller, DRA driver and metrics exporter write.
 
-Read in ROCm/k8s-device-plugin ed764684 (`cmd/k8s-node-labeller/main.go`, docs/user-guide/configuration.md),
+Read in ROCm/k8s-device-plugin ed764684 (`cmd/k8s-node-labeller/main.go`, and the user guide's configuration),
 ROCm/k8s-gpu-dra-driver 2622427 (`cmd/gpu-kubeletplugin/deviceinfo.go`) and ROCm/device-metrics-exporter afd0fe81
-(`pkg/amdgpu/gpuagent/gpuagent_gpu_metrics.go`, docs/configuration/metricslist.md).
+(`pkg/amdgpu/gpuagent/gpuagent_gpu_metrics.go`, and its list of metrics).
 """
 
 import re
