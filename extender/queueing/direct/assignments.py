@@ -15,10 +15,6 @@ from extender.scheduling.assignments import Assignment, Placement
 from extender.scheduling.placer import Placer, PodIdentity
 
 
-class HandoverError(Exception):
-    """The device plugin of a node can't be told of a pod that Kerf does not bind; the sentence says why."""
-
-
 @dataclass(eq=False)
 class DirectAssignments:
     """Assignments of pods that kube-scheduler binds by itself."""
@@ -27,15 +23,6 @@ class DirectAssignments:
     placer: Placer
     clock: Callable[[], float]
     wall_clock: Callable[[], float]
-
-    def check(self, pod: Pod, node: str) -> None:
-        """Raises HandoverError where a node's plugin can't serve a pod that nobody leads it to."""
-        assignment = self.placer.reserved(pod.metadata.uid, node)
-        if assignment is not None and self._handover(pod, assignment).locks_node:
-            name = self.ledger.rows.plugin_on(node).name
-            raise HandoverError(
-                f"node {node}: its device plugin, {name}, takes pods one by one, from an extender alone"
-            )
 
     def of(self, pod: Pod, node: str) -> dict[str, str]:
         """What is reserved for a pod on a node, as annotations; none for a pod that asks for no GPUs.
