@@ -5,6 +5,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from extender.kube.client import ApiError, UnreachableError
@@ -32,7 +33,12 @@ class Server(MemoryCluster):
         """What their answers are, once they have taken effect."""
         self.unreadable: Exception | None = None
         self.gone = False
-        self.num_patches = 0
+        self.bodies: list[Any] = []
+        """Of the patches that have come."""
+
+    @property
+    def num_patches(self) -> int:
+        return len(self.bodies)
 
     @property
     def version(self) -> str:
@@ -59,7 +65,7 @@ class Server(MemoryCluster):
         return await super().get(path, query)
 
     async def patch(self, path: str, body: bytes) -> bytes:
-        self.num_patches += 1
+        self.bodies.append(msgspec.json.decode(body))
         if (error := self.instead.pop(0) if self.instead else None) is not None:
             raise error
         answer = await super().patch(path, body)
@@ -102,15 +108,18 @@ class Signature(Patch[Named]):
         self.results = list[Result[Named]]()
         self.undone = 0
         self.why = self.refuses = ""
+        self.asked: list[str] = []
+        """Versions of the object of which it was asked whether it is to be written on them."""
 
     async def undo(self) -> None:
         self.undone += 1
 
     def stands(self) -> str:
-        return self.why
+        return self.why or super().stands()
 
     def accepts(self, found: Named) -> str:
-        return self.refuses
+        self.asked.append(found.metadata.resource_version)
+        return self.refuses or super().accepts(found)
 
     def judge(self, found: Named | None, *, sealed: bool) -> Outcome | None:
         if found is None:
@@ -137,8 +146,10 @@ class Certain(Signature):
         self.server = server
         self.sealed: list[bool] = []
         """Of each look at the object: whether it had been changed by then."""
+        self.num_seals = 0
 
     async def seal(self) -> Named | None:
+        self.num_seals += 1
         await self.server.touch()
         return await self.read()
 
@@ -177,9 +188,9 @@ def test_a_write_is_sent_on_the_version_that_it_was_decided_on() -> None:
 
 def test_where_no_version_is_known_it_is_sent_on_the_one_that_is_read() -> None:
     server, term = Server(), Term()
-    read = server.version
-    assert write(Signature(server), term).outcome is Outcome.DONE
-    assert term.confirmed == [(PLAN, read)]
+    target, read = Signature(server), server.version
+    assert write(target, term).outcome is Outcome.DONE
+    assert (term.confirmed, target.asked) == ([(PLAN, read)], [read])
 
 
 def test_what_makes_ready_tells_the_version_that_there_is_by_that() -> None:
@@ -262,17 +273,13 @@ def test_a_write_is_sent_so_many_times_at_most() -> None:
     server = Server()
 
     class Outrun(Patient):
-        def accepts(self, found: Named) -> str:
-            known.append(found.metadata.resource_version)
-            return ""
-
         async def send(self, version: str) -> Named | None:
             await server.touch()
             return await super().send(version)
 
-    known = [server.version]
-    result = write(Outrun(server), version=server.version)
-    assert (result.outcome, server.num_patches, known) == (Outcome.CONFLICT, 3, ["1", "2", "3"])
+    target = Outrun(server)
+    result = write(target, version=server.version)
+    assert (result.outcome, server.num_patches, target.asked) == (Outcome.CONFLICT, 3, ["2", "3"])
 
 
 def test_a_write_that_an_object_does_not_accept_any_more_is_not_sent_again() -> None:
@@ -304,6 +311,7 @@ def test_a_conflict_is_no_loss_of_what_has_taken_effect() -> None:
     target = Certain(server)
     result = write(target, version=known)
     assert (result.outcome, target.sealed, server.by) == (Outcome.DONE, [False], "kerf")
+    assert target.num_seals == 0, "what comes late is refused by itself"
     server.gone = True
     assert write(Patient(server), version=known).outcome is Outcome.GONE
 
@@ -331,6 +339,19 @@ def test_where_an_answer_is_lost_the_object_tells_after_a_change(error: Exceptio
     target = Certain(server, "never arrived")
     result = write(target, version=server.version)
     assert (result.outcome, result.error, target.sealed, target.undone) == (Outcome.REFUSED, error, [True], 1)
+    assert target.num_seals == 1
+
+
+@pytest.mark.parametrize(("seals", "outcome"), [(False, Outcome.UNKNOWN), (True, Outcome.REFUSED)])
+def test_a_write_whose_answer_is_lost_is_not_sent_again(seals: bool, outcome: Outcome) -> None:
+    class Lost(Certain):
+        tries = 3
+
+    server = Server()
+    server.instead = [LOST]
+    target = Lost(server)
+    target.seals = seals
+    assert (write(target, version=server.version).outcome, server.num_patches) == (outcome, 1)
 
 
 def test_what_is_not_made_to_fail_is_unknown_where_the_object_does_not_tell() -> None:

@@ -30,6 +30,11 @@ def test_what_is_not_named_stays_as_it_is() -> None:
     server = Server()
     version = write(server, server.version, data={"plan": "{}", "old": ""}, annotations={"by": "kerf"})
     write(server, version, data={"old": None})
+    assert [sorted(body) for body in server.bodies] == [["data", "metadata"], ["data", "metadata"]]
+    assert [sorted(body["metadata"]) for body in server.bodies] == [
+        ["annotations", "resourceVersion"],
+        ["resourceVersion"],
+    ]
     found = asyncio.run(records.read(server, PLAN))
     assert found is not None
     assert (found.data, found.metadata.annotations) == ({"plan": "{}"}, {"by": "kerf"})

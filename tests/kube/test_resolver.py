@@ -26,7 +26,8 @@ class Unknown(Target[Named]):
     def __init__(self, namespace: str, number: int = 0, error: Exception | None = None) -> None:
         super().__init__(namespace, f"{namespace}-{number}", "a write")
         self.error, self.outcomes, self.num_asked = error, list[Outcome](), 0
-        self.version, self.now = "1", Named(metadata=Metadata(resource_version="2"))
+        self.version = "1"
+        self.now: Named | None = Named(metadata=Metadata(resource_version="2"))
         self.told = False
         self.results, self.sealed = list[Result[Named]](), list[bool]()
 
@@ -34,7 +35,7 @@ class Unknown(Target[Named]):
         raise NotImplementedError
 
     def is_told(self) -> bool:
-        return self.told
+        return self.told or super().is_told()
 
     async def read(self) -> Named | None:
         return self.now
@@ -46,6 +47,7 @@ class Unknown(Target[Named]):
         return self.now
 
     def judge(self, found: Named | None, *, sealed: bool) -> Outcome | None:
+        assert found is self.now
         self.sealed.append(sealed)
         return Outcome.UNKNOWN if self.error is not None else None
 
@@ -124,10 +126,10 @@ def test_who_stands_by_reads_and_changes_nothing() -> None:
     rig, target = Rig(), Kept("a")
     rig.add(target)
     rig.standing.why = "another one leads"
-    target.now.metadata.resource_version = "1"
+    target.now = Named(metadata=Metadata(resource_version="1"))
     rig.round()
     assert (target.outcomes, target.sealed) == ([], [False]), "it may take effect yet"
-    target.now.metadata.resource_version = "2"
+    target.now = Named(metadata=Metadata(resource_version="2"))
     rig.round()
     rig.round()
     assert (target.outcomes, target.sealed, target.num_asked) == ([Outcome.REFUSED], [False, True], 0)
@@ -136,17 +138,29 @@ def test_who_stands_by_reads_and_changes_nothing() -> None:
 
 def test_what_is_gone_is_judged_as_such() -> None:
     class Gone(Unknown):
-        async def seal(self) -> Named | None:
-            return None
-
         def judge(self, found: Named | None, *, sealed: bool) -> Outcome | None:
             super().judge(found, sealed=sealed)
             return Outcome.GONE if found is None else None
 
     rig, target = Rig(), Gone("a")
+    target.now = None
     rig.add(target)
     rig.round()
     assert (target.outcomes, target.sealed) == ([Outcome.GONE], [True])
+
+
+def test_where_an_object_can_not_be_changed_it_may_tell_what_became_of_the_write_as_it_is() -> None:
+    class Telling(Unknown):
+        def judge(self, found: Named | None, *, sealed: bool) -> Outcome | None:
+            super().judge(found, sealed=sealed)
+            return None
+
+    rig = Rig()
+    refused, passing = (Telling("a", status, ApiError(status, "", "no")) for status in (422, 503))
+    rig.add(refused, passing)
+    rig.round()
+    assert (refused.outcomes, refused.sealed) == ([Outcome.REFUSED], [True]), "it has changed since"
+    assert (passing.outcomes, passing.sealed) == ([], [])
 
 
 def test_what_is_told_from_elsewhere_is_asked_about_no_more() -> None:
