@@ -165,6 +165,7 @@ class _Mirror:
         return self.failing
 
     async def list_devices_again(self, feed: object) -> None:
+        assert feed is CLAIMS
         self._tell_all()
 
 
@@ -262,10 +263,11 @@ class ClaimRig:
         """A pod whose claim, of its name, has got its device; the watch has told of it."""
         self.api.add(name)
         self.tell(name)
-        entry = self.pod(name)
+        entry, lose = self.pod(name), self.api.lose
         assert self.decide(entry.pod)
+        self.api.lose = lambda name, part: self.tell(name)
         assert asyncio.run(self.keeper.allocate(entry.pod))
-        self.tell(name)
+        self.api.lose = lose
         return entry
 
     def free(self, node: str = "n") -> int:
