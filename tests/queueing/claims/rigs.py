@@ -103,6 +103,7 @@ class _Fence:
     def __init__(self, api: ClaimApi) -> None:
         self._api = api
         self.others_lead = ""
+        self.unsure = ""
         self.term = "first"
         self.confirmed_after: list[list[tuple[str, str]]] = []
         """What had been written each time."""
@@ -111,7 +112,7 @@ class _Fence:
         return self.others_lead
 
     def fault(self) -> str:
-        return self.others_lead
+        return self.others_lead or self.unsure
 
     def enter(self) -> str:
         if self.others_lead:

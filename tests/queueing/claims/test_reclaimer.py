@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from extender.kube.client import ApiError
-from extender.queueing.pods.entries import Stage
+from extender.queueing.pods.entries import Entry, Stage
 from tests.queueing.claims.rigs import ClaimApi, ClaimRig
 
 
@@ -14,6 +14,10 @@ def _allocated(rig: ClaimRig, name: str = "a") -> None:
     """A claim that a pod got its device of, which has left the queue since."""
     rig.allot(name)
     del rig.entries[name]
+
+
+def _is_allocated(rig: ClaimRig, name: str = "a") -> bool:
+    return "allocation" in rig.api.claims[name]["status"]
 
 
 def _look(rig: ClaimRig, seconds: float) -> None:
@@ -75,25 +79,55 @@ def test_a_pod_on_its_way_keeps_the_devices_of_a_claim_that_is_gone_until_anothe
 
 
 def test_a_pod_that_is_let_go_while_another_s_devices_are_taken_back_keeps_its_own() -> None:
-    rig = ClaimRig(gpus=2)
-    for name in "ab":
+    rig, order = ClaimRig(gpus=3), list[str]()
+    for name in "abc":
         _allocated(rig, name)
         rig.pod(name)
     asyncio.run(rig.look())
 
     def goes_on(name: str, part: str) -> None:
-        other = rig.entries["b" if name == "a" else "a"]
-        if other.stage is Stage.GATED:
-            other.reserve("n")
+        """The next one does, once."""
+        order.append(name)
+        if len(order) == 1:
+            rig.entries["b" if name == "a" else "a"].reserve("n")
 
     rig.now += 3.0
     rig.api.fail = goes_on
     asyncio.run(rig.look())
-    assert len([claim for claim in rig.api.claims.values() if "allocation" in claim["status"]]) == 1
+    kept = [name for name, claim in rig.api.claims.items() if "allocation" in claim["status"]]
+    assert [rig.entries[name].stage for name in kept] == [Stage.NOMINATING]
+    assert len(order) == 2, "and so has the one after it none"
 
 
-def _is_allocated(rig: ClaimRig, name: str = "a") -> bool:
-    return "allocation" in rig.api.claims[name]["status"]
+def _held(rig: ClaimRig, name: str = "a") -> Entry:
+    """A pod for whose claim a device is held, and nothing is written yet."""
+    rig.api.add(name)
+    rig.tell(name)
+    entry = rig.pod(name)
+    assert rig.decide(entry.pod)
+    return entry
+
+
+@pytest.mark.parametrize(("node", "free"), [("n", 0), ("m", 1), ("", 1)])
+def test_what_is_held_and_never_written_is_free_unless_its_pod_is_on_its_way(node: str, free: int) -> None:
+    rig = ClaimRig(gpus=1)
+    entry = _held(rig)
+    if node:
+        entry.reserve(node)
+    rig.changed.clear()
+    asyncio.run(rig.look())
+    assert rig.free() == free
+    assert rig.changed == ["default/a"] * free
+
+
+def test_who_may_lead_no_more_gives_nothing_back_before_that_is_known() -> None:
+    rig = ClaimRig(gpus=2)
+    _held(rig)
+    _allocated(rig, "b")
+    rig.fence.unsure = "not renewed in time"
+    _look(rig, 60.0)
+    assert rig.free() == 0
+    assert _is_allocated(rig, "b")
 
 
 def test_all_that_is_taken_back_is_counted() -> None:
