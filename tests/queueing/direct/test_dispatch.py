@@ -221,9 +221,13 @@ def test_a_pod_that_is_bound_as_it_is_to_be_taken_back_keeps_what_it_has() -> No
     rig.refuse("a")
     rig.round()
     rig.api.pods["a"]["spec"]["nodeName"] = "n"  # and no watch has told of it
+    rig.now += 5.0
     rig.settle()
     assert rig.written("a") == ("n", "0")
     assert rig.free() == 0
+    claim = rig.ledger.claim("a")
+    assert claim is not None
+    assert claim.since == rig.now
     rig.bind_to("a", "n")
     assert rig.free() == 0
 
@@ -235,6 +239,9 @@ def test_a_kerf_that_starts_holds_what_the_one_before_has_written() -> None:
     rig.api.pods["a"] = before.api.pods["a"]
     rig.told("a")
     assert rig.free() == 1
+    claim = rig.ledger.claim("a")
+    assert claim is not None
+    assert (claim.since, claim.firm) == (rig.now, True)
     rig.pod("b", 1)
     rig.round()
     assert rig.written("b") == ("n", "1")
@@ -254,6 +261,7 @@ def test_what_was_refused_while_no_kerf_looked_is_taken_back() -> None:
     rig.settle()
     assert rig.written("a") == ("", "")
     assert rig.free() == 1
+    assert stage(rig, "a") is Stage.LOST
 
 
 def test_a_gang_is_let_go_whole_or_not() -> None:
@@ -277,7 +285,7 @@ def test_a_pod_that_asks_by_annotation_alone_waits_and_is_told_why() -> None:
     rig.node("n", 2)
     rig.pod("a", 0, gpu_share="500")
     rig.round(2.0)
-    assert "by annotation or label alone" in rig.note("a")
+    assert rig.note("a") == "kube-scheduler counts no GPUs asked by annotation or label alone: ask for nvidia.com/gpu"
     assert rig.api.pods["a"]["spec"]["schedulingGates"]
 
 
@@ -572,3 +580,46 @@ def test_a_gate_that_was_opened_without_a_node_is_known_to_be_open() -> None:
     entry = rig.queue.backlog.entries["a"]
     assert (entry.stage, entry.opened) == (Stage.OPENED, rig.now)
     assert entry.pod.metadata.resource_version == rig.api.pods["a"]["metadata"]["resourceVersion"]
+
+
+def test_a_gate_of_which_no_watch_tells_that_it_is_open_is_looked_after() -> None:
+    rig = DirectRig()
+    rig.node("n", 1)
+    rig.pod("a", 1)
+    rig.api.deaf = True
+    rig.round()
+    assert stage(rig, "a") is Stage.OPENED
+    rig.round(120.0)
+    assert stage(rig, "a") is Stage.UNSETTLED
+    rig.settle()
+    assert (stage(rig, "a"), rig.free()) == (Stage.OPENED, 0)
+
+
+def test_what_others_nominate_a_pod_for_that_was_left_to_kube_scheduler_is_not_kerfs() -> None:
+    rig = DirectRig(fail_open_s=5.0)
+    rig.pod("a", 1)
+    rig.api.deaf = True
+    rig.versions.lose = ("a", "")
+    rig.round(10.0)
+    manifest = rig.api.pods["a"]
+    manifest["metadata"]["annotations"] |= {"kerf.dev/planned-node": "n", "kerf.dev/assigned-gpus": "0"}
+    manifest["status"]["nominatedNodeName"] = "n"
+    rig.versions.touch("a")
+    rig.now += 100.0
+    rig.settle()
+    entry = rig.queue.backlog.entries["a"]
+    assert (entry.stage, entry.opened) == (Stage.OPENED, rig.now)
+    assert entry.pod.metadata.resource_version == manifest["metadata"]["resourceVersion"]
+    assert manifest["status"]["nominatedNodeName"] == "n"
+
+
+def test_nothing_is_remembered_of_an_assignment_of_a_pod_that_is_gone() -> None:
+    rig = DirectRig()
+    rig.node("n", 1)
+    rig.pod("a", 1)
+    rig.api.fail = lambda name, where: UnreachableError("cut")
+    rig.round()
+    pod = decode_pod(rig.api.pods["a"])
+    assert not rig.direct.writer.is_clear(pod)
+    rig.hub.cache(PODS).remove(pod)
+    assert rig.direct.writer.is_clear(pod)

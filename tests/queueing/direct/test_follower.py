@@ -7,6 +7,7 @@ import pytest
 from extender.kube.client import ApiError
 from extender.kube.watches.feeds import PODS
 from extender.plugins.gpushare import INDEX
+from extender.queueing.direct.assignments import DirectAssignments
 from extender.queueing.pods.objects import decode_pod
 from tests.queueing.direct.rigs import DirectRig
 from tests.queueing.direct.test_dispatch import let_go
@@ -166,8 +167,8 @@ def test_all_that_went_elsewhere_are_counted_and_told_of() -> None:
     rig = let_go("a", "b", n=2, m=4)
     for name in ("a", "b"):
         rig.bind_to(name, "m")
-    rig.follow()
-    rig.follow()
+    for _ in range(3):
+        rig.follow()
     assert (rig.queue.counts.fallbacks, rig.queue.counts.reassigned, rig.queue.counts.unassigned) == (2, 0, 0)
     assert rig.told_of == [("ns", "a", "a"), ("ns", "b", "b")]
     assert rig.note("b", "nomination-lost") == "n: bound to m, by kube-scheduler"
@@ -242,7 +243,8 @@ def test_a_pod_that_somebody_else_has_put_right_is_left_alone() -> None:
     rig.versions.touch("a")
     rig.tell_bound("a")
     version = rig.api.pods["a"]["metadata"]["resourceVersion"]
-    rig.follow()
+    for _ in range(3):
+        rig.follow()
     assert rig.api.pods["a"]["metadata"]["resourceVersion"] == version
 
 
@@ -321,3 +323,20 @@ def test_pods_are_followed_in_the_background() -> None:
     rig.api.fail, written = fail, asyncio.Event()
     asyncio.run(run())
     assert list(rig.direct.works()) == ["queue's follower"]
+
+
+def assignments_of(rig: DirectRig) -> DirectAssignments:
+    return DirectAssignments(rig.ledger, rig.placer, lambda: rig.now, lambda: rig.now)
+
+
+def test_of_a_node_that_is_gone_a_pod_gets_nothing_and_of_one_that_is_there_what_it_asks() -> None:
+    rig = gpushare_rig("a")
+    rig.bind_to("a", "n")
+    pod, claim, assignments = decode_pod(rig.api.pods["a"]), rig.ledger.claim("a"), assignments_of(rig)
+    assert claim is not None
+    found = assignments.on_its_node(pod, claim)
+    assert found is not None
+    assert (found.node, found.gpus, found.mib_each) == ("n", (0,), (8 * 1024,))
+    assert assignments.on_its_node(decode_pod({"metadata": {"name": "plain", "uid": "plain"}}), claim) is None
+    rig.remove_node("n")
+    assert assignments.on_its_node(pod, claim) is None
