@@ -124,14 +124,22 @@ def test_a_claim_that_is_there_keeps_no_other_from_being_made() -> None:
     assert server.asked == ["team-b", "team-b"]
 
 
-def test_claims_are_made_in_the_background() -> None:
+def test_claims_are_made_in_the_background_whatever_fails_once(caplog: pytest.LogCaptureFixture) -> None:
     server = Server()
+    making, faults = Making(server, pod()), ["broken"]
+
+    def fault() -> str:
+        if faults:
+            raise ValueError(faults.pop())
+        return ""
 
     async def run() -> None:
-        making = asyncio.create_task(Making(server, pod()).maker.run())
+        work = asyncio.create_task(making.maker.run())
         async with asyncio.timeout(5.0):
             await server.created.wait()
-        making.cancel()
+        work.cancel()
 
+    making.maker.fault = fault
     asyncio.run(run())
     assert server.asked == ["default"]
+    assert caplog.messages == ["creating ResourceClaims failed"]

@@ -225,7 +225,7 @@ def test_a_running_pod_of_the_same_name_keeps_nothing_that_was_another_s() -> No
     assert not _is_allocated(rig)
 
 
-def test_it_looks_in_the_background() -> None:
+def test_it_looks_in_the_background_whatever_fails_once(caplog: pytest.LogCaptureFixture) -> None:
     rig = ClaimRig()
     _allocated(rig)
 
@@ -236,9 +236,14 @@ def test_it_looks_in_the_background() -> None:
         looking.cancel()
 
     def written(name: str, part: str) -> None:
+        if not failed:
+            failed.append(name)
+            raise ValueError("broken")
         freed.set()
 
     asyncio.run(rig.look())
-    freed, rig.api.fail = asyncio.Event(), written
+    freed, failed = asyncio.Event(), list[str]()
+    rig.api.fail = written
     rig.now += 20.0
     asyncio.run(run())
+    assert caplog.messages == ["settling ResourceClaims failed"]
