@@ -190,6 +190,47 @@ def test_once_pods_are_let_go_again_a_failure_is_the_first() -> None:
     assert num_tries("b") >= 4
 
 
+def test_pods_that_can_not_be_understood_rest_each_on_its_own() -> None:
+    rig = Rig(fail_open_s=5.0)
+    for name in ("bad", "good"):
+        rig.pod(name, 1, gpu_memory_each="much")
+    rig.api.fail = lambda name, part: DENIED if name == "bad" else None
+    for _ in range(3):
+        rig.round(5.0)
+    assert entry_of(rig, "bad").planned is None
+    rests = rig.queue.dispatcher.rests
+    assert (rests(entry_of(rig, "bad")) is None, rests(entry_of(rig, "good"))) == (False, None)
+    assert rig.api.order == ["good"]
+
+
+def test_a_pod_that_was_let_go_after_all_rests_for_no_failure_of_before() -> None:
+    def num_tries() -> int:
+        tries = list[str]()
+
+        def fail(name: str, part: str) -> ClusterError:
+            tries.append(part)
+            return DENIED
+
+        rig.api.fail = fail
+        for _ in range(10):
+            rig.round(0.1)
+        return len(tries)
+
+    rig = Rig()
+    rig.node("n", 1)
+    rig.pod("a", 1)
+    assert num_tries() >= 2
+    for _ in range(4):
+        assert num_tries() <= 2
+    rig.api.fail = lambda name, part: None
+    rig.round(100.0)
+    assert rig.api.order == ["a"]
+    rig.remove_node("n")
+    rig.refuse("a")
+    rig.node("m", 1)
+    assert num_tries() >= 2, "at once, and soon again"
+
+
 def test_pods_of_one_gang_rest_together_and_no_other_with_them() -> None:
     rig = Rig()
     rig.node("n", 4)

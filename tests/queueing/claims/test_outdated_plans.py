@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from extender.kube.cache import Cache
@@ -89,8 +90,9 @@ def test_not_for_those_that_are_being_taken_back() -> None:
     planned = PlannedPod()
     planned.rig.keeper.freeing.add("u-a")
     planned.rig.keeper.changed("default/a")
-    assert planned.carry_out() is Stage.GATED
-    assert planned.counts.outdated == 1
+    for num_outdated in (1, 2):
+        assert planned.carry_out() is Stage.GATED
+        assert planned.counts.outdated == num_outdated
 
 
 def test_nor_for_those_that_were_taken_back() -> None:
@@ -143,3 +145,19 @@ def test_nothing_is_reserved_for_a_pod_whose_devices_can_not_be_held() -> None:
     planned.rig.fence.others_lead = "another one leads"
     assert not planned.dispatcher.reserve([(planned.entry, "n")])
     assert (planned.rig.free(), planned.rig.ledger.claim("p-a")) == (2, None)
+
+
+def test_a_pod_that_lost_its_node_is_not_nominated_anew_while_its_claims_are_not_written() -> None:
+    planned = PlannedPod(allotted=False)
+    entry, rig = planned.entry, planned.rig
+    entry.pod = msgspec.structs.replace(entry.pod, spec=msgspec.structs.replace(entry.pod.spec, scheduling_gates=None))
+    entry.find_open(rig.now)
+    entry.lose("m")
+    rig.api.claims["a"]["metadata"]["resourceVersion"] = "999"
+    rig.api.fail = lambda name, part: None if name == "a" else pytest.fail("it is nominated")
+    planned.finish()
+    assert (entry.stage, rig.free(), planned.is_allocated) == (Stage.LOST, 2, False)
+    rig.tell("a")
+    rig.api.fail = lambda name, part: None
+    planned.finish()
+    assert (entry.stage, planned.is_allocated) == (Stage.LOST, True), "the pod itself is gone"
