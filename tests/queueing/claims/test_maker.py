@@ -24,7 +24,8 @@ def pod(name: str = "a", namespace: str = "default", text: str | None = None, *r
     asked = json.dumps({"name": NAME, "requests": list(requests) or [GPU]})
     metadata = {"name": name, "namespace": namespace, "uid": f"u-{name}", "annotations": {CLAIM: text or asked}}
     claims = [{"name": "devices", "resourceClaimName": NAME}]
-    return decode_pod({"metadata": metadata, "spec": {"resourceClaims": claims}})
+    gates = [{"name": "kerf.dev/queue"}]
+    return decode_pod({"metadata": metadata, "spec": {"resourceClaims": claims, "schedulingGates": gates}})
 
 
 def test_a_claim_is_what_the_api_server_takes_and_goes_with_its_pod() -> None:

@@ -20,14 +20,16 @@ from extender.queueing.claims.of_queue import QueueClaims
 from extender.queueing.pods.backlog import Backlog
 from extender.queueing.pods.entries import Stage
 from extender.scheduling.fence import Fence
-from tests.queueing.claims.rigs import ClaimRig
+from tests.ledger.builders import until
+from tests.queueing.claims.rigs import ClaimApi, ClaimRig
+from tests.queueing.claims.test_maker import pod as asking_pod
 
 
 class Queue:
     """A backlog, and what allocates for it if anything does."""
 
-    def __init__(self, *, allocates: bool = True, classes: Collection[str] = ()) -> None:
-        rig = self.rig = ClaimRig()
+    def __init__(self, *, allocates: bool = True, classes: Collection[str] = (), api: ClaimApi | None = None) -> None:
+        rig = self.rig = ClaimRig(api=api)
         self.num_rounds_due = 0
         clock = lambda: rig.now  # noqa: E731 - a clock
         make_keeper = partial(
@@ -142,3 +144,56 @@ def test_who_was_refused_and_takes_part_waits_for_devices_that_are_kerfs_by_now(
         take_stock(queue, opted_out=opted_out)
         stages.append(queue.backlog.entries["p-a"].stage)
     assert stages == [Stage.OPENED, Stage.LOST]
+
+
+def test_those_that_a_round_does_not_reach_ask_for_another_one() -> None:
+    queue = Queue()
+    for number in range(6):
+        name = f"c{number}"
+        queue.rig.api.add(name, {"name": name, "exactly": {"deviceClassName": "gpu"}})
+        queue.rig.tell(name)
+        queue.add(name)
+    queue.num_rounds_due = 0
+    planned, passed = queue.claims.sort_out(queue.backlog.entries.values())
+    assert (len(planned), len(passed), queue.num_rounds_due) == (4, 2, 1)
+
+
+def test_in_the_background_devices_that_nobody_waits_for_are_given_back() -> None:
+    queue = Queue()
+    rig, keeper = queue.rig, cast(ClaimKeeper, queue.claims.keeper)
+    for reflector in keeper.reflectors.values():
+        reflector.num_lists = 1
+    queue.tell("a")
+    queue.add("a")
+    assert rig.decide(queue.backlog.entries["p-a"].pod)
+
+    async def run() -> None:
+        work = asyncio.create_task(queue.claims.works()["queue's ResourceClaims"]())
+        async with asyncio.timeout(5.0):
+            await until(lambda: rig.free() == 2)
+        work.cancel()
+
+    assert rig.free() == 1
+    asyncio.run(run())
+
+
+def test_in_the_background_claims_are_made_for_those_that_wait() -> None:
+    class Creating(ClaimApi):
+        async def post(self, path: str, body: bytes) -> bytes:
+            posted.append(path)
+            return body
+
+    posted: list[str] = []
+    queue = Queue(api=Creating(), classes=["gpu"])
+    keeper = cast(ClaimKeeper, queue.claims.keeper)
+    for reflector in keeper.reflectors.values():
+        reflector.num_lists = 1
+    queue.backlog.upsert(asking_pod())
+
+    async def run() -> None:
+        work = asyncio.create_task(queue.claims.works()["claims for extended resources"]())
+        async with asyncio.timeout(5.0):
+            await until(lambda: bool(posted))
+        work.cancel()
+
+    asyncio.run(run())
