@@ -90,6 +90,11 @@ class Account:
         self.taken.update(asks)
         self.budgets.charge((namespace, ask) for ask in asks)
 
+    @property
+    def num_kept(self) -> int:
+        """Entries, whatever they are kept in."""
+        return sum(len(part) for part in vars(self.budgets).values() if isinstance(part, dict))
+
     def is_spent(self, namespace: str = "evil") -> bool:
         return self.budgets.is_spent(namespace)
 
@@ -117,6 +122,16 @@ def test_what_was_charged_is_charged_once() -> None:
     assert not account.is_spent(), "of the second time one step is new"
     account.charge("good", _1=_STEPS + 1, _3=_STEPS + 1)
     assert account.is_spent("good"), "behind what is known there may be what is not"
+
+
+def test_of_what_is_given_back_nothing_is_kept() -> None:
+    account = Account()
+    for number in range(20):
+        account.charge(f"team-{number}", _1=number + 1)
+    before = account.num_kept
+    account.now = 60.0
+    assert not any(account.is_spent(f"team-{number}") for number in range(20))
+    assert account.num_kept == before - 20
 
 
 def test_what_is_searched_for_anew_is_charged_anew() -> None:

@@ -62,7 +62,7 @@ def _asking(rig: ClaimRig, name: str, namespace: str, cost: int = 0) -> Entry:
 
 def test_pods_without_claims_are_planned_beside_the_others_in_their_order() -> None:
     rig = ClaimRig()
-    waiting = [_asking(rig, "a", "team-a"), rig.pod("plain"), _asking(rig, "b", "default"), rig.pod("unread")]
+    waiting = [_asking(rig, "a", "team-a"), rig.pod("plain"), _asking(rig, "b", "team-b"), rig.pod("unread")]
     waiting[1].planned = PlanPod("plain", gpus=GpuRequest(1))
     turns = Turns(rig.keeper, lambda: None)
     for _ in range(3):
@@ -80,7 +80,10 @@ def test_while_devices_are_not_known_pods_with_claims_wait_and_are_told_why() ->
 
 def test_pods_of_a_gang_that_have_claims_of_their_own_are_planned() -> None:
     rig = ClaimRig()
-    waiting = [_asking(rig, name, "default") for name in ("a", "b")]
+    for name in ("a", "b"):
+        rig.api.add(name)
+        rig.tell(name)
+    waiting = [_waiting(rig, name, name) for name in ("a", "b")]
     for entry in waiting:
         assert entry.planned is not None
         entry.planned = replace(entry.planned, gang="default/train")

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from extender.core.dra.asks import ClaimAsk, DeviceAsk, DevicesAsked, RequestAsk, Selector
+from extender.core.dra.devices import Device
 from extender.dra.objects import DeviceClass, ResourceSlice
 from extender.queueing.claims.whose import Whose
 from tests.queueing.claims.rigs import ClaimRig
@@ -92,10 +93,10 @@ def asking(driver: str, number: int = 0) -> DevicesAsked:
 
 
 def find_out(whose: Whose, asked: DevicesAsked) -> bool:
-    whose.is_kerfs(asked)
+    whose.is_kerfs(asked, "")
     while whose.looking:
         whose.look_further()
-    found = whose.is_kerfs(asked)
+    found = whose.is_kerfs(asked, "")
     assert found is not None
     return found
 
@@ -106,7 +107,7 @@ def test_what_is_found_out_is_asked_no_more_until_there_are_other_devices() -> N
     assert find_out(whose, asked)
     assert not whose.looking
     rig.publish("n", 1, generation=2)
-    assert whose.is_kerfs(asked)
+    assert whose.is_kerfs(asked, "")
     assert whose.looking
 
 
@@ -127,9 +128,27 @@ def test_asks_of_a_namespace_are_looked_into_in_turn() -> None:
     for number in range(40):
         rig.publish(f"n{number}", 1)
     whose = Whose(rig.owned)
-    assert whose.is_kerfs(first) is whose.is_kerfs(second) is None
-    while whose.is_kerfs(first) is None:
+    assert whose.is_kerfs(first, "") is whose.is_kerfs(second, "") is None
+    while whose.is_kerfs(first, "") is None:
         assert whose.look_further(within_s=0.0) is True, "there is more to look at"
-    assert whose.is_kerfs(second) is None
+    assert whose.is_kerfs(second, "") is None
     assert whose.look_further(within_s=0.0) is False
-    assert whose.is_kerfs(first) is whose.is_kerfs(second) is False
+    assert whose.is_kerfs(first, "") is whose.is_kerfs(second, "") is False
+
+
+def test_what_is_asked_while_something_is_looked_into_is_next() -> None:
+    rig, other = rig_beside_others(), asking(THEIRS)
+    whose = Whose(rig.owned)
+
+    def is_ours(device: Device) -> bool:
+        """In a thread, while the event loop goes on."""
+        whose.is_kerfs(other, "team")
+        return device.id.driver == OURS
+
+    selector = Selector("slow", is_ours, None, cost=1)
+    first = DevicesAsked((ClaimAsk((RequestAsk("r", (DeviceAsk("r", (selector,)),)),)),))
+    whose.is_kerfs(first, "team")
+    while whose.looking:
+        whose.look_further(within_s=0.0)
+    assert (whose.is_kerfs(first, "team"), whose.is_kerfs(other, "team")) == (True, False)
+    assert not whose.looking
