@@ -1,6 +1,7 @@
 """Whose it is to allocate what a claim asks, while drivers come and go."""
 
 import asyncio
+import secrets
 
 import msgspec
 import pytest
@@ -145,7 +146,7 @@ def test_what_is_asked_while_something_is_looked_into_is_next() -> None:
         whose.is_kerfs(other, "team")
         return device.id.driver == OURS
 
-    selector = Selector("slow", is_ours, None, cost=1)
+    selector = Selector(f"slow {secrets.token_hex(4)}", is_ours, None, cost=1)  # what it says is remembered by its text
     first = DevicesAsked((ClaimAsk((RequestAsk("r", (DeviceAsk("r", (selector,)),)),)),))
     whose.is_kerfs(first, "team")
     while whose.looking:
