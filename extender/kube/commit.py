@@ -250,8 +250,8 @@ class Resolver(Background):
     successor has changed it or for any other reason, can't be written on by that any more.
     """
 
-    def __init__(self, term: Term, clock: Callable[[], float], name: str = "settler") -> None:
-        super().__init__(name)
+    def __init__(self, term: Term, clock: Callable[[], float]) -> None:
+        super().__init__("settler")
         self._term = term
         self._clock = clock
         self._unknown: dict[Target[objects.Named], None] = {}  # in the order in which they came

@@ -239,16 +239,15 @@ class Dispatcher:
 
     async def _let_go(self, entries: Sequence[Entry], planner: str) -> None:
         """Nominate all members of a unit, then open all their gates."""
-        known, term = [entry.pod for entry in entries], self.mode.term()
+        known, term = [(entry, entry.pod) for entry in entries], self.mode.term()
         try:
             async with self._units:  # who is nominated is opened next, whoever else is still to be nominated
                 if not await self.allocate(entries):
                     return
-                pairs = zip(entries, known, strict=True)
-                nominated = await all_of(self._nominate(entry, pod, term) for entry, pod in pairs)
+                nominated = await all_of(self._nominate(entry, pod, term) for entry, pod in known)
                 if all(nominated):  # else one is deleted, or too much is written to it at once
-                    pairs_ = zip(entries, nominated, strict=True)
-                    await all_of(self._open(entry, pod, planner, term) for entry, pod in pairs_ if pod is not None)
+                    pairs = zip(entries, nominated, strict=True)
+                    await all_of(self._open(entry, pod, planner, term) for entry, pod in pairs if pod is not None)
         except _NOT_WRITTEN as error:
             self._failed("the queue could not release pod %s: %s", entries[0], error)
         finally:
@@ -268,8 +267,8 @@ class Dispatcher:
 
     async def _nominate_anew(self, entries: Sequence[Entry]) -> None:
         """Nominate pods that were let go and have lost their nodes."""
-        known, term = [entry.pod for entry in entries], self.mode.term()
-        for entry, pod in zip(entries, known, strict=True):
+        known, term = [(entry, entry.pod) for entry in entries], self.mode.term()
+        for entry, pod in known:
             try:
                 if not await self.allocate([entry]):
                     continue

@@ -204,31 +204,34 @@ class Placement:
 
     def assignment(self) -> Assignment | None:
         """What the winner gives, None when no node fits."""
-        decision, row = self.decision, self.decision.best
-        if row is None:
-            return None
-        slots = list(decision.gpus) or [0]
-        models = {
-            self.cluster.models[index].name for index in self.cluster.gpu_model[row, slots].tolist() if index >= 0
-        }
-        known = self.cluster.gpu_uuids[row]
-        uuids = tuple(known[gpu] for gpu in decision.gpus)
-        return Assignment(
-            node=self.cluster.node_names[row],
-            units=decision.units,
-            gpus=decision.gpus,
-            uuids=uuids if all(uuids) else (),
-            milli=decision.milli,
-            mib_each=decision.mib_each,
-            mig=decision.request.mig,
-            models=",".join(sorted(models - {""})),
-            request=str(decision.request),
-            policy=decision.policy,
-            unserved=decision.request.unit is AskedUnit.WHOLE,
-            num_fit=int(np.count_nonzero(decision.evaluation.fits)),
-            num_nodes=len(decision.rows),
-            devices=_device_names(self.cluster, row, decision),
-        )
+        return assignment_of(self.cluster, self.decision)
+
+
+def assignment_of(cluster: Cluster, decision: Decision) -> Assignment | None:
+    """What the winner of a decision on a cluster gives, None when no node fits."""
+    row = decision.best
+    if row is None:
+        return None
+    slots = list(decision.gpus) or [0]
+    models = {cluster.models[index].name for index in cluster.gpu_model[row, slots].tolist() if index >= 0}
+    known = cluster.gpu_uuids[row]
+    uuids = tuple(known[gpu] for gpu in decision.gpus)
+    return Assignment(
+        node=cluster.node_names[row],
+        units=decision.units,
+        gpus=decision.gpus,
+        uuids=uuids if all(uuids) else (),
+        milli=decision.milli,
+        mib_each=decision.mib_each,
+        mig=decision.request.mig,
+        models=",".join(sorted(models - {""})),
+        request=str(decision.request),
+        policy=decision.policy,
+        unserved=decision.request.unit is AskedUnit.WHOLE,
+        num_fit=int(np.count_nonzero(decision.evaluation.fits)),
+        num_nodes=len(decision.rows),
+        devices=_device_names(cluster, row, decision),
+    )
 
 
 def _device_names(cluster: Cluster, row: int, decision: Decision) -> tuple[str, ...]:

@@ -94,7 +94,7 @@ class DraSettings(Section):
     """Whether Kerf allocates devices to the claims of pods in the queue, in pools that `kerf install dra` has given it.
     Needs queue.enabled. `false`: kube-scheduler allocates, and nobody does in pools that were given to Kerf."""
     rewrite_extended_resources: dict[str, str] = {}
-    """Device classes by extended resource, `{example.com/gpu: gpu.example.com}`: the queue's webhook makes pods that ask
+    """Device classes by extended resource, `{acme.com/gpu: gpu.acme.com}`: the queue's webhook makes pods that ask
     for such a resource ask by a ResourceClaim of the class, which Kerf creates. They run by DRA drivers alone then."""
 
     @field_validator("rewrite_extended_resources")

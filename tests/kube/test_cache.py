@@ -201,6 +201,43 @@ def test_versions_that_are_no_numbers_are_as_good_as_none() -> None:
     cache.upsert(pod("p", 1))
     cache.written(item)
     assert cache.get("p") == derive(item)
+    item.metadata.uid = "q"
+    cache.upsert(item)
+    assert cache.get("q") == derive(item)
+
+
+def test_where_no_version_is_a_number_a_list_tells_what_there_is() -> None:
+    cache, item = cache_of_pods(), pod("p", 0)
+    item.metadata.resource_version = "opaque"
+    cache.upsert(item)
+    cache.keep(set(), 0.0, "opaque")
+    assert dict(cache) == {}
+
+
+def test_the_very_first_version_counts() -> None:
+    cache = cache_of_pods()
+    cache.written(pod("p", 1))
+    assert cache.get("p") == Seen("p", 1, "")
+    cache.upsert(pod("p", 1))
+    cache.remove(pod("p", 1))
+    cache.written(pod("p", 1))
+    assert cache.get("p") is None
+
+
+def test_an_answer_that_comes_after_the_watch_has_told_of_that_write_is_no_news() -> None:
+    cache, consumer = cache_of_pods(), Fold()
+    cache.subscribe(consumer)
+    cache.upsert(pod("p", 5, "a"))
+    cache.written(pod("p", 5, "a"))
+    assert not cache.is_untold("p")
+    assert consumer.num_calls == 1
+
+
+def test_what_is_gone_is_not_untold() -> None:
+    cache = cache_of_pods()
+    cache.written(pod("p", 5))
+    cache.remove(pod("p", 6))
+    assert not cache.is_untold("p")
 
 
 def test_a_list_from_before_a_write_does_not_end_what_was_written() -> None:
@@ -276,6 +313,22 @@ def test_of_a_cluster_that_was_restored_all_objects_are_others() -> None:
     assert (cache.named("p", "ns"), cache.by(BY_NODE, "a")) == (Seen("p", 3, "a"), [Seen("p", 3, "a")])
 
 
+def test_an_object_is_where_it_was_in_a_cluster_that_was_restored() -> None:
+    cache, told = cache_of_pods(), list[tuple[str, bool]]()
+    cache.upsert(pod("placed", 9, "a"))
+    cache.upsert(pod("waiting", 9))
+    cache.keep({"placed", "waiting"}, 0.0, "5")
+    cache = cache_of_pods()
+    cache.subscribe(lambda old, new: told.append((new.node if new else "gone", cache.lists_gone)))
+    cache.upsert(pod("placed", 9, "a"))
+    cache.upsert(pod("waiting", 9))
+    cache.keep({"placed", "waiting"}, 0.0, "5")
+    told.clear()
+    cache.upsert(pod("placed", 10, "b"))
+    cache.upsert(pod("waiting", 10, "b"))
+    assert told == [("gone", True), ("b", False), ("b", False)]
+
+
 def test_when_an_object_went_whose_name_another_one_has_was_missed() -> None:
     cache, missed = cache_of_pods(), list[bool]()
     cache.subscribe(lambda old, new: missed.append(cache.lists_gone))
@@ -287,16 +340,35 @@ def test_when_an_object_went_whose_name_another_one_has_was_missed() -> None:
     assert missed == [False, True, False, False]
 
 
-def test_one_that_fails_stops_nobody() -> None:
+def test_one_that_fails_stops_nobody_and_is_named_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     cache, consumer = cache_of_pods(), Fold()
 
     def fails(old: Seen | None, new: Seen | None) -> None:
         raise ValueError("broken")
 
+    class Failing:
+        def __repr__(self) -> str:
+            return "another one"
+
+        __call__ = staticmethod(fails)
+
     cache.subscribe(fails)
+    cache.subscribe(Failing())
     cache.subscribe(consumer)
     cache.upsert(pod("p", 1))
     assert consumer.seen == {"p": Seen("p", 1, "")}
+    first, second = caplog.messages
+    assert first.startswith("a change was not taken in by test_one_that_fails")
+    assert second == "a change was not taken in by another one"
+
+
+def test_whoever_asks_hears_of_lists_and_what_they_named() -> None:
+    cache, lists = cache_of_pods(), list[tuple[set[str], float]]()
+    cache.subscribe(Fold())
+    cache.subscribe(Fold(), listed=lambda uids, began: lists.append((uids, began)))
+    cache.upsert(pod("p", 1))
+    cache.keep({"p", "unread"}, 7.0, "1")
+    assert lists == [({"p", "unread"}, 7.0)]
 
 
 def test_whoever_comes_too_late_is_told_so() -> None:
@@ -304,6 +376,100 @@ def test_whoever_comes_too_late_is_told_so() -> None:
     cache.upsert(pod("p", 1))
     with pytest.raises(RuntimeError, match="has missed them"):
         cache.subscribe(lambda old, new: None)
+    listed = cache_of_pods()
+    listed.keep(set(), 0.0, "1")
+    with pytest.raises(RuntimeError, match="has missed them"):
+        listed.subscribe(lambda old, new: None)
+
+
+def test_an_object_of_which_nobody_was_told_that_it_was_being_deleted_is_that_before_it_is_gone() -> None:
+    cache, told = cache_of_pods(), list[tuple[int, int]]()
+    cache.subscribe(
+        lambda old, new: told.append((old.version if old else 0, new.version if new else 0)), stand_ins=True
+    )
+    gone, never_read, never_known = (pod(uid, 3, "a") for uid in ("gone", "never-read", "never-known"))
+    cache.upsert(pod("gone", 1, "a"))
+    cache.set_aside(outline(pod("never-read", 1, "a")))
+    told.clear()
+    for item in (gone, never_read, never_known):
+        item.metadata.deletion_timestamp = "1970-01-01T00:00:00Z"
+        cache.remove(item)
+    assert told == [(1, 3), (3, 0), (1, 0)]
+
+
+def test_nothing_is_kept_of_what_is_gone() -> None:
+    """As many entries as in a new cache, whatever it keeps them in."""
+
+    def num_kept(cache: Cache[Pod, Seen]) -> int:
+        return sum(len(part) for part in vars(cache).values() if isinstance(part, dict | set))
+
+    cache = cache_of_pods()
+    cache.upsert(pod("p", 1, "a"))
+    cache.written(pod("q", 2, "a"))
+    cache.set_aside(outline(pod("r", 3, "a")))
+    for uid in "pqr":
+        cache.remove(pod(uid, 4, "a"))
+    assert num_kept(cache) == num_kept(cache_of_pods())
+
+
+def test_who_asks_for_no_stand_ins_hears_of_an_object_once_it_can_be_read() -> None:
+    cache, real, all_told = cache_of_pods(), Fold(), Fold()
+    cache.subscribe(real)
+    cache.subscribe(all_told, stand_ins=True)
+    cache.set_aside(outline(pod("p", 1, "a")))
+    assert (real.seen, all_told.seen) == ({}, {"p": Seen("p", 1, "whole-node")})
+    cache.upsert(pod("p", 2, "a"))
+    cache.upsert(pod("p", 3, "a"))
+    assert real.seen == all_told.seen == {"p": Seen("p", 3, "a")}
+    assert real.num_calls == 2
+
+
+def test_a_part_is_the_objects_of_a_group_as_if_there_were_no_others() -> None:
+    cache, consumer, lists = cache_of_pods(), Fold(), list[set[str]]()
+    on_a = cache.part(BY_NODE, "a")
+    on_a.subscribe(consumer, listed=lambda uids, began: lists.append(uids))
+    assert (dict(on_a), len(on_a)) == ({}, 0)
+    for uid, node in (("p", ""), ("q", "b"), ("r", "a")):
+        cache.upsert(pod(uid, 1, node))
+    assert dict(on_a) == consumer.seen == {"r": Seen("r", 1, "a")}
+    cache.upsert(pod("p", 2, "a"))
+    cache.upsert(pod("r", 2, "a"))
+    assert dict(on_a) == consumer.seen == {"r": Seen("r", 2, "a"), "p": Seen("p", 2, "a")}
+    assert consumer.num_calls == 3, "nothing of the others"
+    cache.remove(pod("p", 3, "a"))
+    cache.upsert(pod("r", 3, "b"))
+    assert dict(on_a) == consumer.seen == {}
+    cache.keep({"q", "r"}, 0.0, "3")
+    assert lists == [{"q", "r"}], "a list names the objects of all groups"
+
+
+def test_a_part_tells_of_stand_ins_whoever_asks_for_them() -> None:
+    cache, real, all_told, missed = cache_of_pods(), Fold(), Fold(), list[bool]()
+    held = cache.part(BY_NODE, "whole-node")
+    held.subscribe(real)
+    held.subscribe(all_told, stand_ins=True)
+    held.subscribe(lambda old, new: missed.append(held.lists_gone), stand_ins=True)
+    cache.set_aside(outline(pod("p", 1, "a")))
+    assert (real.seen, all_told.seen) == ({}, {"p": Seen("p", 1, "whole-node")})
+    cache.keep(set(), 0.0, "2")
+    assert missed == [False, True]
+
+
+def test_a_part_by_an_index_that_is_new_is_of_a_cache_that_has_nothing_yet() -> None:
+    by_version: Index[Seen] = Index("version", lambda seen: [str(seen.version)])
+    cache = cache_of_pods()
+    first = cache.part(by_version, "1")
+    cache.upsert(pod("p", 1))
+    assert list(first) == list(cache.part(by_version, "1")) == ["p"]
+    with pytest.raises(RuntimeError, match="not by another"):
+        cache.part(Index("another", lambda seen: []), "1")
+
+
+def test_what_has_no_namespace_goes_by_its_name() -> None:
+    cache, item = cache_of_pods(), pod("p", 1)
+    item.metadata.namespace = ""
+    cache.upsert(item)
+    assert (cache.named("p"), cache.named("p", "ns")) == (Seen("p", 1, ""), None)
 
 
 def test_what_can_not_be_read_stays_what_it_was_known_as_and_holds_its_node_where_it_never_was() -> None:

@@ -54,9 +54,9 @@ class Turns:
                 passed.append((entry, Code.CLAIMS_UNKNOWN.reason(why=fault)))
             elif claims and (why := self.keeper.resting(entry.uid)):
                 passed.append((entry, Code.CLAIM_REFUSED.reason(why=why)))
-            elif claims and entry.planned is not None and (shared := within.get((entry.planned.gang, claims[0]), "")):
+            elif claims and entry.planned is not None and (shared := within.get((entry.planned.gang, claims[0]))):
                 passed.append((entry, Code.CLAIM_IN_GANG.reason(gang=entry.planned.gang, claim=shared)))
-            elif shared := next((uid for uid in claims if first.setdefault(uid, entry.uid) != entry.uid), ""):
+            elif shared := next((uid for uid in claims if first.setdefault(uid, entry.uid) != entry.uid), None):
                 passed.append((entry, Code.CLAIM_SHARED.reason(claim=self.keeper.name_of(shared))))
             elif claims and self.budgets.is_spent(entry.namespace):
                 passed.append((entry, Code.CLAIM_COSTS.reason(namespace=entry.namespace)))

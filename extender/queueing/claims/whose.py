@@ -39,15 +39,15 @@ class Whose:
     """Whether something is another's than before, until somebody takes note of it."""
     _others: set[DevicesAsked] = field(default_factory=set, init=False)  # of which others have a device
 
-    def is_kerfs(self, asked: DevicesAsked, namespace: str = "") -> bool | None:
+    def is_kerfs(self, asked: DevicesAsked, namespace: str) -> bool | None:
         """Whether Kerf allocates that; None while it is being found out."""
         if self.owned.slices.all_owned():
             return True
-        known, version = self._known.get(asked, (None, -1))
-        if version != self.owned.version:
+        known = self._known.get(asked)
+        if known is None or known[1] != self.owned.version:
             due = self._looking.setdefault(namespace, OrderedDict())
             due.setdefault(asked, (iter(self.owned.slices.inventories()), self.owned.version))
-        return known
+        return None if known is None else known[0]
 
     @property
     def looking(self) -> bool:
@@ -58,8 +58,10 @@ class Whose:
         """Look at some nodes, at one at least; whether there is more to look at. In any thread, in one at a time."""
         until = time.perf_counter() + within_s
         while self._looking:
-            namespace, due = self._looking.popitem(last=False)
-            asked, (inventories, version) = due.popitem(last=False)
+            namespace = next(iter(self._looking))
+            due = self._looking.pop(namespace)
+            asked = next(iter(due))
+            inventories, version = due.pop(asked)
             kerfs = self._look(asked, inventories, until)
             if kerfs is None:
                 due[asked] = inventories, version
@@ -76,20 +78,22 @@ class Whose:
     def _look(self, asked: DevicesAsked, inventories: Iterator[tuple[Inventory, bool]], until: float) -> bool | None:
         """Whose it is, by some more nodes; None where that is not known yet."""
         for _ in range(_PORTION):
-            inventory, others = next(inventories, (None, False))
-            if inventory is None:
+            found = next(inventories, None)
+            if found is None:
                 return asked not in self._others
+            inventory, others = found
             if inventory.devices and possible_on(inventory, asked):
                 return True
             if others and asked not in self._others and could_serve(inventory, asked):
                 self._others.add(asked)
             if time.perf_counter() >= until:
-                break
+                return None
         return None
 
     def _decide(self, asked: DevicesAsked, version: int, *, kerfs: bool) -> None:
         if len(self._known) >= _MAX_KNOWN:
             self._known.clear()
-        self.news |= self._known.get(asked, (kerfs, 0))[0] is not kerfs
+        before = self._known.get(asked)
+        self.news |= before is not None and before[0] is not kerfs
         self._known[asked] = kerfs, version
         self._others.discard(asked)

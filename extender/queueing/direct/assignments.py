@@ -5,18 +5,13 @@ from dataclasses import dataclass
 
 from extender.core.decisions import decide_on
 from extender.core.evaluations import Memo
-from extender.core.resources.requests import PodRequest
 from extender.kube.objects import Pod
 from extender.ledger.ledger import Claim, Ledger
 from extender.plugins.kerf import ASSIGNED_NODE
 from extender.plugins.protocol import Handover
 from extender.plugins.registry import assigned_gpus
-from extender.scheduling.assignments import Assignment, Placement
-from extender.scheduling.placer import Placer, PodIdentity
-
-
-class HandoverError(Exception):
-    """The device plugin of a node can't be told of a pod that Kerf does not bind; the sentence says why."""
+from extender.scheduling.assignments import Assignment, assignment_of
+from extender.scheduling.placer import Placer
 
 
 @dataclass(eq=False)
@@ -27,15 +22,6 @@ class DirectAssignments:
     placer: Placer
     clock: Callable[[], float]
     wall_clock: Callable[[], float]
-
-    def check(self, pod: Pod, node: str) -> None:
-        """Raises HandoverError where a node's plugin can't serve a pod that nobody leads it to."""
-        assignment = self.placer.reserved(pod.metadata.uid, node)
-        if assignment is not None and self._handover(pod, assignment).locks_node:
-            name = self.ledger.rows.plugin_on(node).name
-            raise HandoverError(
-                f"node {node}: its device plugin, {name}, takes pods one by one, from an extender alone"
-            )
 
     def of(self, pod: Pod, node: str) -> dict[str, str]:
         """What is reserved for a pod on a node, as annotations; none for a pod that asks for no GPUs.
@@ -64,15 +50,14 @@ class DirectAssignments:
         alone = self.ledger.without(claim.node, {claim.uid}, self.clock())
         if request.gpus is None or alone is None:
             return None
-        policy = self.placer.policy_of(request)
-        asked = policy.asked(PodRequest(request.gpus)) or request.gpus
-        decision = decide_on(alone, asked, policy, alone.row_of[claim.node], Memo())
-        return Placement(PodIdentity.of(pod), alone, decision, (), self.wall_clock()).assignment()
+        policy, row = self.placer.policy_of(request), alone.row_of[claim.node]
+        decision = decide_on(alone, request.gpus, policy, row, Memo())
+        return assignment_of(alone, decision)
 
     def _handover(self, pod: Pod, assignment: Assignment) -> Handover:
         rows, node = self.ledger.rows, assignment.node
         plugin, manifest = rows.plugin_on(node), rows.manifest(node)
         gpus = assigned_gpus(rows.offer_of(node), assignment.holding)
-        if manifest is None or not plugin.told or not gpus:
+        if manifest is None or not gpus:
             return Handover()
         return plugin.handover(pod, gpus, manifest, self.wall_clock())

@@ -20,9 +20,8 @@ from extender.kube.events import EventRecorder
 from extender.kube.objects import Pod
 from extender.ledger.ledger import Ledger
 from extender.planning.plans import PlanPod
-from extender.planning.wait_reasons import Code
 from extender.plugins.pods import assigned_node
-from extender.queueing.direct.assignments import DirectAssignments, HandoverError
+from extender.queueing.direct.assignments import DirectAssignments
 from extender.queueing.direct.follower import Follower
 from extender.queueing.direct.products import Products
 from extender.queueing.direct.writer import DirectWriter, is_blank
@@ -91,12 +90,6 @@ class Direct:
     def hold(self, members: Sequence[tuple[Entry, str]]) -> bool:
         if self.fence.fault():
             return False  # a plan of a term that has ended
-        for entry, node in members:
-            try:
-                self._assignments.check(entry.pod, node)
-            except HandoverError as error:
-                entry.planned, entry.fault = None, Code.UNREADABLE.reason(text=str(error))
-                return False
         for entry, _ in members:
             self.ledger.make_firm(entry.uid)
         return True

@@ -35,17 +35,17 @@ class Products:
         label = VENDORS[planned.gpus.vendor].product_label if planned.gpus is not None else ""
         own, affinity = self.nodes.labels_of(node).get(label, ""), {}
         if planned.gpus is not None and own and is_picky(planned.gpus):
-            products = self._products(planned.gpus, planned.policy)
+            products = self._products(planned.gpus)
             if pod.spec.affinity is not None:
                 selector = {**selector, label: own}
             elif products:
                 affinity = {"affinity": _affinity(label, products)}
         return ({"nodeSelector": selector} if selector else {}) | affinity
 
-    def _products(self, request: GpuRequest, policy: str) -> list[str]:
+    def _products(self, request: GpuRequest) -> list[str]:
         """Products of the nodes that would do if they were free, none where one of those tells none."""
         cluster = self.placer.snapshot()
-        found = self._memo.evaluate(cluster, request, self.placer.policy_of(PodRequest(request, policy)))
+        found = self._memo.evaluate(cluster, request, self.placer.policy_of(PodRequest(request)))
         will_do = could_fit(found.evaluation.reason)
         names = [cluster.node_names[row] for row in cluster.row_of.values() if will_do[row]]
         products = {self.nodes.labels_of(name).get(VENDORS[request.vendor].product_label, "") for name in names}

@@ -76,10 +76,6 @@ class Backlog:
         """Entries let go whose node was lost."""
         return self._in(Stage.LOST)
 
-    def unsettled(self) -> list[Entry]:
-        """Entries of which nobody knows what is written on them."""
-        return self._in(Stage.UNSETTLED)
-
     def on_their_way(self, now: float) -> list[Entry]:
         """Entries that are being let go for a node, or were a short while ago: later they are kube-scheduler's like
         any other pod."""

@@ -103,6 +103,7 @@ class _Fence:
     def __init__(self, api: ClaimApi) -> None:
         self._api = api
         self.others_lead = ""
+        self.unsure = ""
         self.term = "first"
         self.confirmed_after: list[list[tuple[str, str]]] = []
         """What had been written each time."""
@@ -111,7 +112,7 @@ class _Fence:
         return self.others_lead
 
     def fault(self) -> str:
-        return self.others_lead
+        return self.others_lead or self.unsure
 
     def enter(self) -> str:
         if self.others_lead:
@@ -165,6 +166,7 @@ class _Mirror:
         return self.failing
 
     async def list_devices_again(self, feed: object) -> None:
+        assert feed is CLAIMS
         self._tell_all()
 
 
@@ -262,10 +264,11 @@ class ClaimRig:
         """A pod whose claim, of its name, has got its device; the watch has told of it."""
         self.api.add(name)
         self.tell(name)
-        entry = self.pod(name)
+        entry, lose = self.pod(name), self.api.lose
         assert self.decide(entry.pod)
+        self.api.lose = lambda name, part: self.tell(name)
         assert asyncio.run(self.keeper.allocate(entry.pod))
-        self.tell(name)
+        self.api.lose = lose
         return entry
 
     def free(self, node: str = "n") -> int:

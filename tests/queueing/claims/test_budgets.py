@@ -76,6 +76,71 @@ def test_a_namespace_that_has_spent_its_part_waits_and_says_so_and_others_go_on(
     assert evil in turns.sort_out([evil, good])[0]
 
 
+class Account:
+    """Budgets at a time and of costs that a test tells; the clock of the machine has just begun."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.taken: dict[DevicesAsked, int] = {}
+        self.budgets = Budgets(lambda: self.now, lambda ask: self.taken[ask])
+
+    def charge(self, namespace: str, **steps: int) -> None:
+        """So many steps were taken by now for what is asked, by the cost of its selector."""
+        asks = {asking(int(cost[1:])): num for cost, num in steps.items()}
+        self.taken.update(asks)
+        self.budgets.charge((namespace, ask) for ask in asks)
+
+    @property
+    def num_kept(self) -> int:
+        """Entries, whatever they are kept in."""
+        return sum(len(part) for part in vars(self.budgets).values() if isinstance(part, dict))
+
+    def is_spent(self, namespace: str = "evil") -> bool:
+        return self.budgets.is_spent(namespace)
+
+
+def test_a_namespace_may_spend_its_part_and_no_step_more() -> None:
+    account = Account()
+    account.charge("evil", _1=_STEPS)
+    assert not account.is_spent()
+    account.charge("evil", _2=1)
+    assert (account.is_spent(), account.is_spent("good")) == (True, False)
+    account.now = 30.0
+    account.charge("evil", _3=_STEPS // 2 - 1)
+    assert not account.is_spent(), "half of it was given back"
+    account.charge("evil", _4=1)
+    assert account.is_spent()
+
+
+def test_what_was_charged_is_charged_once() -> None:
+    account = Account()
+    account.charge("evil", _1=_STEPS)
+    account.charge("good", _1=_STEPS)
+    account.charge("evil", _1=_STEPS + 1, _2=0)
+    assert account.is_spent()
+    account.now = 0.01
+    assert not account.is_spent(), "of the second time one step is new"
+    account.charge("good", _1=_STEPS + 1, _3=_STEPS + 1)
+    assert account.is_spent("good"), "behind what is known there may be what is not"
+
+
+def test_of_what_is_given_back_nothing_is_kept() -> None:
+    account = Account()
+    for number in range(20):
+        account.charge(f"team-{number}", _1=number + 1)
+    before = account.num_kept
+    account.now = 60.0
+    assert not any(account.is_spent(f"team-{number}") for number in range(20))
+    assert account.num_kept == before - 20
+
+
+def test_what_is_searched_for_anew_is_charged_anew() -> None:
+    account = Account()
+    account.charge("evil", _1=_STEPS)
+    account.charge("evil", _1=1)
+    assert account.is_spent()
+
+
 def asking(cost: int) -> DevicesAsked:
     """A GPU whose selector costs that on each device, all of which differ in what it reads."""
     selector = Selector(f"costs {cost}", lambda device: True, None, cost=cost)

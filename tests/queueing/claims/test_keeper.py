@@ -2,14 +2,18 @@
 
 import asyncio
 import contextlib
+import json
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 
+from extender.core.annotations import CLAIM
 from extender.core.fit.device_obstacles import why_not
 from extender.core.fit.fits import fit_devices
 from extender.core.fit.reasons import Reason
+from extender.dra.feeds import SLICES
 from extender.kube.client import ApiError, ClusterError, UnreachableError
 from extender.kube.commit import FencedError
 from extender.queueing.claims.turns import Turns
@@ -19,7 +23,8 @@ from extender.queueing.pods.entries import Stage
 from extender.queueing.pods.objects import decode_node, decode_pod
 from extender.queueing.pods.restrictions import Kinds
 from tests.ledger.builders import until
-from tests.queueing.claims.rigs import ClaimRig
+from tests.queueing.claims.rigs import ClaimApi, ClaimRig
+from tests.queueing.claims.test_whose import THEIRS, publish_theirs, rig_beside_others
 
 
 def started(rig: ClaimRig, name: str) -> None:
@@ -675,3 +680,109 @@ def test_devices_of_a_node_that_is_set_aside_are_given_to_nobody_and_that_is_sai
     cluster = replace(rig.ledger.snapshot(rig.now), set_aside=np.array([7, 0], np.int32))
     reason = np.array([Reason.SET_ASIDE, Reason.BUSY], np.uint8)
     assert why_not(cluster, asked, np.array([0, 1]), reason).endswith("(node m)"), "the other is nearer"
+
+
+def test_what_claims_may_be_given_is_news_once() -> None:
+    def anything_new() -> bool:
+        return asyncio.run(rig.keeper.anything_new())
+
+    rig = ClaimRig()
+    hub, (reflector, *_) = rig.mirror.hub, rig.keeper.reflectors.values()
+    assert anything_new(), "it begins"
+    assert not anything_new()
+    hub.cache(SLICES).keep(set(), rig.now)
+    assert anything_new(), "devices were listed"
+    assert not anything_new()
+    reflector.num_lists, reflector.last_error = 0, "timed out"
+    assert anything_new(), "nothing is known any more"
+    assert not anything_new()
+    reflector.num_lists = 1
+    assert anything_new()
+    assert not anything_new()
+
+
+def test_what_is_another_s_than_before_is_news_once() -> None:
+    rig = rig_beside_others()
+    rig.api.add("c", {"name": "r", "exactly": {"deviceClassName": THEIRS}})
+    rig.tell("c")
+    pod = rig.pod("c").pod
+    assert rig.keeper.read(pod).undecided
+    for _ in range(2):
+        asyncio.run(rig.keeper.anything_new())
+    assert rig.keeper.read(pod).left
+    publish_theirs(rig, "other", driver="third.example.com", generation=2)
+    asyncio.run(rig.keeper.anything_new())
+    rig.keeper.read(pod)
+    assert asyncio.run(rig.keeper.anything_new())
+    assert not rig.keeper.read(pod).left
+    assert not asyncio.run(rig.keeper.anything_new())
+
+
+def test_a_claim_that_is_gone_has_no_name() -> None:
+    rig = ClaimRig()
+    rig.api.add("a")
+    rig.tell("a")
+    assert (rig.keeper.name_of("u-a"), rig.keeper.name_of("u-b")) == ("a", "")
+
+
+@pytest.mark.parametrize("owner", ["p-a", "p-another"])
+def test_devices_that_a_claim_got_of_somebody_else_are_not_its_own(owner: str) -> None:
+    """Its answer is lost, and another has written: other devices for this pod, or the same for another pod."""
+    rig = ClaimRig(gpus=2)
+    started(rig, "a")
+    other = ClaimRig(gpus=2, api=ClaimApi())
+    other.allot("other")
+    status = other.api.claims["other"]["status"]
+    status["reservedFor"][0]["uid"] = owner
+    if owner == "p-a":
+        for result in status["allocation"]["devices"]["results"]:
+            result["device"] = "gpu-1"
+
+    def taken(name: str, part: str) -> ClusterError | None:
+        if part != "status":
+            return None
+        rig.api.claims["a"]["status"] = status
+        return UnreachableError("no answer")
+
+    rig.api.fail = taken
+    with pytest.raises(UnreachableError):
+        asyncio.run(rig.keeper.allocate(rig.entries["a"].pod))
+    assert rig.keeper.counts.allocated == 0
+    assert rig.keeper.writing == set()
+
+
+def test_claims_that_pods_lack_are_made_as_long_as_nothing_keeps_this_process_from_it() -> None:
+    class Creating(ClaimApi):
+        async def post(self, path: str, body: bytes) -> bytes:
+            posted.append(path)
+            return body
+
+    posted: list[str] = []
+    rig = ClaimRig(api=Creating())
+    rig.keeper.classes_to_make = {"gpu"}
+    name = "kerf-0123456789abcdef"
+    asked = {"name": name, "requests": [{"name": "container-0", "class": "gpu", "count": 1}]}
+    entry = rig.pod("a", name)
+    metadata = msgspec.structs.replace(entry.pod.metadata, annotations={CLAIM: json.dumps(asked)})
+    entry.pod = msgspec.structs.replace(entry.pod, metadata=metadata)
+    (reflector, *_) = rig.keeper.reflectors.values()
+
+    rig.fence.others_lead = "another one leads"
+    asyncio.run(rig.keeper.maker().look())
+    rig.fence.others_lead, reflector.num_lists = "", 0
+    asyncio.run(rig.keeper.maker().look())
+    assert posted == [], "which claims there are is not known"
+    reflector.num_lists = 1
+    maker = rig.keeper.maker()
+    asyncio.run(maker.look())
+    assert posted == ["/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"]
+    asyncio.run(maker.look())
+    assert len(posted) == 1, "the watch is about to tell"
+    rig.now += 100.0
+    asyncio.run(maker.look())
+    assert len(posted) == 2
+    rig.api.add(name)
+    rig.tell(name)
+    rig.now += 100.0
+    asyncio.run(maker.look())
+    assert len(posted) == 2, "it is there"

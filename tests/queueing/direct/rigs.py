@@ -93,20 +93,26 @@ class DirectRig(Rig):
 
     def __init__(self, versions: VersionedApi | None = None, **options: Any) -> None:
         self.events: list[tuple[str, str]] = []
+        self.told_of: list[tuple[str, str, str]] = []
+        """Namespaces, names and UIDs of the pods that these are about."""
         self.election = Sure()
         self.fence = Fence(lambda: self.now, self.election)
         self.versions = versions or VersionedApi()
-        emit = lambda namespace, name, uid, reason, message: self.events.append((reason, message))  # noqa: E731
         hub = WatchHub(cast(Transport, self.versions), lambda: self.now)
         mode = partial(
             Direct,
             fence=self.fence,
-            events=cast(EventRecorder, SimpleNamespace(emit=emit)),
+            events=cast(EventRecorder, SimpleNamespace(emit=self.emit)),
             pods=hub.part(BOUND_PODS),
             wall_clock=lambda: self.now,
         )
         super().__init__(self.versions, mode, hub, **options)
         self.lead()
+
+    def emit(self, namespace: str, name: str, uid: str, reason: str, message: str) -> None:
+        """As of `EventRecorder`."""
+        self.events.append((reason, message))
+        self.told_of.append((namespace, name, uid))
 
     def lead(self) -> None:
         """This process leads."""

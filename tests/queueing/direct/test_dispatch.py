@@ -221,9 +221,13 @@ def test_a_pod_that_is_bound_as_it_is_to_be_taken_back_keeps_what_it_has() -> No
     rig.refuse("a")
     rig.round()
     rig.api.pods["a"]["spec"]["nodeName"] = "n"  # and no watch has told of it
+    rig.now += 5.0
     rig.settle()
     assert rig.written("a") == ("n", "0")
     assert rig.free() == 0
+    claim = rig.ledger.claim("a")
+    assert claim is not None
+    assert claim.since == rig.now
     rig.bind_to("a", "n")
     assert rig.free() == 0
 
@@ -235,6 +239,9 @@ def test_a_kerf_that_starts_holds_what_the_one_before_has_written() -> None:
     rig.api.pods["a"] = before.api.pods["a"]
     rig.told("a")
     assert rig.free() == 1
+    claim = rig.ledger.claim("a")
+    assert claim is not None
+    assert (claim.since, claim.firm) == (rig.now, True)
     rig.pod("b", 1)
     rig.round()
     assert rig.written("b") == ("n", "1")
@@ -254,6 +261,7 @@ def test_what_was_refused_while_no_kerf_looked_is_taken_back() -> None:
     rig.settle()
     assert rig.written("a") == ("", "")
     assert rig.free() == 1
+    assert stage(rig, "a") is Stage.LOST
 
 
 def test_a_gang_is_let_go_whole_or_not() -> None:
@@ -277,7 +285,7 @@ def test_a_pod_that_asks_by_annotation_alone_waits_and_is_told_why() -> None:
     rig.node("n", 2)
     rig.pod("a", 0, gpu_share="500")
     rig.round(2.0)
-    assert "by annotation or label alone" in rig.note("a")
+    assert rig.note("a") == "kube-scheduler counts no GPUs asked by annotation or label alone: ask for nvidia.com/gpu"
     assert rig.api.pods["a"]["spec"]["schedulingGates"]
 
 
@@ -427,3 +435,191 @@ def test_nodes_whose_plugin_takes_pods_from_an_extender_alone_offer_nothing() ->
     rig.node("n", 8)  # roomier: hami would be the first choice
     rig.round()
     assert rig.written("a") == ("n", "0")
+
+
+def test_who_is_not_sure_to_lead_any_more_as_a_gate_is_to_be_opened_leaves_it_shut() -> None:
+    rig = DirectRig()
+    rig.node("n", 1)
+    rig.pod("a", 1)
+
+    def nominated(name: str, part: str) -> None:
+        rig.election.sure = False
+
+    rig.api.fail = nominated
+    rig.round()
+    assert rig.written("a") == ("n", "0")
+    assert rig.api.pods["a"]["spec"]["schedulingGates"]
+
+
+def test_who_is_not_sure_to_lead_leaves_no_pod_to_kube_scheduler() -> None:
+    rig = DirectRig(fail_open_s=5.0)
+    rig.pod("a", 1)
+    rig.election.sure = False
+    rig.round(10.0)
+    assert rig.api.pods["a"]["spec"]["schedulingGates"]
+    rig.election.sure = True
+    rig.settle()
+    rig.round(10.0)
+    assert not rig.api.pods["a"]["spec"]["schedulingGates"]
+    assert rig.note("a", "planned-by").startswith("fail-open after ")
+
+
+def in_doubt(*names: str) -> DirectRig:
+    """Pods that were let go and refused, which nobody has looked after yet."""
+    rig = let_go(*names, n=len(names))
+    for name in names:
+        rig.refuse(name)
+    rig.round()
+    assert all(stage(rig, name) is Stage.UNSETTLED for name in names)
+    return rig
+
+
+def test_what_is_written_on_a_pod_that_nobody_may_change_is_held(caplog: pytest.LogCaptureFixture) -> None:
+    rig = in_doubt("bad", "good")
+    rig.api.fail = lambda name, part: ApiError(422, "Invalid", "denied by a webhook") if name == "bad" else None
+    for _ in range(8):
+        rig.now += 0.1
+        rig.settle()
+    assert stage(rig, "good") is Stage.LOST
+    assert (stage(rig, "bad"), rig.free()) == (Stage.UNSETTLED, 1)
+    assert caplog.messages[-1] == (
+        "pod ns/bad of the queue: what became of it is not known yet: 422 Invalid: denied by a webhook"
+    )
+    rig.api.fail = lambda name, part: None
+    rig.now += 120.0
+    rig.settle()
+    assert (stage(rig, "bad"), rig.free()) == (Stage.LOST, 2)
+
+
+def test_one_pod_that_can_not_be_settled_keeps_no_other_waiting() -> None:
+    rig = in_doubt("bad")
+    rig.api.fail = lambda name, part: ApiError(422, "Invalid", "denied by a webhook") if name == "bad" else None
+    for _ in range(8):
+        rig.now += 0.1
+        rig.settle()
+    rig.node("m", 1)
+    rig.pod("good", 1)
+    rig.round()
+    rig.refuse("good")
+    rig.round()
+    rig.settle()
+    assert stage(rig, "good") is Stage.LOST
+
+
+def test_a_pod_on_which_nothing_is_written_is_in_doubt_until_the_api_server_answers() -> None:
+    rig = DirectRig()
+    rig.node("n", 1)
+    rig.pod("a", 1)
+    rig.api.fail = lambda name, where: UnreachableError("cut")
+    rig.round()
+    rig.settle()
+    assert (stage(rig, "a"), rig.free()) == (Stage.UNSETTLED, 0)
+
+
+@pytest.mark.parametrize("field", ["deletionTimestamp", "phase"])
+def test_a_pod_in_doubt_that_is_on_its_way_out_is_left_to_the_watch(field: str) -> None:
+    rig = in_doubt("a")
+    manifest = rig.api.pods["a"]
+    if field == "phase":
+        manifest["status"]["phase"] = "Failed"
+    else:
+        manifest["metadata"][field] = "1970-01-01T00:00:00Z"
+    rig.versions.touch("a")
+    version = manifest["metadata"]["resourceVersion"]
+    rig.settle()
+    assert (manifest["metadata"]["resourceVersion"], rig.free()) == (version, 0)
+    rig.told("a")
+    assert rig.free() == 1
+
+
+def test_a_pod_in_doubt_that_is_gone_is_asked_about_no_more() -> None:
+    rig = in_doubt("a")
+    rig.hub.cache(PODS).remove(decode_pod(rig.api.pods["a"]))
+    version = rig.api.pods["a"]["metadata"]["resourceVersion"]
+    rig.settle()
+    assert rig.free() == 1
+    assert rig.api.pods["a"]["metadata"]["resourceVersion"] == version
+
+
+def test_who_stands_by_holds_nothing_of_what_is_in_doubt_and_finds_out_once_it_leads_again() -> None:
+    rig = in_doubt("a")
+    rig.fence.shut(lambda: "another one leads")
+    rig.settle()
+    assert rig.free() == 1
+    assert stage(rig, "a") is Stage.UNSETTLED
+    rig.lead()
+    rig.settle()
+    assert stage(rig, "a") is Stage.LOST
+    assert rig.written("a") == ("", "")
+
+
+def test_what_stands_is_known_as_it_is_and_from_when_on() -> None:
+    """An opening whose answer is lost, and of which no watch tells."""
+    rig = DirectRig()
+    rig.node("n", 1)
+    rig.pod("a", 1)
+    rig.api.deaf = True
+    rig.versions.lose = ("a", "")
+    rig.round()
+    rig.now += 100.0
+    rig.settle()
+    entry = rig.queue.backlog.entries["a"]
+    assert (entry.stage, entry.opened) == (Stage.OPENED, rig.now)
+    assert entry.pod.metadata.resource_version == rig.api.pods["a"]["metadata"]["resourceVersion"]
+
+
+def test_a_gate_that_was_opened_without_a_node_is_known_to_be_open() -> None:
+    rig = DirectRig(fail_open_s=5.0)
+    rig.pod("a", 1)
+    rig.api.deaf = True
+    rig.versions.lose = ("a", "")
+    rig.round(10.0)
+    assert stage(rig, "a") is Stage.UNSETTLED
+    rig.now += 100.0
+    rig.settle()
+    entry = rig.queue.backlog.entries["a"]
+    assert (entry.stage, entry.opened) == (Stage.OPENED, rig.now)
+    assert entry.pod.metadata.resource_version == rig.api.pods["a"]["metadata"]["resourceVersion"]
+
+
+def test_a_gate_of_which_no_watch_tells_that_it_is_open_is_looked_after() -> None:
+    rig = DirectRig()
+    rig.node("n", 1)
+    rig.pod("a", 1)
+    rig.api.deaf = True
+    rig.round()
+    assert stage(rig, "a") is Stage.OPENED
+    rig.round(120.0)
+    assert stage(rig, "a") is Stage.UNSETTLED
+    rig.settle()
+    assert (stage(rig, "a"), rig.free()) == (Stage.OPENED, 0)
+
+
+def test_what_others_nominate_a_pod_for_that_was_left_to_kube_scheduler_is_not_kerfs() -> None:
+    rig = DirectRig(fail_open_s=5.0)
+    rig.pod("a", 1)
+    rig.api.deaf = True
+    rig.versions.lose = ("a", "")
+    rig.round(10.0)
+    manifest = rig.api.pods["a"]
+    manifest["metadata"]["annotations"] |= {"kerf.dev/planned-node": "n", "kerf.dev/assigned-gpus": "0"}
+    manifest["status"]["nominatedNodeName"] = "n"
+    rig.versions.touch("a")
+    rig.now += 100.0
+    rig.settle()
+    entry = rig.queue.backlog.entries["a"]
+    assert (entry.stage, entry.opened) == (Stage.OPENED, rig.now)
+    assert entry.pod.metadata.resource_version == manifest["metadata"]["resourceVersion"]
+    assert manifest["status"]["nominatedNodeName"] == "n"
+
+
+def test_nothing_is_remembered_of_an_assignment_of_a_pod_that_is_gone() -> None:
+    rig = DirectRig()
+    rig.node("n", 1)
+    rig.pod("a", 1)
+    rig.api.fail = lambda name, where: UnreachableError("cut")
+    rig.round()
+    pod = decode_pod(rig.api.pods["a"])
+    assert not rig.direct.writer.is_clear(pod)
+    rig.hub.cache(PODS).remove(pod)
+    assert rig.direct.writer.is_clear(pod)

@@ -4,13 +4,15 @@ from typing import Any
 
 import pytest
 
+from extender.core.resources.requests import GpuRequest
 from extender.kube.watches.feeds import NODES
+from extender.queueing.direct.products import is_picky
 from extender.queueing.pods.objects import decode_node
 from tests.queueing.direct.rigs import DirectRig
 
 LABEL = "nvidia.com/gpu.product"
 LARGE, SMALL, OLD = "NVIDIA-A100-SXM4-80GB", "NVIDIA-A100-SXM4-40GB", "Tesla-V100-SXM2-16GB"
-PRODUCTS = {"large": (LARGE, 81920), "small": (SMALL, 40960), "old": (OLD, 16384)}
+PRODUCTS = {"large": (LARGE, 81920), "small": (SMALL, 40960), "old": (OLD, 16384), "unlabelled": ("", 98304)}
 
 
 def rig_of(*nodes: str) -> DirectRig:
@@ -18,6 +20,8 @@ def rig_of(*nodes: str) -> DirectRig:
     for name in nodes:
         product, mib = PRODUCTS[name]
         labels = {LABEL: product, "nvidia.com/gpu.memory": str(mib), "nvidia.com/gpu.count": "2", "rack": "r1"}
+        if not product:
+            del labels[LABEL]
         manifest = {
             "metadata": {"name": name, "uid": name, "labels": labels},
             "status": {"allocatable": {"cpu": "64", "memory": "256Gi", "nvidia.com/gpu": "2"}},
@@ -88,3 +92,38 @@ def test_a_gang_is_kept_to_its_domain_as_well() -> None:
     rig.round()
     assert rig.api.pods["a"]["spec"]["nodeSelector"] == {"rack": "r1"}
     assert products(rig.api.pods["a"]["spec"]) == [LARGE]
+
+
+def test_where_a_node_that_will_do_tells_no_product_nobody_is_kept_from_it() -> None:
+    rig = rig_of("large", "unlabelled")
+    rig.pod("a", 2, gpu_memory_each="41Gi")
+    rig.pod("b", 2, gpu_memory_each="41Gi")
+    rig.round()
+    assert sorted(rig.node_of(name) for name in "ab") == ["large", "unlabelled"]
+    for name in "ab":
+        assert not {"affinity", "nodeSelector"} & rig.api.pods[name]["spec"].keys()
+
+
+def test_on_a_node_that_tells_no_product_a_pod_is_kept_by_its_own_affinity_alone() -> None:
+    rig = rig_of("unlabelled")
+    own: dict[str, Any] = {"podAntiAffinity": {}}
+    rig.pod("a", 1, gpu_memory_each="41Gi")
+    rig.api.pods["a"]["spec"]["affinity"] = own
+    rig.told("a")
+    rig.round()
+    assert rig.node_of("a") == "unlabelled"
+    assert rig.api.pods["a"]["spec"]["affinity"] == own
+    assert "nodeSelector" not in rig.api.pods["a"]["spec"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "picky"),
+    [
+        (GpuRequest(1), False),
+        (GpuRequest(1, memory_each_mib=1), True),
+        (GpuRequest(1, memory_total_mib=1), True),
+        (GpuRequest(1, uuids=frozenset({"GPU-a"})), True),
+    ],
+)
+def test_who_asks_for_memory_or_certain_gpus_is_picky(asked: GpuRequest, picky: bool) -> None:
+    assert is_picky(asked) is picky

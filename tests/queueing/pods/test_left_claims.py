@@ -52,7 +52,7 @@ class Queue:
 
     def stage(self, *, out: bool = False) -> Stage:
         asyncio.run(self.backlog.read_claims_again(all_=True))
-        self.backlog.notice_unserved(lambda pod: out)
+        self.backlog.notice_unserved(lambda pod: out and pod.metadata.uid == "p-a")
         return self.backlog.entries["p-a"].stage
 
 
