@@ -117,6 +117,9 @@ def test_it_is_news_once_it_is_another_s_than_before() -> None:
     whose = Whose(rig.owned)
     assert find_out(whose, ours)
     assert not find_out(whose, theirs)
+    rig.publish("n", 1, generation=2)
+    assert find_out(whose, ours)
+    assert not find_out(whose, theirs)
     assert not whose.news, "nothing else was said before"
     publish_theirs(rig, "other", driver="third.example.com", generation=2)
     assert find_out(whose, theirs), "nobody has such devices"
