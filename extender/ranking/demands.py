@@ -16,7 +16,7 @@ from extender.core.policies.policy import Expected
 from extender.core.resources.gpu_models import GpuModel, ModelPattern, canonical_name, models_allowed
 from extender.core.resources.requests import AskedUnit, PodRequest
 from extender.core.valuenet.features import Outlook, Worth, outlook_of, plain_worth
-from extender.core.vendors.registry import VENDORS
+from extender.core.vendors.registry import SEVERAL
 
 _MAX_MODELS: Final = 61
 """Of a cluster, told apart; one bit is for those that come later."""
@@ -188,7 +188,7 @@ def _choices(memory_mib: Longs) -> list[int]:
 
 
 def _bits(kind: Kind, models: Sequence[GpuModel], memory: Longs) -> int:
-    if not (kind.products or kind.include or kind.exclude or kind.gpu_memory_mib or len(VENDORS) > 1):
+    if not (kind.products or kind.include or kind.exclude or kind.gpu_memory_mib or SEVERAL):
         return ANY_MODEL
     allowed = models_allowed(models, kind.include, kind.exclude, kind.vendor) & (memory >= kind.gpu_memory_mib)
     if kind.products:

@@ -8,7 +8,7 @@ import numpy as np
 from extender.core.clusters import WHOLE_MILLI, Cluster
 from extender.core.resources.gpu_models import GpuModel, models_allowed
 from extender.core.resources.requests import AskedUnit, GpuRequest, PodRequest, RequestError
-from extender.core.vendors.registry import VENDORS
+from extender.core.vendors.registry import SEVERAL
 from extender.history.journals import Row
 from extender.history.names import hash_name
 from extender.kube import objects
@@ -72,7 +72,7 @@ class PodRows:
 
     def _accepted(self, gpus: GpuRequest) -> str:
         """The models that will do; where there is none yet, what is asked for: no node has it."""
-        if gpus.include is None and gpus.exclude is None and len(VENDORS) == 1:
+        if gpus.include is None and gpus.exclude is None and not SEVERAL:
             return ""
         models = self._models()
         allowed = np.flatnonzero(models_allowed(models, gpus.include, gpus.exclude, gpus.vendor)).tolist()

@@ -15,14 +15,14 @@ import numpy.typing as npt
 
 from extender.core.clusters import Ints, Longs, Mask, num_true
 from extender.core.fit.device_fits import DeviceFitting, Found
-from extender.core.fit.fittings import SEVERAL_VENDORS, Fitting, GpuFitting, MigFitting, share_mib, uuid_mask
+from extender.core.fit.fittings import Fitting, GpuFitting, MigFitting, share_mib, uuid_mask
 from extender.core.fit.reasons import Reason
 from extender.core.fit.remedies import Kind, Remedy
 from extender.core.fit.sizes import most_memory_mib, nth_largest
 from extender.core.resources.nodes import LEFT_OUT_WORDS, GpuUnit, LeftOut
 from extender.core.resources.quantities import format_mib
 from extender.core.resources.requests import AskedUnit, GpuRequest, named
-from extender.core.vendors.registry import VENDORS
+from extender.core.vendors.registry import SEVERAL, VENDORS
 
 _NO_UNIT: Final = int(GpuUnit.NONE)  # a member of an enum is looked up by Python
 _OTHER_VENDOR: Final = 2**24
@@ -119,7 +119,7 @@ def _no_gpus(fitting: GpuFitting) -> Failure:
 def _other_kind(fitting: GpuFitting) -> Failure:
     accepted = fitting.accepted()
     fitting.keep(accepted[:, None])
-    if not SEVERAL_VENDORS:
+    if not SEVERAL:
         return ~accepted, fitting.num_installed
     vendor = fitting.rows_of(fitting.cluster.vendor).astype(np.int64)
     own = vendor == fitting.request.vendor

@@ -11,7 +11,7 @@ from extender.core.fit.sizes import most_memory_mib
 from extender.core.resources.gpu_models import UNKNOWN_MODEL, models_allowed
 from extender.core.resources.nodes import GpuUnit
 from extender.core.resources.requests import AskedUnit, GpuRequest
-from extender.core.vendors.registry import VENDORS
+from extender.core.vendors.registry import SEVERAL
 
 
 def _accepts(*units: GpuUnit) -> Mask:
@@ -29,8 +29,6 @@ _ACCEPTED_UNITS: Final = {
 """For each way of asking for GPUs, where it can be had."""
 _INDEXED_UNITS: Final = _accepts(GpuUnit.WHOLE, GpuUnit.PART, GpuUnit.CLAIM, GpuUnit.OWNED)
 """Where it is known which GPU a pod gets, as a choice of UUIDs needs."""
-SEVERAL_VENDORS: Final = len(VENDORS) > 1
-"""Whether there are GPUs that a request does not ask for, whatever else they are."""
 _PARTS: Final = _accepts(GpuUnit.PART)
 """Where a share under the name of whole GPUs can be had: other plugins hand out a whole GPU for it."""
 
@@ -146,7 +144,7 @@ class GpuFitting(Fitting):
         if request.milli and request.unit is AskedUnit.GPU:
             units = units & _PARTS
         found: Mask = units[self.unit]
-        return found & (self.rows_of(self.cluster.vendor) == request.vendor) if SEVERAL_VENDORS else found
+        return found & (self.rows_of(self.cluster.vendor) == request.vendor) if SEVERAL else found
 
 
 def _shares(request: GpuRequest, unit: npt.NDArray[np.int8]) -> Mask:

@@ -87,15 +87,16 @@ NO_GPUS_ASKED: Final = AskedGpus()
 
 def asked_gpus(containers: Sequence[Container], init_containers: Sequence[Container], overhead: Resources) -> AskedGpus:
     """The GPUs that a pod's resources ask for. Raises RequestError, also where they are of two vendors."""
-    found = [
-        asked
-        for number, vendor in enumerate(VENDORS)
-        if (asked := _of_vendor(number, vendor, containers, init_containers, overhead)) is not NO_GPUS_ASKED
-    ]
-    if len(found) > 1:
-        names = " together with ".join(VENDORS[asked.vendor].resource for asked in found)
-        raise RequestError(f"{names} fits no node: Kerf gives a pod GPUs of one vendor; request one")
-    return found[0] if found else NO_GPUS_ASKED
+    found = NO_GPUS_ASKED
+    for number, vendor in enumerate(VENDORS):
+        asked = _of_vendor(number, vendor, containers, init_containers, overhead)
+        if asked is NO_GPUS_ASKED:
+            continue
+        if found is not NO_GPUS_ASKED:
+            names = f"{VENDORS[found.vendor].resource} together with {vendor.resource}"
+            raise RequestError(f"{names} fits no node: Kerf gives a pod GPUs of one vendor; request one")
+        found = asked
+    return found
 
 
 def _of_vendor(

@@ -32,6 +32,8 @@ def _load() -> tuple[Vendor, ...]:
 
 
 VENDORS: Final = _load()
+SEVERAL: Final = len(VENDORS) > 1
+"""Whether there are GPUs of which somebody asks for none, whatever else they are."""
 DEFAULT: Final = VENDORS[0]
 """Whose GPUs are meant where nothing says whose."""
 GPU_RESOURCES: Final = tuple(name for vendor in VENDORS for name in vendor.resources)

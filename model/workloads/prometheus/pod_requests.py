@@ -12,7 +12,7 @@ from extender.core.resources.gpu_models import GpuModel, canonical_name, models_
 from extender.core.resources.pod_resources import AskedGpus
 from extender.core.resources.quantities import MIB
 from extender.core.resources.requests import NO_REQUEST, GpuRequest, RequestError
-from extender.core.vendors.registry import VENDORS
+from extender.core.vendors.registry import SEVERAL
 from model.workloads.prometheus.kube_state import GPUS
 
 _GANG: Final = "kerf.dev/gang"
@@ -82,7 +82,7 @@ def gang_name(labels: Mapping[str, str], annotations: Mapping[str, str]) -> str:
 
 def _models(gpus: GpuRequest, models: Sequence[GpuModel]) -> str:
     """Those that will do; the pattern itself where it is none of them, so that no node fits."""
-    if gpus.include is None and gpus.exclude is None and len(VENDORS) == 1:
+    if gpus.include is None and gpus.exclude is None and not SEVERAL:
         return ""
     allowed = models_allowed(models, gpus.include, gpus.exclude, gpus.vendor)
     if not models or allowed.all():
