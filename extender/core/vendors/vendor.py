@@ -164,7 +164,7 @@ class Vendor:
     memory_label: str = ""
     """With whole MiB; "" where it is told in another way."""
     sizes_by: tuple[str, ...] = ()
-    """Labels by which `labels` tells the memory, or that is it."""
+    """Labels by which `labels` tells the memory, where that is no label of whole MiB."""
     replicas_label: str = ""
     labels: Callable[[Mapping[str, str]], Told] = lambda labels: Told()
     """All that a node's labels tell."""

@@ -160,7 +160,8 @@ def _labels(state: KubeState, part: Slice) -> list[tuple[str, str, int]]:
 
 
 def _by_labels(state: KubeState, part: Slice, vendor: Vendor) -> list[tuple[str, str, int]]:
-    node, present = state.own("node"), state.present("label", filter(None, (vendor.product_label, *vendor.sizes_by)))
+    keys = filter(None, (vendor.product_label, vendor.memory_label, *vendor.sizes_by))
+    node, present = state.own("node"), state.present("label", keys)
     if vendor.product_label not in present:
         return []
     found = []

@@ -20,6 +20,11 @@ COUNTED = "beta.amd.com/gpu.product-name."
 _WHOLE = "spx"
 """How the partition of a GPU that is not divided begins: `spx_nps1`."""
 _GIB = re.compile(r"([0-9]{1,4})G")
+_PLUGIN = (
+    "helm upgrade --install amd-gpu amd-gpu --repo https://rocm.github.io/k8s-device-plugin "
+    "--namespace kube-system --set labeller.enabled=true"
+)
+"""Installs the device plugin, and the node labeller with it."""
 
 
 def read_labels(labels: Mapping[str, str]) -> Told:
@@ -92,16 +97,9 @@ AMD = Vendor(
     installing=Installing(
         signs=("feature.node.kubernetes.io/pci-0300_1002.present", "feature.node.kubernetes.io/amd-gpu"),
         plugins=re.compile("rocm/k8s-device-plugin"),
-        plugin=(
-            "helm upgrade --install amd-gpu amd-gpu --repo https://rocm.github.io/k8s-device-plugin "
-            "--namespace kube-system --set labeller.enabled=true"
-        ),
+        plugin=_PLUGIN,
         discovery_name="AMD node labeller",
-        discovery=(
-            "helm upgrade --install amd-gpu amd-gpu --repo https://rocm.github.io/k8s-device-plugin "
-            "--namespace kube-system --set labeller.enabled=true"
-            "    # or describe them: the node's annotation kerf.dev/gpus"
-        ),
+        discovery=f"{_PLUGIN}    # or describe them: the node's annotation kerf.dev/gpus",
         exporter_name="AMD metrics",
         exporter=(
             "helm upgrade --install exporter device-metrics-exporter-charts --repo "

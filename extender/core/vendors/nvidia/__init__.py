@@ -42,7 +42,6 @@ NVIDIA: Final = Vendor(
     product_label=PRODUCT,
     count_label="nvidia.com/gpu.count",
     memory_label="nvidia.com/gpu.memory",
-    sizes_by=("nvidia.com/gpu.memory",),
     replicas_label="nvidia.com/gpu.replicas",
     labels=read_labels,
     brands=BRANDS,
