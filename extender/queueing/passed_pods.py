@@ -69,8 +69,8 @@ class PassedPods:
 
 
 def _words(by: str) -> str:
-    told = _OPTED_IN.get(by, "")
-    return told and f"opted in to the queue by {told}, and came without its gate: the webhook was not asked in time"
+    gate = "and came without its gate: the webhook was not asked in time"
+    return by and f"opted in to the queue by {_OPTED_IN[by]}, {gate}"
 
 
 def _opted_in_by(pod: Pod, namespaces: Namespaces) -> str:

@@ -13,10 +13,11 @@ Nothing of this is written down. A Kerf that starts learns it anew, and takes th
 refused.
 """
 
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
+from math import inf
 from typing import Final, Self
 
 import msgspec
@@ -66,7 +67,7 @@ class _RuledOut:
     version: int
     """Of the node, as `NodeBook` counts."""
     times: int = 0
-    since: float = float("-inf")
+    since: float = -inf
     """Monotonic time of the last refusal."""
     num_left: int = 0
     """Pods that had left the node by then."""
@@ -93,9 +94,9 @@ class _Streak:
     """Pods of a namespace that were refused, one after the other."""
 
     length: int = 0
-    at: float = float("-inf")
+    at: float = -inf
     """Monotonic time of the last one."""
-    until: float = float("-inf")
+    until: float = -inf
     """Monotonic time before which none of them is tried."""
 
 
@@ -110,7 +111,8 @@ class Refusals:
     tell: Callable[[Entry, str], None]
     """Tells people of a pod in a sentence."""
     _kinds: FairCache[_Kind] = field(default_factory=lambda: FairCache(_MAX_RULED_OUT), init=False)
-    _streaks: OrderedDict[str, _Streak] = field(default_factory=OrderedDict, init=False)
+    _streaks: dict[str, _Streak] = field(default_factory=dict, init=False)
+    """By namespace, the one refused longest ago first."""
     _turns: LastTurns = field(default_factory=lambda: LastTurns(_MAX_NAMESPACES), init=False)
     _whole: "_Whole | None" = field(default=None, init=False)
     """All that the cluster had by the last plan."""
@@ -176,7 +178,7 @@ class Refusals:
                 masks.append(view.allowed[pod.kind].copy())
                 masks[-1][[row for node in nodes if (row := view.cluster.row_of.get(node)) is not None]] = False
             pods[position] = replace(pod, kind=rows[key])
-        return (replace(view, allowed=np.vstack((view.allowed, *masks))) if masks else view), pods
+        return replace(view, allowed=np.vstack((view.allowed, *masks))), pods
 
     def trials(self, units: Sequence[Unit], view: View) -> tuple[dict[str, Trial], dict[str, float]]:
         """Units that kube-scheduler may well refuse, by their keys, and what part of the cluster those hold by now with
@@ -191,7 +193,7 @@ class Refusals:
         if not found:
             return {}, {}
         now = self.clock()
-        paused = {_of_untried(name): float("inf") for name, streak in self._streaks.items() if now < streak.until}
+        paused = {_of_untried(name): inf for name, streak in self._streaks.items() if now < streak.until}
         return found, self._held(whole) | paused
 
     def may_hold(self, entries: Collection[Entry]) -> bool:
@@ -212,16 +214,14 @@ class Refusals:
                 if entry.num_refused:
                     node, _, words = entry.refused.partition(": ")
                     said[position] = _refused("it", node, entry.pod.refusal or words)
-                elif len(self._kinds) and plan.pods[position].kind != batch[position][1].kind:
-                    kind = self._kinds.get(self._kind_of(entry))
-                    if kind is not None:
-                        said[position] = _refused("pods like it", *kind.last)
+                elif plan.pods[position].kind != batch[position][1].kind and (kind := self._known(entry)) is not None:
+                    said[position] = _refused("pods like it", *kind.last)
         return replace(plan, unassigned={**plan.unassigned, **said}) if said else plan
 
     def tried(self, plan: Plan, batch: Sequence[tuple[Entry, PlanPod]]) -> None:
         """A plan lets some go that were refused before: it was their namespaces' turn."""
-        for (entry, _), row in zip(batch, plan.rows, strict=True):
-            if row >= 0 and entry.num_refused:
+        for position, (entry, _) in enumerate(batch):
+            if entry.num_refused and position not in plan.unassigned:
                 self._turns.take(entry.namespace, self.clock())
 
     def excess(self, pod: PodIdentity, request: GpuRequest, snapshot: Callable[[], Cluster]) -> str:
@@ -233,8 +233,7 @@ class Refusals:
         if entry.stage is Stage.OPENED and self._is_reserved(pod.uid):
             return ""  # what a plan gave it; else kube-scheduler has refused that, and no round has looked at it since
         whole = self._whole or _Whole(_num_gpus(snapshot()))
-        gpus = max(request.count, 1)
-        part = gpus / max(whole.gpus, 1) if entry.planned is None else whole.part([(entry.planned, gpus)])
+        part = whole.part([(entry.planned or PlanPod(entry.pod.key), max(request.count, 1))])
         held = self._held(whole, without=[entry], only_reserved=True)
         if within(_budgets(entry.namespace, refused=True), held, part):
             return ""
@@ -243,18 +242,16 @@ class Refusals:
     def taken(self, entry: Entry, node: str) -> None:
         """kube-scheduler has found a pod a node."""
         self._streaks.pop(entry.namespace, None)
-        if len(self._kinds) and entry.planned is not None:
-            kind = self._kinds.get(self._kind_of(entry))
-            if kind is not None:
-                kind.doubtful = False
-                kind.nodes.pop(node, None)
+        if (kind := self._known(entry)) is not None:
+            kind.doubtful = False
+            kind.nodes.pop(node, None)
 
     def forget_old(self) -> None:
         """Forget what was long ago, and is ruled out no more."""
         before = self.clock() - 10 * _MOST_S
         self._kinds.expire(before)
-        while self._streaks and next(iter(self._streaks.values())).at < before:
-            self._streaks.popitem(last=False)
+        for namespace in [namespace for namespace, streak in self._streaks.items() if streak.at < before]:
+            del self._streaks[namespace]
 
     def _remember(self, entry: Entry, node: str) -> None:
         now, name = self.clock(), self._kind_of(entry)
@@ -275,13 +272,12 @@ class Refusals:
 
     def _lengthen_streak(self, namespace: str, now: float) -> None:
         """One more pod of a namespace was refused."""
-        streak = self._streaks.setdefault(namespace, _Streak())
+        streak = self._streaks[namespace] = self._streaks.pop(namespace, _Streak())
         streak.length, streak.at = streak.length + 1, now
         if streak.length >= _STREAK:
             streak.until = now + _growing(_FIRST_PAUSE_S, streak.length - _STREAK + 1, _MOST_PAUSE_S)
-        self._streaks.move_to_end(namespace)
         if len(self._streaks) > _MAX_NAMESPACES:
-            self._streaks.popitem(last=False)
+            del self._streaks[next(iter(self._streaks))]
 
     def _ruled_out(self, name: str) -> frozenset[str]:
         """The nodes that are ruled out for a kind of pods now."""
@@ -308,7 +304,7 @@ class Refusals:
         streak = self._streaks.get(next(entry.namespace for entry in entries))
         if streak is not None and streak.length >= _STREAK:
             return True
-        kinds = (self._kinds.get(self._kind_of(entry)) for entry in entries) if len(self._kinds) else ()
+        kinds = (self._known(entry) for entry in entries)
         return any(kind is not None and kind.doubtful for kind in kinds)
 
     def _held(
@@ -345,6 +341,10 @@ class Refusals:
         claim = self.ledger.claim(entry.uid)
         return max(entry.num_gpus, claim.holding.units if claim is not None else 0)
 
+    def _known(self, entry: Entry) -> _Kind | None:
+        """What is known of pods like this one."""
+        return self._kinds.get(self._kind_of(entry)) if len(self._kinds) else None
+
     def _kind_of(self, entry: Entry) -> str:
         """Equal for pods of one owner that ask for the same; of those without an owner, in one namespace.
 
@@ -355,15 +355,19 @@ class Refusals:
             return entry.uid
         known = entry.kind
         if known is None or known[0] is not planned:
-            if known is None or known[1] is not spec:
+            if known is not None and known[1] is spec:
+                said = known[2]
+            else:
                 owner = entry.pod.metadata.controller
                 own = None if owner else (spec.node_selector or None, spec.affinity)
-                said = _encode((owner.uid if owner else None, spec.tolerations or None, own))
-                known = planned, spec, blake2b(said, digest_size=16).digest(), ""
+                said = _digest(_encode((owner.uid if owner else None, spec.tolerations or None, own)))
             asked = repr(replace(planned, kind=ANYWHERE).alike).encode()
-            name = blake2b(known[2] + asked, digest_size=16).hexdigest()
-            known = entry.kind = planned, spec, known[2], f"{entry.namespace}/{name}"
+            known = entry.kind = planned, spec, said, f"{entry.namespace}/{_digest(said + asked).hex()}"
         return known[3]
+
+
+def _digest(text: bytes) -> bytes:
+    return blake2b(text, digest_size=16).digest()
 
 
 def _budgets(namespace: str, *, refused: bool) -> tuple[str, str]:

@@ -55,10 +55,15 @@ def _holds(expression: Expression, values: dict[str, str]) -> bool:
         case "DoesNotExist":
             return value is None
         case "Gt" | "Lt":
-            try:
-                number, limit = int(value or ""), int(wanted[0])
-            except (ValueError, IndexError):
+            if not wanted or not all(_is_int64(text) for text in (value, wanted[0])):
                 return False
+            number, limit = int(value or ""), int(wanted[0])
             return number > limit if expression.operator == "Gt" else number < limit
         case _:
             return False
+
+
+def _is_int64(text: str | None) -> bool:
+    """Whether Go's `strconv.ParseInt` reads it."""
+    digits = (text or "").removeprefix("-")
+    return digits.isdecimal() and digits.isascii() and -(2**63) <= int(text or "") < 2**63

@@ -44,6 +44,10 @@ def test_a_pod_without_the_gate_in_a_namespace_that_opts_in_is_told_once() -> No
     assert passed.events == [("late", "PassedQueue", BY_NAMESPACE)]
     assert passed.pods.why("uid-late") == BY_NAMESPACE
     assert passed.pods.why("uid-gated") == ""
+    passed.namespaces.changed(node("ns", labels={"kerf.dev/queue": "enabled"}), node("ns"))
+    assert passed.pods.why("uid-late") == "", "it has nothing to wait for any more"
+    passed.namespaces.changed(None, node("ns", labels={"kerf.dev/queue": "enabled"}))
+    assert passed.pods.why("uid-late") == BY_NAMESPACE
     passed.seen.remove(late)
     assert passed.pods.why("uid-late") == ""
 

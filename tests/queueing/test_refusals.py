@@ -219,8 +219,8 @@ def test_a_node_that_has_changed_or_that_a_pod_has_left_is_tried_before_its_time
 
 def test_it_is_told_what_kube_scheduler_said_and_no_node_is_kept_for_it() -> None:
     rig = Rig(order=Order.FIFO, reserve_after_s=1.0)
-    told: list[str] = []
-    rig.queue.refusals.tell = lambda entry, message: told.append(message)
+    told: list[tuple[str, str]] = []
+    rig.queue.refusals.tell = lambda entry, message: told.append((entry.uid, message))
     nodes(rig, 1)
     submit(rig, "bad-0", 8, owner="careless")
     scheduler = Picky(rig)
@@ -228,8 +228,7 @@ def test_it_is_told_what_kube_scheduler_said_and_no_node_is_kept_for_it() -> Non
         scheduler.go(0.5)
     scheduler.go(31.0)
     rig.round()
-    assert WORDS in told[0]
-    assert told[0].startswith("kube-scheduler refused node n0, which is ruled out for 1 s")
+    assert told[0] == ("bad-0", f"kube-scheduler refused node n0, which is ruled out for 1 s: {WORDS}")
     entry = rig.queue.backlog.entries["bad-0"]
     assert str(entry.skips.reason) == f"kube-scheduler refused it n0: {WORDS}"
     assert not entry.lacks_only_room

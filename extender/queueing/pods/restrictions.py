@@ -3,6 +3,7 @@
 kube-scheduler has the last word on all of these: here they keep a plan from nominating nodes that it would refuse.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Final
@@ -20,6 +21,7 @@ _UNSCHEDULABLE: Final = Taint("node.kubernetes.io/unschedulable", "", "NoSchedul
 _PORTION: Final = 4
 _MOST_NAMED: Final = 3
 _MAX_INT64: Final = 2**63
+_DIGITS: Final = re.compile("[+-]?[0-9]{1,100}")
 _encode = msgspec.json.Encoder(order="sorted").encode
 
 
@@ -244,9 +246,8 @@ def _tolerated(taint: Taint, tolerations: Sequence[Toleration]) -> bool:
 
 
 def _number(text: str) -> int | None:
-    """A number as kube-scheduler reads it, of 64 bits at most."""
-    try:
-        number = int(text)
-    except ValueError:
+    """A number as kube-scheduler reads it, of 64 bits at most: unlike Python it takes no "1_000"."""
+    if not _DIGITS.fullmatch(text):
         return None
+    number = int(text)
     return number if -_MAX_INT64 <= number < _MAX_INT64 else None

@@ -1,5 +1,6 @@
 """Pods and nodes as planners see them: restrictions, gangs, priorities."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,10 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extender.core.clusters import Mask
+from extender.core.dra.asks import ClaimAsk, DeviceAsk, DevicesAsked, RequestAsk
 from extender.core.resources.quantities import MIB
-from extender.core.resources.requests import RequestError
-from extender.kube.objects import Node, NodeSelector, Pod, PodSpec
+from extender.core.resources.requests import AskedUnit, GpuRequest, RequestError
+from extender.dra.objects import Allocation, ClaimMetadata, ResourceClaim, ResourceClaimStatus
+from extender.dra.pod_claims import PodClaims
+from extender.kube.objects import Expression, Node, NodeSelector, Pod, PodSpec, Term
 from extender.ledger.ledger import Ledger
+from extender.planning.plans import PlanPod
+from extender.plugins.pod_demands import read_demands
 from extender.plugins.pod_resources import read_compute, requested
 from extender.plugins.pods import read_pod_request
 from extender.queueing.node_view import view_of
@@ -19,15 +25,17 @@ from extender.queueing.pods.batches import (
     _FUNCTION_SPEC,
     GANG,
     GANG_SIZE,
+    GANG_TOPOLOGY,
     POD_GROUP_LABEL,
     Room,
     asked_of,
+    by_gang,
     gang_of,
     plan_pod,
     room_of,
 )
 from extender.queueing.pods.objects import decode_node, decode_pod
-from extender.queueing.pods.restrictions import Kinds, Terrain
+from extender.queueing.pods.restrictions import Kinds, Terrain, domain_of
 from tests.planning.oracles import allows
 
 
@@ -59,8 +67,18 @@ def test_m6_the_function_spec_beats_the_requests() -> None:
 def test_m6_what_can_not_be_read_says_so(text: str) -> None:
     with pytest.raises(RequestError, match=r"com\.openfaas\.function\.spec: can't be read"):
         asked_of(pod(annotations={_FUNCTION_SPEC: text}))
-    with pytest.raises(RequestError, match="negative"):
-        asked_of(pod(annotations={_FUNCTION_SPEC: '{"limits": {"cpu": "-1"}}'}))
+    for name in ("cpu", "memory"):
+        with pytest.raises(RequestError, match="negative"):
+            asked_of(pod(annotations={_FUNCTION_SPEC: f'{{"limits": {{"{name}": "-1"}}}}'}))
+
+
+def test_m6_what_is_wrong_with_a_function_spec_is_said_with_what_to_write() -> None:
+    with pytest.raises(RequestError) as raised:
+        asked_of(pod(annotations={_FUNCTION_SPEC: "{}"}))
+    example = '{"limits": {"cpu": "200m", "memory": "128Mi"}}'
+    assert str(raised.value) == f"{_FUNCTION_SPEC}: can't be read (KeyError: 'limits'); write JSON such as {example}"
+    assert asked_of(pod(annotations={_FUNCTION_SPEC: example})) == Room(200, 128, 1)
+    assert asked_of(pod(annotations={_FUNCTION_SPEC: '{"limits": {"cpu": "1m"}}'})) == Room(1, 0, 1)
 
 
 def test_m7_usage_and_reserve_are_taken_off() -> None:
@@ -128,10 +146,11 @@ def test_a_limit_of_the_pod_alone_is_its_request_as_the_api_server_defaults_it()
 
 def test_absurd_sizes_stay_within_an_array() -> None:
     assert asked_of(asking("1e30", "999999999E")).cpu_milli < 2**51
-    strange = decode_node({"status": {"allocatable": {"cpu": "nonsense", "memory": "1e30", "pods": "-4"}}})
-    room = room_of(strange)
-    assert (room.cpu_milli, room.pods) == (0, 0)
-    assert room.memory_mib < 2**51
+    for pods in ("-4", "many"):
+        strange = decode_node({"status": {"allocatable": {"cpu": "nonsense", "memory": "1e30", "pods": pods}}})
+        room = room_of(strange)
+        assert (room.cpu_milli, room.pods) == (0, 0)
+        assert room.memory_mib < 2**51
 
 
 def test_gangs_by_annotation_and_by_pod_group() -> None:
@@ -148,6 +167,7 @@ def _affinity(*expressions: dict[str, Any], field: str = "matchExpressions") -> 
     return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}}
 
 
+_MOST, _MORE, _LEAST = str(2**63 - 1), str(2**63), str(-(2**63))
 TAINTED = {"taints": [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}]}
 
 
@@ -171,11 +191,43 @@ TAINTED = {"taints": [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}]}
         pytest.param({"nodeSelector": {"zone": "b"}}, {}, False, id="not selected"),
         pytest.param(_affinity({"key": "zone", "operator": "In", "values": ["a", "b"]}), {}, True, id="In"),
         pytest.param(_affinity({"key": "zone", "operator": "NotIn", "values": ["a"]}), {}, False, id="NotIn"),
+        pytest.param(_affinity({"key": "zone", "operator": "NotIn", "values": ["b"]}), {}, True, id="NotIn others"),
         pytest.param(_affinity({"key": "size", "operator": "Gt", "values": ["3"]}), {}, True, id="Gt"),
         pytest.param(_affinity({"key": "size", "operator": "Lt", "values": ["3"]}), {}, False, id="Lt"),
         pytest.param(_affinity({"key": "zone", "operator": "Lt", "values": ["3"]}), {}, False, id="Lt of no number"),
         pytest.param(_affinity({"key": "x", "operator": "DoesNotExist"}), {}, True, id="DoesNotExist"),
+        pytest.param(_affinity({"key": "size", "operator": "Gt", "values": ["4"]}), {}, False, id="Gt of the same"),
+        pytest.param(_affinity({"key": "size", "operator": "Lt", "values": ["4"]}), {}, False, id="Lt of the same"),
+        pytest.param(_affinity({"key": "size", "operator": "Lt", "values": ["5"]}), {}, True, id="Lt of more"),
+        pytest.param(_affinity({"key": "size", "operator": "Lt", "values": [_MOST]}), {}, True, id="Lt of the most"),
+        pytest.param(_affinity({"key": "size", "operator": "Lt", "values": [_MORE]}), {}, False, id="Lt of too much"),
+        pytest.param(_affinity({"key": "size", "operator": "Gt", "values": [_LEAST]}), {}, True, id="Gt of the least"),
+        pytest.param(_affinity({"key": "most", "operator": "Gt", "values": ["4"]}), {}, True, id="the most, Gt"),
+        pytest.param(_affinity({"key": "more", "operator": "Gt", "values": ["4"]}), {}, False, id="too much, Gt"),
+        pytest.param(_affinity({"key": "odd", "operator": "Gt", "values": ["4"]}), {}, False, id="no number in Go"),
+        pytest.param(_affinity({"key": "size", "operator": "Like", "values": ["4"]}), {}, False, id="no operator"),
         pytest.param(_affinity({"key": "x", "operator": "Exists"}), {}, False, id="Exists"),
+        pytest.param(_affinity({"key": "zone", "operator": "Exists"}), {}, True, id="Exists there"),
+        pytest.param(_affinity({"key": "zone", "operator": "DoesNotExist"}), {}, False, id="DoesNotExist there"),
+        pytest.param(
+            _affinity({"key": "x", "operator": "Exists"}, {"key": "zone", "operator": "Exists"}),
+            {},
+            False,
+            id="one of two",
+        ),
+        pytest.param(
+            _affinity(
+                {"key": "metadata.name", "operator": "In", "values": ["m"]},
+                {"key": "metadata.name", "operator": "Exists"},
+                field="matchFields",
+            ),
+            {},
+            False,
+            id="one of two by name",
+        ),
+        pytest.param(
+            _affinity({"key": "metadata.uid", "operator": "Exists"}, field="matchFields"), {}, False, id="no field"
+        ),
         pytest.param(_affinity(), {}, False, id="an empty term matches nothing"),
         pytest.param(
             _affinity({"key": "metadata.name", "operator": "In", "values": ["n"]}, field="matchFields"),
@@ -186,7 +238,7 @@ TAINTED = {"taints": [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}]}
     ],
 )
 def test_restrictions(spec: dict[str, Any], node_spec: dict[str, Any], expected: bool) -> None:
-    found = node(spec=node_spec, labels={"zone": "a", "size": "4"})
+    found = node(spec=node_spec, labels={"zone": "a", "size": "4", "most": _MOST, "more": _MORE, "odd": "1_000"})
     assert allows(pod(spec).spec, found) is expected
     assert terrain_of(found).allowed(pod(spec).spec).tolist() == [expected]
 
@@ -198,7 +250,7 @@ def terrain_of(*nodes: Node) -> Terrain:
     return Terrain(ledger.snapshot(0), nodes)
 
 
-WORDS = st.sampled_from(["a", "b", "3", "7", "n1"])
+WORDS = st.sampled_from(["a", "b", "3", "7", "1_0", "n1"])
 KEYS = st.sampled_from(["zone", "size", "metadata.name", "nowhere"])
 OPERATORS = st.sampled_from(["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt", "Like"])
 EXPRESSION = st.fixed_dictionaries({"key": KEYS, "operator": OPERATORS, "values": st.lists(WORDS, max_size=3)})
@@ -260,16 +312,161 @@ def test_equal_restrictions_are_one_kind() -> None:
     first = kinds.kind_of(pod({"nodeSelector": {"zone": "a", "b": "c"}}).spec)
     assert kinds.kind_of(pod({"nodeSelector": {"b": "c", "zone": "a"}}).spec) == first == 1
     assert kinds.kind_of(pod({"nodeSelector": {"zone": "b"}}).spec) == 2
+    tolerates = pod({"tolerations": [{"operator": "Exists"}]}).spec
+    selector = pod(_affinity({"key": "zone", "operator": "Exists"})).spec
+    other = pod(_affinity({"key": "x", "operator": "Exists"})).spec
+    devices = [NodeSelector([Term()])]
+    assert [kinds.kind_of(spec) for spec in (tolerates, selector, other, tolerates, selector, other)] == [3, 4, 5] * 2
+    assert [kinds.kind_of(pod().spec, places) for places in (devices, (), devices)] == [6, 0, 6]
+    assert kinds.kind_of(pod({"affinity": {"nodeAffinity": {}}, "nodeSelector": {}, "tolerations": []}).spec) == 0
+    assert kinds.count == 7
+
+
+IN_GPU_POOL = NodeSelector([Term(match_expressions=[Expression("pool", "In", ["gpu"])])])
+
+
+def pools(*described: tuple[str, list[str]]) -> list[Node]:
+    """Nodes of a pool each, with taints by their keys."""
+    return [
+        node(f"n{at}", labels={"pool": pool}, spec={"taints": [{"key": key, "effect": "NoSchedule"} for key in taints]})
+        for at, (pool, taints) in enumerate(described)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("described", "why"),
+    [
+        pytest.param([("gpu", ["b"]), ("gpu", ["a"]), ("cpu", []), ("cpu", ["z"])], "a, b 2", id="each another"),
+        pytest.param([("gpu", ["d", "c", "t", "b"]), ("gpu", ["a"])], "a, b, c, ... 2", id="the first three"),
+        pytest.param([("gpu", ["c", "t", "b", "a"])], "a, b, c 1", id="all three"),
+        pytest.param([("cpu", []), ("cpu", ["z"])], "", id="no node is chosen"),
+    ],
+)
+def test_why_a_kind_may_run_nowhere_names_what_it_does_not_tolerate_on_the_nodes_it_chooses(
+    described: list[tuple[str, list[str]]], why: str
+) -> None:
+    kinds, nodes = Kinds(), pools(*described)
+    ledger = Ledger(reservation_ttl_s=1)
+    for item in [*nodes, node("told-later", labels={"pool": "gpu"})]:
+        ledger.upsert_node(item)
+    terrain = Terrain(ledger.snapshot(0), nodes)
+    tolerations = [{"key": "t", "operator": "Exists"}]
+    wanted = pod({"nodeSelector": {"pool": "gpu"}, "tolerations": tolerations}).spec
+    numbers = kinds.kind_of(wanted), kinds.kind_of(pod({"tolerations": tolerations}).spec, [IN_GPU_POOL])
+    assert not kinds.masks(terrain)[list(numbers)].any()
+    taints, _, number = why.rpartition(" ")
+    said = f"untolerated taint {taints} on every node that matches its selector ({number})"
+    for kind in numbers:
+        assert str(kinds.refusals()[kind]) == (said if why else "no node matches its selector and tolerations")
+
+
+def test_where_many_kinds_may_run_is_the_same_worked_out_in_portions_and_at_once() -> None:
+    kinds, terrain = Kinds(), terrain_of(*pools(("0", []), ("3", []), ("9", ["a"])))
+    for number in range(10):
+        kinds.kind_of(pod({"nodeSelector": {"pool": str(number)}}).spec)
+    asyncio.run(kinds.work_out(terrain))
+    expected = [[number in (0, 1), number in (0, 4), False] for number in range(11)]
+    assert kinds.masks(terrain).tolist() == expected
+    assert set(kinds.refusals()) == {2, 3, 5, 6, 7, 8, 9, 10}
+    assert str(kinds.refusals()[10]) == "untolerated taint a on every node that matches its selector (1)"
+
+
+@pytest.mark.parametrize(
+    ("by_affinity", "by_taints", "expected"),
+    [
+        (True, True, [True, False, False]),
+        (True, False, [True, True, False]),
+        (False, True, [True, False, True]),
+        (False, False, [True, True, True]),
+    ],
+)
+def test_which_nodes_count_when_pods_of_a_kind_are_spread(
+    by_affinity: bool, by_taints: bool, expected: list[bool]
+) -> None:
+    kinds, terrain = Kinds(), terrain_of(*pools(("gpu", []), ("gpu", ["a"]), ("cpu", [])))
+    by_pod = kinds.kind_of(pod({"nodeSelector": {"pool": "gpu"}}).spec)
+    for number in (by_pod, kinds.kind_of(pod().spec, [IN_GPU_POOL])):
+        found = kinds.eligible(terrain, number, by_affinity=by_affinity, by_taints=by_taints)
+        assert found.tolist() == expected
+
+
+def test_domains_are_told_apart_by_the_values_of_a_label() -> None:
+    labels: list[dict[str, str]] = [{"rack": "b"}, {"rack": "a"}, {}, {"rack": "b"}]
+    terrain = terrain_of(*(node(f"n{at}", labels=found) for at, found in enumerate(labels)))
+    assert terrain.domains("rack").tolist() == [0, 1, -1, 0]
+    assert terrain.domains("zone").tolist() == [-1] * 4
+
+
+@pytest.mark.parametrize(
+    ("found", "topology", "expected"),
+    [
+        (node(labels={"rack": "a"}), "rack", {"rack": "a"}),
+        (node(labels={"rack": ""}), "rack", {"rack": ""}),
+        (node(labels={"rack": "a"}), "zone", {}),
+        (node(labels={"": "a"}), "", {}),
+        (decode_node({"metadata": {"name": "n"}}), "rack", {}),
+        (None, "rack", {}),
+    ],
+)
+def test_the_label_that_keeps_a_gang_to_a_domain(found: Node | None, topology: str, expected: dict[str, str]) -> None:
+    assert domain_of(found, topology) == expected
+
+
+def test_pods_of_gangs_are_gathered_whatever_is_wrong_with_others() -> None:
+    first, second = (pod(annotations={GANG: "a", GANG_SIZE: "2"}) for _ in range(2))
+    other, alone = pod(labels={POD_GROUP_LABEL: "b"}), pod()
+    odd = pod(annotations={GANG: "a", GANG_SIZE: "many"})
+    assert by_gang([first, alone, odd, other, second]) == {"ns/a": [first, second], "ns/b": [other]}
 
 
 def test_plan_pod_reads_all_of_it() -> None:
+    kinds = Kinds()
+    container = {
+        "image": "train:1",
+        "resources": {"limits": {"nvidia.com/gpu": "2", "cpu": "3", "memory": "4Gi"}},
+        "ports": [{"hostPort": 80}],
+    }
+    gang = {GANG: "g", GANG_SIZE: "2", GANG_TOPOLOGY: " rack "}
     found = pod(
-        {"containers": [{"image": "train:1", "resources": {"limits": {"nvidia.com/gpu": "2", "cpu": "3"}}}]},
-        annotations={GANG: "g", GANG_SIZE: "2", "kerf.dev/gang-topology": "rack", "kerf.dev/policy": "spread"},
-        labels={"genius/priority": "5"},
+        {"containers": [container], "nodeSelector": {"pool": "gpu"}, "priority": 7},
+        annotations={**gang, "kerf.dev/policy": "spread"},
+        labels={"app": "train"},
     )
-    planned = plan_pod(found, Kinds())
-    assert (planned.key, planned.gang, planned.topology, planned.image) == ("ns/p", "ns/g", "rack", "train:1")
-    assert (planned.cpu_milli, planned.priority, planned.policy) == (3000, 5, "spread")
-    assert planned.gpus is not None
-    assert planned.gpus.count == 2
+    planned = plan_pod(found, kinds)
+    assert read_demands(found) is not None
+    assert planned == PlanPod(
+        key="ns/p",
+        cpu_milli=3000,
+        memory_mib=4096,
+        gpus=planned.gpus,
+        policy="spread",
+        priority=7,
+        gang="ns/g",
+        topology="rack",
+        kind=1,
+        image="train:1",
+        demands=read_demands(found),
+    )
+    assert planned.labels == {"app": "train"}
+    assert planned.num_gpus == 2
+    labelled = pod(labels={"genius/priority": "5"}, annotations={GANG_TOPOLOGY: "rack"})
+    assert plan_pod(labelled, kinds) == PlanPod("ns/p", priority=5)
+    assert plan_pod(pod(annotations={GANG: "g", GANG_SIZE: "1"}), kinds) == PlanPod("ns/p", gang="ns/g")
+    with pytest.raises(RequestError) as raised:
+        plan_pod(pod(annotations={"kerf.dev/policy": "x" * 90, "kerf.dev/gpu-count": "1"}), kinds)
+    assert str(raised.value).startswith(f'kerf.dev/policy: "{"x" * 80}" is not a policy; use one of ')
+    assert "spread" in str(raised.value)
+
+
+def test_plan_pod_takes_what_its_resource_claims_ask_and_where_their_devices_are() -> None:
+    asked = DevicesAsked((ClaimAsk((RequestAsk("gpu", (DeviceAsk("gpu", count=3),)),)),))
+    allocated = ResourceClaim(status=ResourceClaimStatus(Allocation(node_selector=IN_GPU_POOL)))
+    waits = ResourceClaim(metadata=ClaimMetadata(name="c", uid="u-c"))
+    kinds, claims = Kinds(), PodClaims((allocated,), (waits,), asked)
+    planned = plan_pod(pod(annotations={"kerf.dev/policy": "spread"}), kinds, claims)
+    request = GpuRequest(3, AskedUnit.CLAIM, devices=asked)
+    assert planned == PlanPod("ns/p", gpus=request, policy="spread", kind=1, claims=("u-c",))
+    assert kinds.masks(terrain_of(*pools(("gpu", []), ("cpu", []))))[1].tolist() == [True, False]
+    both = pod({"containers": [{"resources": {"limits": {"nvidia.com/gpu": "2"}}}]})
+    with pytest.raises(RequestError, match="asks GPUs by resource and devices by ResourceClaim: ask by one of the two"):
+        plan_pod(both, kinds, claims)

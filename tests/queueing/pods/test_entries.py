@@ -4,6 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
+from extender.core.resources.requests import GpuRequest
+from extender.kube.objects import Pod
+from extender.planning.plans import PlanPod
+from extender.planning.wait_reasons import NOT_REACHED, Code
 from extender.queueing.pods.entries import Entry, Stage, StageError
 from tests.queueing.watches import nominated, pod, refused
 
@@ -77,3 +81,192 @@ def test_a_pod_is_on_its_way_from_its_reservation_until_a_while_after_it_was_ope
     assert not found.on_its_way(1030.0, within_s=30.0)
     found.lose("n")
     assert not found.on_its_way(1000.0, within_s=30.0)
+
+
+def test_a_pod_is_late_once_it_was_let_go_for_a_node_a_while_ago() -> None:
+    found = entry()
+    found.reserve("n")
+    assert not found.is_late(5000.0, within_s=30.0)
+    found.open(1000.0)
+    found.was_opened()
+    assert [found.is_late(now, within_s=30.0) for now in (1029.9, 1030.0)] == [False, True]
+    found.lose("n")
+    assert not found.is_late(5000.0, within_s=30.0)
+    left = entry()
+    left.open(1000.0)
+    left.was_opened()
+    assert not left.is_late(5000.0, within_s=30.0), "it was let go for no node"
+
+
+PLANNED = {"kerf.dev/planned-node": "n"}
+
+
+@pytest.mark.parametrize(
+    ("manifest", "said"),
+    [
+        (refused(pod(gated=False)), "n: no room"),
+        (pod(gated=False), "n: kube-scheduler did not take it"),
+    ],
+)
+def test_what_kube_scheduler_says_of_a_lost_node_is_kept_until_it_says_something_else(manifest: Pod, said: str) -> None:
+    found = Entry(manifest, created=0.0, seen=0.0, stage=OPENED, node="n")
+    found.lose("n")
+    assert (found.lost, found.num_lost, found.unjudged, found.suspect) == (said, 1, "n", False)
+    assert found.may_be_refused
+    found.judge(had_room=False)
+    assert (found.num_refused, found.refused, found.suspect, found.may_be_refused) == (0, "", False, False)
+    found.reserve("m")
+    found.renominated(5.0)
+    assert (found.stage, found.node, found.opened, found.by_kerf, found.lost) == (OPENED, "m", 5.0, True, "")
+    found.pod = refused(pod(gated=False))
+    found.lose("m")
+    found.judge(had_room=True)
+    assert (found.num_lost, found.num_refused, found.refused, found.suspect) == (2, 1, "m: no room", True)
+    assert found.unjudged == ""
+    found.reserve("k")
+    found.renominated(6.0)
+    found.pod = pod(gated=False)  # which takes back what was said
+    found.lose("k")
+    found.judge(had_room=True)
+    assert (found.lost, found.num_refused, found.refused, found.suspect) == ("k: no room", 2, "k: no room", True)
+    found.unjudged = "k"
+    found.forgive()
+    assert (found.num_refused, found.refused, found.may_be_refused, found.unjudged) == (0, "", False, "")
+
+
+def test_a_pod_is_suspect_that_a_kerf_before_this_one_let_go_and_that_was_refused() -> None:
+    before = Entry(refused(pod(gated=False, annotations=PLANNED)), created=0.0, seen=0.0)
+    before.find_open(1.0)
+    assert (before.stage, before.lost, before.found, before.suspect) == (LOST, "n: no room", True, True)
+    before.reserve("m")
+    before.renominated(2.0)
+    assert (before.found, before.suspect) == (False, True)
+    before.lose("m")
+    assert before.suspect
+    own = Entry(refused(pod(gated=False, annotations=PLANNED)), created=0.0, seen=0.0, stage=OPENED, node="n")
+    own.lose("n")
+    assert not own.suspect
+    by_hand = Entry(refused(pod(gated=False)), created=0.0, seen=0.0)
+    by_hand.find_open(1.0)
+    by_hand.lose("kube-scheduler")
+    assert not by_hand.suspect
+    long = Entry(refused(pod(gated=False, annotations={"kerf.dev/planned-node": "x" * 300})), created=0.0, seen=0.0)
+    long.find_open(1.0)
+    assert long.lost == f"{'x' * 253}: no room"
+
+
+@pytest.mark.parametrize(("node", "by_kerf"), [("n", True), ("", False)])
+def test_what_was_in_doubt_ends_open_with_or_without_a_node(node: str, by_kerf: bool) -> None:
+    found = Entry(pod(), created=0.0, seen=0.0, stage=LOST, lost="m: no room", node=node, by_kerf=not by_kerf)
+    found.doubt()
+    assert not found.take_back
+    settled = pod(gated=False)
+    found.settle_open(settled, 7.0)
+    assert (found.pod, found.opened, found.node, found.by_kerf, found.lost) == (settled, 7.0, node, by_kerf, "")
+
+
+def test_what_was_in_doubt_ends_behind_its_gate_with_nothing_of_a_node() -> None:
+    found = entry()
+    found.reserve("n")
+    found.by_kerf = True
+    found.doubt(take_back=True)
+    assert found.take_back is True
+    settled = pod()
+    found.settle_shut(settled)
+    assert (found.pod, found.node, found.by_kerf, found.opened) == (settled, "", False, float("-inf"))
+
+
+@pytest.mark.parametrize(
+    ("lost", "told"),
+    [("", "n: kube-scheduler did not take it"), ("m: no room", "m: no room")],
+    ids=["at first", "anew"],
+)
+def test_what_was_in_doubt_ends_without_its_node(lost: str, told: str) -> None:
+    found = Entry(pod(gated=False), created=0.0, seen=0.0, stage=OPENED, node="n", lost=lost)
+    found.doubt(take_back=True)
+    settled = pod(gated=False)
+    found.settle_lost(settled)
+    assert (found.stage, found.pod, found.lost, found.num_lost) == (LOST, settled, told, 0 if lost else 1)
+    found.give_up()
+    assert (found.stage, found.node, found.lost) == (OPENED, "", "")
+
+
+def test_a_pod_that_is_opened_by_its_author_is_not_out_by_kerf() -> None:
+    found = entry()
+    found.found = True
+    found.open(1.0, by_kerf=False)
+    found.was_opened()
+    assert (found.opened, found.by_kerf, found.found, found.is_out) == (1.0, False, False, False)
+    for_kerf = entry()
+    for_kerf.open(1.0)
+    assert not for_kerf.is_out, "it has no node, and is not open yet"
+    for_kerf.was_opened()
+    assert (for_kerf.by_kerf, for_kerf.is_out) == (True, True)
+    for_kerf.recall()
+    assert (for_kerf.stage, for_kerf.node, for_kerf.is_out) == (GATED, "", False)
+
+
+ROOM, QUOTA = Code.LEFT_OUT.reason(), Code.OVER_QUOTA.reason(namespace="ns", limit=1, used=1, asked=1)
+WRITES, PLANNED_POD = Code.NOT_WRITTEN.reason(error="denied"), PlanPod("ns/p")
+
+
+def test_since_when_a_pod_waits_for_room_alone() -> None:
+    found = Entry(pod(), created=100.0, seen=0.0, planned=PLANNED_POD)
+    assert (found.lacks_room_since, found.lacks_only_room) == (100.0, True)
+    found.pass_over(ROOM, 150.0)
+    assert (found.lacks_room_since, found.lacks_only_room) == (100.0, True)
+    found.pass_over(WRITES, 160.0)
+    assert not found.lacks_only_room
+    found.pass_over(ROOM, 170.0)
+    assert found.lacks_room_since == 100.0, "a write that fails is no wish of its own"
+    found.pass_over(QUOTA, 180.0)
+    assert (found.lacks_room_since, found.lacks_only_room) == (100.0, False)
+    found.pass_over(ROOM, 190.0)
+    assert (found.lacks_room_since, found.lacks_only_room) == (190.0, True)
+    found.pass_over(QUOTA, 200.0)
+    found.pass_over(ROOM, 50.0)
+    assert found.lacks_room_since == 100.0, "not since before it was made, whatever the clock says"
+    assert (found.skips.reason, found.skips.count) == (ROOM, 7)
+    found.planned = None
+    assert not found.lacks_only_room
+
+
+def test_being_passed_over_counts_where_it_is_news_and_while_a_pod_waits() -> None:
+    found = entry()
+    for why in (None, NOT_REACHED, ROOM, Code.LEFT_OUT.reason(), None):
+        found.pass_over(why, 1.0)
+    assert (found.skips.reason, found.skips.count) == (ROOM, 1)
+    found.reserve("n")
+    assert found.skips.written is None
+    found.pass_over(QUOTA, 2.0)
+    assert (found.skips.reason, found.skips.count) == (ROOM, 1)
+    lost = entry(LOST)
+    lost.pass_over(ROOM, 1.0)
+    lost.skips.written = ROOM
+    lost.reserve("n")
+    assert lost.skips.written is None
+    lost.renominated(2.0)
+    assert (lost.skips.reason, lost.skips.written, lost.skips.count) == (None, None, 1)
+
+
+@pytest.mark.parametrize(
+    ("stage", "node", "out", "way"),
+    [
+        (GATED, "", False, False),
+        (NOMINATING, "n", True, True),
+        (OPENING, "n", True, True),
+        (OPENING, "", False, False),
+        (OPENED, "n", True, True),
+        (OPENED, "", False, False),
+        (LOST, "n", False, False),
+        (RENOMINATING, "n", True, True),
+        (UNSETTLED, "n", True, True),
+        (UNSETTLED, "", False, False),
+    ],
+)
+def test_who_may_have_a_node_at_any_time(stage: Stage, node: str, out: bool, way: bool) -> None:
+    found = Entry(pod(), created=0.0, seen=0.0, stage=stage, node=node, opened=1.0)
+    assert (found.is_out, found.on_its_way(2.0, 30.0)) == (out, way)
+    assert found.num_gpus == 0
+    found.planned = PlanPod("ns/p", gpus=GpuRequest(2))
+    assert found.num_gpus == 2
