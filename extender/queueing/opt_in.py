@@ -51,10 +51,10 @@ def _opts_in(namespace: objects.Node | None) -> bool:
 
 def opted_out(pod: Pod, namespaces: Namespaces) -> str:
     """Why a gated pod takes part no longer, "" while it does."""
-    label = (pod.metadata.labels or {}).get(QUEUE_LABEL, "")
+    label = (pod.metadata.labels or {}).get(QUEUE_LABEL)
     if label == DISABLED:
         return f"{QUEUE_LABEL} is {DISABLED} on the pod"
-    by = (pod.metadata.annotations or {}).get(QUEUED_BY, "")
+    by = (pod.metadata.annotations or {}).get(QUEUED_BY)
     if by == BY_NAMESPACE and label != ENABLED and not namespaces.enabled(pod.metadata.namespace):
         return f"{QUEUE_LABEL} was removed from the namespace"
     if by == BY_LABEL and label != ENABLED:

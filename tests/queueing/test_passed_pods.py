@@ -81,6 +81,15 @@ def test_nobody_is_judged_before_it_is_known_which_namespaces_opt_in() -> None:
     assert passed.tell(pod("p", gated=False)) == 1
 
 
+def test_a_pod_that_was_there_before_its_namespace_opted_in_has_not_passed_by() -> None:
+    passed = Passed(enabled=False)
+    assert passed.tell(pod("p", gated=False)) == 0
+    passed.namespaces.changed(None, node("ns", labels={"kerf.dev/queue": "enabled"}))
+    assert passed.tell(pod("p", gated=False)) == 0
+    passed.seen.remove(pod("p", gated=False))
+    assert passed.tell(pod("p", gated=False)) == 1, "it is one that came since"
+
+
 def test_a_standby_counts_and_says_nothing() -> None:
     passed = Passed()
     passed.standby = "another one leads"

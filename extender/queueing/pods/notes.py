@@ -35,7 +35,7 @@ class Notes:
         try:
             due = [entry for entry in entries if self._is_due(entry)]
             for entry in in_turn(due, lambda entry: entry.namespace)[:_MOST]:
-                if entry.stage.waits:
+                if self._is_due(entry):
                     entry.skips.written_at = self._clock()  # if it fails: again after as long as any other change
                     await self._write_one(entry)
         except ClusterError as error:
@@ -52,7 +52,7 @@ class Notes:
         """Raises ClusterError, but not where it is this pod's own, which may have no room for an annotation."""
         reason = entry.skips.reason
         try:
-            if await self._writer.note(entry.pod, str(reason or ""), entry.skips.count):
+            if await self._writer.note(entry.pod, str(reason), entry.skips.count):
                 entry.skips.written = reason
         except ApiError as error:
             logger.warning("could not write on pod %s why it waits: %s", entry.pod.key, error)
