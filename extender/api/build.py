@@ -160,7 +160,7 @@ def build_parts(
     rank = LearnedRank(settings, policies, lambda: ledger.snapshot(clock()), lambda: not mirror.fault(), clock)
     placer = _placer(settings, base, policies, rank, owners)
     unbound = UnboundPods(placer.read_request, time.time, belonging=belonging)
-    queue = build_queue(settings, base, placer, unbound, rank.takes_more, rejections.last)
+    queue = build_queue(settings, base, placer, rank.takes_more, rejections.last)
     mover, rules = build_mover(settings, base, placer, queue), queue or QueueRules()
     waker = scheduling.build_waker(settings, base, placer, unbound, rules, rejections.last, rank.takes_more)
     binder, corrections = scheduling.build_binder(base, placer, waker, rules), scheduling.build_corrections(base)

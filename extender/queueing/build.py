@@ -15,7 +15,6 @@ from extender.queueing.dispatch import Mode
 from extender.queueing.options import Options
 from extender.scheduling.build import Foundation
 from extender.scheduling.placer import Placer, PodIdentity
-from extender.scheduling.waking.unbound_pods import UnboundPods
 from extender.settings.tree import Settings
 
 
@@ -23,7 +22,6 @@ def build_queue(
     settings: Settings,
     base: Foundation,
     placer: Placer,
-    unbound: UnboundPods,
     takes_more: Callable[[GpuRequest], bool],
     why_refused: Callable[[PodIdentity], str],
 ) -> QueueController | None:

@@ -1,0 +1,192 @@
+"""The queue as the settings want it: what each of them sets, and by what pods are let go."""
+
+import asyncio
+import time
+from datetime import UTC, datetime
+from math import inf
+from typing import Any
+
+import pytest
+
+from extender.core.orders import Order
+from extender.kube.memory import Manifest, MemoryCluster
+from extender.kube.watches.feeds import NODES, PODS
+from extender.planning.quotas import Quotas
+from extender.plugins.holdings import Holding
+from extender.queueing.asked import Asked
+from extender.queueing.build import build_queue
+from extender.queueing.direct.mode import Direct
+from extender.queueing.options import Options
+from extender.queueing.pods.objects import decode_node, decode_pod
+from extender.scheduling.build import build_foundation
+from extender.scheduling.placer import Placer
+from extender.settings.decisions import DecisionSettings
+from extender.settings.queue import QueueSettings
+from extender.settings.tree import Settings
+from tests.queueing.rigs import GATES
+
+
+def test_every_setting_of_the_queue_and_of_decisions_that_it_goes_by_counts() -> None:
+    settings = QueueSettings(
+        enabled=True,
+        planner="exact",
+        order=Order.FIFO,
+        held_most_s=1.0,
+        ageing_s=2.0,
+        fair_share=True,
+        quotas={"a": 3.0},
+        weights={"b": 4.0},
+        reserve_frac=0.5,
+        reserve_after_s=6.0,
+        skip_s=7.0,
+        patience_s=8.0,
+        batch_pods=9,
+        max_open=10,
+        fail_open_s=11.0,
+        gang_timeout_s=12.0,
+        gangs_end_whole=False,
+        release_for_autoscalers=True,
+        release_after_s=13.0,
+        release_limit_s=14.0,
+    )
+    decisions = DecisionSettings(policy="spread", rank_cpu_pods=False)
+    assert Options.of(settings, decisions) == Options(
+        planner="exact",
+        policy="spread",
+        rank_cpu_pods=False,
+        order=Order.FIFO,
+        held_most_s=1.0,
+        ageing_s=2.0,
+        batch_pods=9,
+        max_open=10,
+        reserve_frac=0.5,
+        reserve_after_s=6.0,
+        skip_s=7.0,
+        patience_s=8.0,
+        fail_open_s=11.0,
+        gang_timeout_s=12.0,
+        gangs_end_whole=False,
+        release_for_autoscalers=True,
+        release_after_s=13.0,
+        release_limit_s=14.0,
+        fair_share=True,
+        quotas=Quotas({"a": 3.0}, {"b": 4.0}),
+    )
+    assert Options.of(QueueSettings(), DecisionSettings()) == Options(policy="auto")
+
+
+class Built:
+    """A queue on a cluster in memory, of which nothing is known but what a test tells."""
+
+    def __init__(self, *, allocate: bool = False, lead: bool = True, **queue: Any) -> None:
+        self.now = 1000.0
+        self.cluster = MemoryCluster()
+        sections: Manifest = {"queue": {"enabled": True} | queue, "cluster": {"max_age_s": 77.0, "page_size": 88}}
+        sections |= {"dra": {"allocate": allocate, "rewrite_extended_resources": {"nvidia.com/gpu": "gpu.class"}}}
+        self.settings = Settings.model_validate(sections)
+        self.base = build_foundation(self.settings, self.cluster, lambda: self.now)
+        if lead:
+            self.base.fence.take_over("", lambda: inf, lambda: "")
+            self.base.fence.open("epoch")
+        placer = Placer(self.base.ledger, default_policy="tightest", clock=self.base.clock, wall_clock=self.base.clock)
+        made = build_queue(
+            self.settings,
+            self.base,
+            placer,
+            takes_more=lambda request: request.count == 1,
+            why_refused=lambda pod: f"{pod.name} was refused",
+        )
+        assert made is not None
+        self.queue = made
+        for reflector in self.queue.reflectors.values():
+            reflector.num_lists = 1
+
+    def node(self, name: str, gpus: int) -> None:
+        allocatable = {"cpu": "64", "memory": "256Gi", "nvidia.com/gpu": str(gpus)}
+        node = decode_node({"metadata": {"name": name, "uid": name}, "status": {"allocatable": allocatable}})
+        self.base.ledger.upsert_node(node)
+        self.base.mirror.hub.cache(NODES).upsert(node)
+
+    def pod(self, name: str, gpus: int, created: str, *, gated: bool = True, **labels: str) -> None:
+        metadata: Manifest = {"name": name, "namespace": "ns", "uid": name, "creationTimestamp": created}
+        spec: Manifest = {"containers": [{"resources": {"limits": {"nvidia.com/gpu": gpus}}}]}
+        manifest = {
+            "kind": "Pod",
+            "metadata": metadata | {"labels": {f"kerf.dev/{key}": value for key, value in labels.items()}},
+            "spec": spec | ({"schedulingGates": GATES} if gated else {}),
+            "status": {"phase": "Pending"},
+        }
+        self.cluster.apply(manifest)
+        self.base.mirror.hub.cache(PODS).upsert(decode_pod(manifest))
+
+    def events(self) -> list[str]:
+        async def written() -> None:
+            self.base.events.start()
+            await self.base.events.stop()
+
+        asyncio.run(written())
+        return [event["reason"] for event in self.cluster.events]
+
+
+def test_without_a_queue_there_is_none() -> None:
+    settings = Settings()
+    base = build_foundation(settings, MemoryCluster(), lambda: 0.0)
+    placer = Placer(base.ledger, default_policy="tightest", clock=base.clock, wall_clock=base.clock)
+    assert build_queue(settings, base, placer, lambda request: False, lambda pod: "") is None
+
+
+def test_it_goes_by_what_the_other_parts_know_and_are_told() -> None:
+    built = Built(order="fifo")
+    base, queue = built.base, built.queue
+    assert queue.options == Options.of(built.settings.queue, built.settings.decisions)
+    assert isinstance(queue.mode, Asked)
+    assert queue.mode.resolver is base.resolver
+    assert (queue.nodes.crowd is base.mirror.tenants.crowd, queue.claims) == (True, None)
+    assert queue.fault() == base.mirror.fault() != ""
+    built.node("n", 2)
+    built.pod("p", 1, "2026-01-01T00:00:00Z")
+    entry = queue.backlog.entries["p"]
+    assert (entry.seen, entry.created) == (1000.0, 1767225600.0)
+    entry.reserve("m")
+    base.ledger.reserve("p", "n", Holding(1), built.now)
+    entry.open(built.now)
+    built.node("m", 2)
+    assert queue.notes("p") == {"kerf.dev/nomination-lost": "1. m: p was refused"}
+
+
+@pytest.mark.parametrize("lead", [True, False])
+def test_who_passes_the_queue_by_is_told_so_by_the_leader(lead: bool) -> None:
+    built = Built(lead=lead)
+    built.pod("late", 1, "2026-01-01T00:00:00Z", gated=False, queue="enabled")
+    assert built.queue.passed.num_passed == 1
+    assert built.events() == (["PassedQueue"] if lead else [])
+
+
+def test_how_long_pods_have_run_is_told_by_the_clock_on_the_wall() -> None:
+    built = Built()
+    built.queue.durations.finished(("ns",), 1000.0)
+    for name in ("a", "b"):
+        started = datetime.fromtimestamp(time.time() - 400.0, UTC).isoformat()
+        manifest = {"metadata": {"name": name, "namespace": "ns", "uid": name}, "spec": {"nodeName": "n"}}
+        built.base.mirror.hub.cache(PODS).upsert(decode_pod(manifest | {"status": {"startTime": started}}))
+    assert built.queue.running.left_s("a") == pytest.approx(600.0, abs=60.0)
+
+
+def test_where_kube_scheduler_calls_no_extender_pods_are_let_go_by_what_is_written_on_them() -> None:
+    built = Built(extender=False)
+    mode, base = built.queue.mode, built.base
+    assert isinstance(mode, Direct)
+    assert (mode.resolver, mode.fence, mode.events) == (base.resolver, base.fence, base.events)
+    runs = decode_pod({"metadata": {"name": "a", "uid": "a"}, "spec": {"nodeName": "n"}})
+    base.mirror.hub.cache(PODS).upsert(runs)
+    assert mode.pods.get("a") == runs
+    assert mode.wall_clock() == pytest.approx(time.time(), abs=60.0)
+
+
+def test_what_allocates_devices_is_made_where_that_is_wanted() -> None:
+    built = Built(allocate=True)
+    keeper, base = built.queue.claims, built.base
+    assert keeper is not None
+    assert (keeper.transport, keeper.mirror, keeper.ledger) == (built.cluster, base.mirror, base.ledger)
+    assert (keeper.owned, keeper.fence, keeper.resolver) == (base.ledger.rows.owned, base.fence, base.resolver)
+    assert (keeper.clock(), keeper.max_age_s, keeper.classes_to_make) == (1000.0, 77.0, {"gpu.class"})
