@@ -268,7 +268,7 @@ def test_a_view_is_of_the_nodes_and_rows_of_its_moment() -> None:
 
 
 def test_any_number_of_resources_may_be_asked_for() -> None:
-    many = {f"r{number}": str(number) for number in range(1, 71)}
+    many: dict[str, Any] = {f"r{number}": str(number) for number in range(1, 71)}
     kinds, ledger = Kinds(), cluster([node("a", **many)])
     book, _, _ = book_of([node("a", **many)])
     for number in range(1, 71):

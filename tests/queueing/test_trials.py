@@ -351,11 +351,25 @@ def test_before_its_first_plan_a_kerf_bounds_those_that_were_refused_before_it_b
     rig.ledger.reserve("bad-0", "n0", Holding(3), rig.now)
     assert excess(rig, "bad-1", 1) == "", "4 of 80 GPUs are 5 %"
     rig.ledger.release("bad-0")
-    rig.ledger.reserve("bad-0", "n0", Holding(4), rig.now)
+    rig.ledger.reserve("bad-0", "n0", Holding(2), rig.now)
+    rig.ledger.reserve("bad-2", "n1", Holding(2), rig.now)
     why = f"kube-scheduler refused it n0: {WORDS}; others that it refused are tried first"
     assert excess(rig, "bad-1", 1) == why
     assert excess(rig, "bad-0", 4) == "", "what it has is no other's"
     assert excess(rig, "unknown", 8) == ""
+
+
+def test_what_a_refused_pod_takes_of_cpu_counts_when_kube_scheduler_asks_about_it_too() -> None:
+    rig = Rig()
+    nodes(rig, 10)
+    for number in range(2):
+        submit(rig, f"bad-{number}", 1, cpu=40 + number)  # of 640
+    Picky(rig).go()
+    rig.round()
+    put_back(rig, Stage.LOST)
+    assert excess(rig, "bad-1", 1) == ""
+    rig.ledger.reserve("bad-0", "n0", Holding(1), rig.now)
+    assert excess(rig, "bad-1", 1)
 
 
 def test_those_of_other_namespaces_that_were_refused_count_too() -> None:

@@ -1,0 +1,369 @@
+"""A round's plan: whose turn it is, how many go, for whom nodes are kept and for how long."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from extender.core.durations import Durations
+from extender.core.orders import Order
+from extender.core.resources.requests import GpuRequest
+from extender.planning.plans import PlanPod
+from extender.planning.quotas import Quotas
+from extender.plugins.holdings import Holding
+from extender.queueing.gangs import Unit
+from extender.queueing.options import Options
+from extender.queueing.pods.entries import Entry
+from extender.queueing.round_planner import RoundPlanner, in_order
+from tests.queueing.rigs import Rig
+from tests.queueing.watches import pod
+
+
+class Planned:
+    """A planner of a test's own, on the cluster of a rig."""
+
+    def __init__(self, used: Mapping[str, float] | None = None, **options: Any) -> None:
+        self.rig = Rig()
+        self.options = Options(**{"reserve_after_s": 10.0, "skip_s": 64.0} | options)
+        self.backlog = self.rig.queue.backlog
+        self.planner = RoundPlanner(
+            self.options,
+            self.rig.ledger,
+            self.rig.placer,
+            self.backlog,
+            self.rig.queue.nodes,
+            lambda: used or {},
+            lambda: self.rig.now,
+        )
+
+    def units(self) -> list[Unit]:
+        found: dict[str, list[Entry]] = {}
+        for entry in self.backlog.waiting():
+            if entry.planned is not None:
+                found.setdefault(entry.planned.gang or entry.pod.key, []).append(entry)
+        return [Unit(key, tuple(entries)) for key, entries in found.items()]
+
+    def plan(self, window: int = 100, **limits: int) -> dict[str, str]:
+        """Nodes of those that get one, and reasons of the others, by name."""
+        plan, batch, names = asyncio.run(self.planner.plan(self.units(), window, limits))
+        assert names[: len(self.rig.ledger.snapshot(0.0).row_of)] == self.rig.ledger.snapshot(0.0).node_names
+        told = {at: str(why) for at, why in plan.unassigned.items()}
+        named = [entry.pod.metadata.name for entry, _ in batch]
+        return {name: told[at] if at in told else names[plan.rows[at]] for at, name in enumerate(named)}
+
+    @property
+    def head(self) -> str:
+        return self.planner.head.key if self.planner.head else ""
+
+
+def with_head(**options: Any) -> Planned:
+    """One GPU of two is in use, and `large` waits for both."""
+    planned = Planned(**options)
+    planned.rig.node("n", 2)
+    planned.rig.ledger.reserve("runs", "n", Holding(1), 1e9)
+    planned.rig.pod("large", 2)
+    return planned
+
+
+KEPT = "room is kept for ns/large"
+BUSY = "needs 2 GPUs, best node: 1 free"
+
+
+def test_nodes_are_kept_for_the_first_once_it_has_waited_for_long_enough() -> None:
+    planned = with_head()
+    planned.rig.pod("small", 1)
+    planned.rig.now += 9.875
+    assert planned.plan()["small"] == "n"
+    assert planned.head == ""
+    planned.rig.now += 0.125
+    assert planned.plan() == {"large": BUSY, "small": KEPT}
+    assert planned.head == "ns/large"
+
+
+def test_others_are_kept_off_for_a_bounded_time_and_then_the_first_rests_for_as_long() -> None:
+    planned = with_head(reserve_after_s=0.0)
+    rig = planned.rig
+    assert planned.plan() == {"large": BUSY}
+    rig.now += 1000.0
+    assert planned.plan() == {"large": BUSY}, "nobody was kept off"
+    rig.pod("small", 1)
+    assert planned.plan()["small"] == KEPT
+    rig.now += 32.0
+    assert planned.plan()["small"] == KEPT
+    rig.now += 31.875
+    assert planned.plan()["small"] == KEPT
+    rig.now += 0.125
+    assert planned.plan()["small"] == "n"
+    assert planned.head == ""
+    planned.backlog.remove(planned.backlog.entries["small"].pod)
+    rig.pod("new", 1)
+    rig.now += 63.875
+    assert planned.plan()["new"] == "n"
+    assert planned.head == ""
+    rig.now += 0.125
+    planned.plan()
+    assert planned.head == "ns/large", "it is its turn again"
+
+
+def test_who_was_kept_off_for_long_enough_goes_whoever_is_the_first_by_then() -> None:
+    planned = with_head(reserve_after_s=0.0)
+    rig = planned.rig
+    rig.pod("small", 1)
+    assert planned.plan()["small"] == KEPT
+    entry = planned.backlog.entries["small"]
+    assert (entry.kept_back, entry.behind_head) == (rig.now, True)
+    rig.now += 32.0
+    planned.backlog.remove(planned.backlog.entries["large"].pod)
+    planned.backlog.remove(entry.pod)
+    rig.pod("other", 2)
+    planned.backlog.entries["small"] = entry
+    rig.pod("later", 1)
+    kept = "room is kept for ns/other"
+    assert planned.plan() == {"other": BUSY, "small": kept, "later": kept}
+    rig.now += 31.875
+    assert planned.plan() == {"other": BUSY, "small": kept, "later": kept}
+    rig.now += 0.125
+    assert planned.plan()["small"] == "n"
+    assert entry.kept_back == rig.now - 64.0
+
+
+def test_a_head_that_has_its_room_and_comes_again_is_kept_room_for_from_then() -> None:
+    planned = with_head(reserve_after_s=0.0)
+    rig = planned.rig
+    rig.pod("small", 1)
+    assert planned.plan()["small"] == KEPT
+    rig.now += 60.0
+    rig.ledger.release("runs")
+    assert planned.plan(window=1)["large"] == "n"
+    assert planned.head == ""
+    planned.backlog.remove(planned.backlog.entries["small"].pod)
+    rig.ledger.reserve("runs", "n", Holding(1), 1e9)
+    rig.pod("later", 1)
+    planned.plan()
+    rig.now += 32.0
+    assert planned.plan()["later"] == KEPT
+    assert planned.head == "ns/large", "it has not been for 64 seconds"
+
+
+def test_who_is_behind_the_first_is_known_and_who_lost_its_node_leaves_its_nodes_to_it() -> None:
+    planned = with_head(reserve_after_s=0.0)
+    rig, entries = planned.rig, planned.backlog.entries
+    rig.pod("p", 1)
+    planned.plan()
+    assert (entries["large"].behind_head, entries["p"].behind_head) == (False, True)
+    lost = entries["p"]
+    assert planned.planner.kept_from(lost) == frozenset(), "it has not lost a node"
+    lost.lost = "m: no room"
+    assert planned.planner.kept_from(lost) == {"n"}
+    assert planned.planner.kept_from(None) == frozenset()
+    lost.behind_head = False
+    assert planned.planner.kept_from(lost) == frozenset()
+    lost.behind_head = True
+    asks, lost.planned = lost.planned, PlanPod("ns/p")
+    assert planned.planner.kept_from(lost) == {"n"}
+    rig.ledger.release("runs")
+    assert planned.planner.kept_from(lost) == frozenset(), "without GPUs it takes nothing of what is kept"
+    lost.planned = None
+    assert planned.planner.kept_from(lost) == {"n"}, "what it takes is not known"
+    lost.planned = asks
+    rig.now += 63.875
+    assert planned.planner.kept_from(lost) == {"n"}
+    rig.now += 0.125
+    assert planned.planner.kept_from(lost) == frozenset()
+
+
+def test_nodes_are_kept_by_priority_class_and_age_and_a_label_may_only_lower_that() -> None:
+    planned = Planned(reserve_after_s=0.0)
+    rig = planned.rig
+    rig.node("n", 2)
+    rig.ledger.reserve("runs", "n", Holding(1), 1e9)
+    rows = (
+        ("labelled", 0, "5", "2026-01-01T00:00:00Z"),
+        ("lowered", 7, "1", "2026-01-01T00:00:00Z"),
+        ("young", 3, None, "2026-01-01T00:00:05Z"),
+        ("first", 3, None, "2026-01-01T00:00:01Z"),
+    )
+    for name, priority, label, created in rows:
+        rig.pod(name, 2, created)
+        rig.api.pods[name]["spec"]["priority"] = priority
+        rig.api.pods[name]["metadata"]["labels"] = {"genius/priority": label} if label else {}
+        rig.told(name)
+    planned.plan()
+    assert planned.head == "ns/first"
+
+
+def test_so_many_go_as_a_round_may_let_go_and_of_each_namespace() -> None:
+    planned = Planned()
+    planned.rig.node("n", 8)
+    for name in "abc":
+        planned.rig.pod(name, 1)
+    assert list(planned.plan(window=2).values()).count("n") == 2
+    assert list(planned.plan(ns=1).values()).count("n") == 1
+    assert list(planned.plan().values()).count("n") == 3
+
+
+def test_plans_keep_to_quotas_and_to_the_part_of_nodes_that_is_left_free() -> None:
+    planned = Planned(quotas=Quotas({"ns": 3.0}), used={"ns": 2.0}, reserve_frac=0.5)
+    rig = planned.rig
+    rig.node("n", 8)
+    rig.pod("fits", 1)
+    rig.pod("exceeds", 2)
+    rig.pod("wide", 0)
+    rig.api.pods["wide"]["spec"]["containers"] = [{"resources": {"limits": {"cpu": 40}}}]
+    rig.told("wide")
+    found = planned.plan()
+    assert found["fits"] == "n"
+    assert found["exceeds"].startswith("quota of namespace ns: 3 GPUs")
+    assert found["wide"].startswith("needs 40 CPU")
+
+
+def test_nobody_is_planned_onto_closed_nodes_nor_onto_what_those_on_their_way_take() -> None:
+    planned = Planned()
+    rig = planned.rig
+    for name in ("a", "b"):
+        rig.node(name, 8)
+    rig.pod("cpu", 0)
+    rig.api.pods["cpu"]["spec"]["containers"] = [{"resources": {"limits": {"cpu": 40}}}]
+    rig.told("cpu")
+    rig.ledger.rows.close({"a"})
+    assert planned.plan() == {"cpu": "b"}
+    rig.pod("before", 0)
+    rig.api.pods["before"]["spec"]["containers"] = [{"resources": {"limits": {"cpu": 40}}}]
+    rig.told("before")
+    planned.backlog.entries["before"].reserve("b")
+    assert planned.plan()["cpu"].startswith("needs 40 CPU")
+
+
+@pytest.mark.parametrize(("policy", "node"), [("tightest", "half"), ("spread", "empty")])
+def test_nodes_are_ranked_by_the_policy_of_the_queue(policy: str, node: str) -> None:
+    planned = Planned(policy=policy)
+    for name in ("empty", "half"):
+        planned.rig.node(name, 2)
+    planned.rig.ledger.reserve("runs", "half", Holding(1), 1e9)
+    planned.rig.pod("p", 1)
+    assert planned.plan() == {"p": node}
+
+
+@pytest.mark.parametrize(("planner", "names"), [("exact", "ab"), ("greedy", "abcdef")])
+def test_planners_that_search_get_as_many_whole_units_as_they_may_have(planner: str, names: str) -> None:
+    planned = Planned(planner=planner, batch_pods=3)
+    planned.rig.node("n", 16)
+    for name, gang, size in (("a", "g", "2"), ("b", "g", "2"), ("c", "h", "2"), ("d", "h", "2")):
+        planned.rig.pod(name, 1, gang=gang, gang_size=size)
+    for name in "ef":
+        planned.rig.pod(name, 1)
+    assert "".join(planned.plan()) == names
+
+
+def test_a_unit_that_is_larger_than_a_search_takes_is_planned_on_its_own_and_one_that_just_fits_is_added() -> None:
+    planned = Planned(planner="exact", batch_pods=3)
+    planned.rig.node("n", 16)
+    for name in "abcd":
+        planned.rig.pod(name, 1, gang="g", gang_size="4")
+    planned.rig.pod("e", 1)
+    assert "".join(planned.plan()) == "abcd"
+    smaller = Planned(planner="exact", batch_pods=3)
+    smaller.rig.node("n", 16)
+    for name in "abc":
+        smaller.rig.pod(name, 1)
+    assert "".join(smaller.plan()) == "abc"
+
+
+def test_a_search_finds_room_for_more_than_greedy_does() -> None:
+    def placed(planner: str) -> int:
+        planned = Planned(planner=planner, reserve_after_s=1e9)
+        for name, gpus in (("a", 3), ("b", 2)):
+            planned.rig.node(name, gpus)
+        for name, gpus in (("one", 1), ("three", 3)):
+            planned.rig.pod(name, gpus, policy="spread")
+        return sum(node in ("a", "b") for node in planned.plan().values())
+
+    assert (placed("greedy"), placed("exact")) == (1, 2)
+
+
+def unit(key: str, *members: tuple[int, float], gpus: int = 1, namespace: str = "ns") -> Unit:
+    """A pod or a gang, each member with its priority and its time of creation."""
+    gang = key if len(members) > 1 else ""
+    entries = [
+        Entry(
+            pod(f"{key.rpartition('/')[2]}-{at}", namespace=namespace),
+            created=created,
+            seen=0.0,
+            planned=PlanPod(f"{namespace}/{key}-{at}", gpus=GpuRequest(gpus), priority=priority, gang=gang),
+        )
+        for at, (priority, created) in enumerate(members)
+    ]
+    return Unit(key, tuple(entries))
+
+
+def turns(
+    *units: Unit,
+    used: Mapping[str, float] | None = None,
+    durations: Durations | None = None,
+    most: int = 0,
+    now: float = 1000.0,
+    **options: Any,
+) -> str:
+    """Keys in their order; those that ask for `most` GPUs or fewer take more than their part."""
+    given = Options(**{"order": Order.FIFO, "ageing_s": 0.0} | options)
+    known = durations or Durations()
+    found = in_order(units, now, given, used or {}, known, lambda request: request.count <= most)
+    return "".join(one.key for one in found)
+
+
+def test_units_go_by_the_highest_priority_and_the_oldest_of_their_pods() -> None:
+    assert turns(unit("a", (0, 1.0)), unit("b", (5, 2.0)), unit("c", (0, 3.0), (9, 4.0))) == "cba"
+    assert turns(unit("a", (0, 2.0)), unit("b", (0, 5.0), (0, 1.0)), unit("c", (0, 0.0))) == "cba"
+    alike = unit("ns/x", (0, 1.0)), Unit("ns/x", unit("ns/x", (0, 2.0), (0, 2.0)).entries)
+    found = in_order(alike, 0.0, Options(), {}, Durations(), lambda request: False)
+    assert found == list(alike), "a gang may be called as a pod is"
+
+
+def test_waiting_raises_a_priority_step_by_step() -> None:
+    units = unit("a", (1, 950.0)), unit("b", (0, 0.0))
+    assert (turns(*units), turns(*units, ageing_s=500.0), turns(*units, ageing_s=1001.0)) == ("ab", "ba", "ab")
+
+
+def test_of_equals_the_namespace_goes_first_that_uses_least_for_its_weight_where_shares_are_fair() -> None:
+    units = (
+        unit("a", (0, 1.0), gpus=4, namespace="x"),
+        unit("b", (0, 2.0), gpus=4, namespace="x"),
+        unit("c", (0, 3.0), gpus=1, namespace="y"),
+        unit("d", (0, 4.0), gpus=1, namespace="y"),
+    )
+    assert turns(*units) == "abcd"
+    assert turns(*units, fair_share=True) == "acdb"
+    assert turns(*units, fair_share=True, used={"x": 2.0, "y": 1.5}) == "cadb"
+    heavy = Quotas({}, {"x": 100.0})
+    assert turns(*units, fair_share=True, used={"x": 2.0, "y": 1.5}, quotas=heavy) == "abcd"
+
+
+def test_who_is_expected_to_take_longer_is_held_back_for_as_long_as_allowed() -> None:
+    durations = Durations()
+    durations.finished(("ns/Pod/long/1 GPUs", "ns/1 GPUs", "ns"), 100.0)
+    durations.finished(("ns/Pod/short/1 GPUs", "ns/1 GPUs", "ns"), 1.0)
+    long, short = unit("long", (0, 0.0)), unit("short", (0, 10.0))
+    assert turns(long, short, durations=durations) == "longshort"
+    assert turns(long, short, durations=durations, order=Order.KERF) == "shortlong"
+    assert turns(long, short, durations=durations, order=Order.KERF, held_most_s=9.0) == "longshort"
+    gang = Unit("gang", (*unit("short", (0, 0.0)).entries, *unit("long", (0, 0.0)).entries))
+    assert turns(gang, short, durations=durations, order=Order.KERF) == "shortgang", "as the longest of its pods"
+
+
+def test_who_takes_more_than_its_part_gives_way_for_a_while() -> None:
+    large, small = unit("large", (0, 0.0), gpus=2), unit("small", (0, 9.0), gpus=4)
+    assert turns(large, small, most=2) == "largesmall", "unless that is wanted"
+    assert turns(large, small, most=2, patience_s=10.0) == "smalllarge"
+    assert turns(large, small, most=2, patience_s=8.0) == "largesmall"
+    assert turns(large, small, most=1, patience_s=10.0) == "largesmall"
+    mixed = Unit("mixed", (*large.entries, *unit("m", (0, 0.0), gpus=8).entries))
+    assert turns(mixed, small, most=2, patience_s=10.0) == "mixedsmall", "a gang of which one takes no more"
+    cpu = unit("cpu", (0, 0.0))
+    cpu.entries[0].planned = PlanPod("ns/cpu")
+    assert turns(cpu, small, most=2, patience_s=10.0) == "cpusmall"
+    durations = Durations()
+    durations.finished(("ns",), 0.5)
+    assert turns(large, small, most=2, patience_s=5.0, order=Order.KERF, durations=durations) == "largesmall"
+    held = unit("small", (0, 4.0), gpus=0)
+    assert turns(large, held, most=2, patience_s=5.0, order=Order.KERF, durations=durations) == "smalllarge"
