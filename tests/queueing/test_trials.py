@@ -355,6 +355,7 @@ def test_before_its_first_plan_a_kerf_bounds_those_that_were_refused_before_it_b
     rig.ledger.reserve("bad-2", "n1", Holding(2), rig.now)
     why = f"kube-scheduler refused it n0: {WORDS}; others that it refused are tried first"
     assert excess(rig, "bad-1", 1) == why
+    rig.ledger.release("bad-2")
     assert excess(rig, "bad-0", 4) == "", "what it has is no other's"
     assert excess(rig, "unknown", 8) == ""
 
