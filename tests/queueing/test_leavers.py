@@ -10,6 +10,7 @@ from extender.kube.client import ApiError
 from extender.kube.turns import in_turn
 from extender.kube.watches.feeds import PODS
 from extender.queueing.gangs import Gangs
+from extender.queueing.leavers import Leaver, Leavers
 from extender.queueing.pods.objects import decode_pod
 from tests.queueing.rigs import GATES, Api, Manifest, Rig
 
@@ -77,6 +78,91 @@ def test_a_pod_that_leaves_is_not_planned_meanwhile() -> None:
         await rig.queue.dispatcher.finish()
         assert rig.queue.counts.opened == 0
         assert not any(pod["status"].get("nominatedNodeName") for pod in rig.api.pods.values())
+
+    asyncio.run(scenario())
+
+
+def leaves(rig: Rig, *names: str, by_kerf: bool = False) -> list[Leaver]:
+    return [Leaver(rig.queue.backlog.entries[name], "nobody wants it", by_kerf=by_kerf) for name in names]
+
+
+def leavers_of(rig: Rig) -> Leavers:
+    return Leavers(rig.queue.dispatcher, rig.queue.backlog, rig.queue.counts, rig.why_standby)
+
+
+def opened(rig: Rig) -> list[str]:
+    return [name for name, pod in rig.api.pods.items() if not pod["spec"]["schedulingGates"]]
+
+
+def test_sixteen_leave_at_a_time_and_the_others_after_them() -> None:
+    async def scenario() -> None:
+        api = Held()
+        rig = Rig(api=api)
+        names = [f"evil-{number}" for number in range(40)]
+        for name in names:
+            make(rig, name, "evil")
+        leavers = leavers_of(rig)
+        for _ in range(2):  # a round, and the next one
+            leavers.open(leaves(rig, *names))
+            for _ in range(50):
+                await asyncio.sleep(0)
+            assert api.asked == names[:16]
+        api.may.set()
+        await rig.queue.dispatcher.finish()
+        assert (opened(rig), api.asked) == (names, names)
+        assert rig.note("evil-0", "planned-by") == "nobody wants it"
+        later = [f"late-{number}" for number in range(20)]
+        for name in later:
+            make(rig, name, "good")
+        leavers.open(leaves(rig, *later, by_kerf=True))
+        await rig.queue.dispatcher.finish()
+        assert opened(rig) == names + later
+        assert rig.queue.counts.failed_open == 20, "of which Kerf let go"
+        entries = rig.queue.backlog.entries
+        assert [entries[name].by_kerf for name in ("evil-0", "late-0")] == [False, True]
+
+    asyncio.run(scenario())
+
+
+def test_who_does_not_wait_any_more_or_is_gone_is_not_written_on_and_a_standby_writes_nothing() -> None:
+    async def scenario() -> None:
+        rig = Rig()
+        for name in ("planned", "gone", "leaves"):
+            make(rig, name, "ns")
+        leavers, found = leavers_of(rig), leaves(rig, "planned", "gone", "leaves")
+        rig.standby = "another one leads"
+        leavers.open(found)
+        await rig.queue.dispatcher.finish()
+        assert opened(rig) == []
+        rig.standby = ""
+        leavers.open(found)
+        found[0].entry.reserve("n")
+        rig.queue.backlog.remove(found[1].entry.pod)
+        await rig.queue.dispatcher.finish()
+        assert opened(rig) == ["leaves"]
+
+    asyncio.run(scenario())
+
+
+def test_one_that_could_not_be_opened_rests_and_keeps_no_other_waiting() -> None:
+    async def scenario() -> None:
+        rig = Rig()
+        for name in ("bad", "good"):
+            make(rig, name, "ns")
+        rig.api.fail = lambda name, part: ApiError(422, "Invalid", "denied") if name == "bad" else None
+        leavers = leavers_of(rig)
+        for _ in range(10):
+            leavers.open(leaves(rig, "bad"))
+            await rig.queue.dispatcher.finish()
+        assert rig.queue.dispatcher.rests(rig.queue.backlog.entries["bad"]) is not None
+        rig.api.fail = lambda name, part: None
+        leavers.open(leaves(rig, "bad", "good"))
+        await rig.queue.dispatcher.finish()
+        assert opened(rig) == ["good"]
+        rig.now += 1000.0
+        leavers.open(leaves(rig, "bad"))
+        await rig.queue.dispatcher.finish()
+        assert opened(rig) == ["bad", "good"]
 
     asyncio.run(scenario())
 
