@@ -1,6 +1,7 @@
 """Pods that no node has room for, let go one unit at a time so that autoscalers see them."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -351,3 +352,157 @@ def test_one_that_is_let_go_is_held_to_its_quota_and_is_as_any_other_once_it_was
     rig.round(60)
     assert rig.queue.backlog.entries["p"].stage is Stage.LOST
     assert rig.queue.evicts_nobody("p") == ""
+
+
+TICK = 0.125
+"""A time that adds up without rounding."""
+
+
+def waiting(rig: Rig, *names: str, gpus: int = 2) -> None:
+    """Pods that no node has room for, seen just now."""
+    for name in names:
+        rig.pod(name, gpus)
+    rig.round(TICK)
+
+
+def test_a_pod_is_let_go_once_it_has_waited_for_as_long_as_is_wanted() -> None:
+    rig = rig_with(release_after_s=64.0)
+    rig.now = 2000.0
+    rig.pod("p", 2)
+    rig.round(63.875)
+    assert opened(rig) == []
+    rig.round(TICK)
+    assert opened(rig) == ["p"]
+
+
+def test_a_gang_has_waited_for_as_long_as_its_first_pod() -> None:
+    rig = rig_with(release_after_s=64.0)
+    rig.now = 2000.0
+    rig.pod("g0", 2, gang="g", gang_size="2")
+    rig.now += 60.0
+    rig.pod("g1", 2, gang="g", gang_size="2")
+    rig.round(4.0)
+    assert sorted(opened(rig)) == ["g0", "g1"]
+
+
+@pytest.mark.parametrize(("gpus", "limit_s"), [(1, 1024.0), (2, 4096.0)], ids=["asks for less", "asks for the same"])
+def test_the_next_is_let_go_when_the_first_has_had_its_time(gpus: int, limit_s: float) -> None:
+    rig = rig_with(release_after_s=0.0, release_limit_s=1024.0)
+    rig.now = 2000.0
+    waiting(rig, "p")
+    assert opened(rig) == ["p"]
+    rig.refuse("p")
+    waiting(rig, "q", gpus=gpus)
+    rig.round(limit_s - 2 * TICK)
+    assert opened(rig) == ["p"]
+    rig.round(TICK)
+    assert opened(rig) == ["p", "q"]
+    assert rig.queue.counts.released == 2
+
+
+@pytest.mark.parametrize(("later_s", "whole"), [(60.0, True), (60.0 + TICK, False)])
+def test_who_comes_within_a_minute_belongs_to_the_gang_that_is_being_let_go(later_s: float, whole: bool) -> None:
+    rig = rig_with(release_after_s=0.0)
+    rig.now = 2000.0
+    for name in ("g0", "g1"):
+        rig.pod(name, 2, gang="g", gang_size="2")
+    rig.round(TICK)
+    assert sorted(opened(rig)) == ["g0", "g1"]
+    rig.now += later_s
+    rig.pod("g2", 2, gang="g", gang_size="2")
+    rig.round(0.0)
+    assert is_open(rig, "g2") is whole
+
+
+def test_a_kerf_that_starts_gives_those_their_turn_of_whom_nobody_is_out() -> None:
+    before = rig_with(release_after_s=0.0)
+    waiting(before, "a0")
+    before.refuse("a0")
+    rig = Rig(before.api, release_for_autoscalers=True, release_after_s=0.0, release_limit_s=64.0, order=Order.FIFO)
+    rig.node("n", 1)
+    rig.told("a0")
+    rig.pod("a1", 3)
+    rig.pod("b", 4)
+    rig.api.pods["b"]["metadata"]["namespace"] = "other"
+    rig.told("b")
+    rig.round(TICK)
+    assert opened(rig) == ["a0"]
+    rig.round(64.0)
+    assert opened(rig) == ["a0", "b"]
+
+
+def test_of_pods_without_gpus_and_of_those_with_claims_kerf_is_not_asked_by_kube_scheduler() -> None:
+    rig = rig_with(release_after_s=0.0)
+    rig.pod("claims", 2)
+    rig.pod("cpu", 0, gang="g", gang_size="2")
+    rig.pod("gpu", 2, gang="g", gang_size="2")
+    entry = rig.queue.backlog.entries["claims"]
+    assert entry.planned is not None
+    entry.planned = replace(entry.planned, claims=("u",))
+    rig.round()
+    rig.round(60.0)
+    assert opened(rig) == []
+
+
+PRODUCT, OTHER = ({"key": key, "operator": "Exists"} for key in ("nvidia.com/gpu.product", "zone"))
+
+
+@pytest.mark.parametrize(
+    ("terms", "goes"),
+    [
+        pytest.param([{"matchExpressions": [OTHER, PRODUCT]}], True, id="by affinity"),
+        pytest.param([{"matchExpressions": [PRODUCT]}, {"matchExpressions": [PRODUCT]}], True, id="in each term"),
+        pytest.param([{"matchExpressions": [PRODUCT]}, {"matchExpressions": [OTHER]}], False, id="in one term of two"),
+        pytest.param([{"matchFields": [{"key": "metadata.name", "operator": "Exists"}]}], False, id="by name alone"),
+        pytest.param([], False, id="no term"),
+        pytest.param(None, False, id="no terms"),
+    ],
+)
+def test_a_pod_names_its_products_by_affinity_where_each_way_to_choose_nodes_does(terms: Any, goes: bool) -> None:
+    rig = rig_with(release_after_s=0.0)
+    rig.queue.mode.is_asked = False  # type: ignore[misc]
+    rig.pod("p", 2, gpu_model="a100")
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    rig.api.pods["p"]["spec"]["affinity"] = {"nodeAffinity": required}
+    rig.told("p")
+    rig.round()
+    assert is_open(rig, "p") is goes
+
+
+def test_a_pod_of_which_nobody_says_anything_about_nodes_names_no_products() -> None:
+    rig = rig_with(release_after_s=0.0)
+    rig.queue.mode.is_asked = False  # type: ignore[misc]
+    rig.pod("p", 2, gpu_model="a100")
+    rig.api.pods["p"]["spec"]["affinity"] = {"nodeAffinity": {}}
+    rig.api.pods["p"]["spec"]["nodeSelector"] = {}
+    rig.told("p")
+    rig.round()
+    assert not is_open(rig, "p")
+
+
+def test_only_those_are_out_that_have_neither_a_node_nor_a_nomination() -> None:
+    rig = rig_with(release_after_s=0.0)
+    waiting(rig, "p")
+    assert rig.queue.evicts_nobody("p") == "it was let go for a new node alone"
+    assert rig.queue.evicts_nobody("unknown") == ""
+    entry = rig.queue.backlog.entries["p"]
+    entry.node = "n"
+    assert rig.queue.evicts_nobody("p") == ""
+    entry.node = ""
+    for stage, out in ((Stage.LOST, True), (Stage.RENOMINATING, False), (Stage.GATED, False), (Stage.OPENED, True)):
+        entry.stage = stage
+        assert bool(rig.queue.evicts_nobody("p")) is out
+    rig.api.pods["p"]["metadata"]["annotations"]["kerf.dev/planned-node"] = "n"
+    rig.told("p")
+    assert rig.queue.evicts_nobody("p") == ""
+
+
+def test_a_gang_that_was_let_go_starts_whole_and_a_pod_on_its_own_wherever_there_is_room() -> None:
+    rig = rig_with(release_after_s=0.0)
+    gang(rig)
+    rig.round()
+    assert asked(rig, "g0") == "its gang waits until all its pods have room"
+    assert asked(rig, "unknown") == ""
+    entry = rig.queue.backlog.entries["g0"]
+    entry.planned = None
+    assert asked(rig, "g0") == ""

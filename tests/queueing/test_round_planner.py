@@ -306,9 +306,9 @@ def turns(
     **options: Any,
 ) -> str:
     """Keys in their order; those that ask for `most` GPUs or fewer take more than their part."""
-    given = Options(**{"order": Order.FIFO, "ageing_s": 0.0} | options)
+    wanted: dict[str, Any] = {"order": Order.FIFO, "ageing_s": 0.0} | options
     known = durations or Durations()
-    found = in_order(units, now, given, used or {}, known, lambda request: request.count <= most)
+    found = in_order(units, now, Options(**wanted), used or {}, known, lambda request: request.count <= most)
     return "".join(one.key for one in found)
 
 
