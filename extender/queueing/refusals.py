@@ -216,7 +216,7 @@ class Refusals:
                     said[position] = _refused("it", node, entry.pod.refusal or words)
                 elif plan.pods[position].kind != batch[position][1].kind and (kind := self._known(entry)) is not None:
                     said[position] = _refused("pods like it", *kind.last)
-        return replace(plan, unassigned={**plan.unassigned, **said}) if said else plan
+        return replace(plan, unassigned={**plan.unassigned, **said})
 
     def tried(self, plan: Plan, batch: Sequence[tuple[Entry, PlanPod]]) -> None:
         """A plan lets some go that were refused before: it was their namespaces' turn."""

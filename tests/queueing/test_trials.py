@@ -1,12 +1,14 @@
 """Pods that kube-scheduler may well refuse, for what it said of others: how few are tried at a time, until when."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from extender.core.dra.asks import ClaimAsk, DeviceAsk, DevicesAsked, RequestAsk
 from extender.core.orders import Order
-from extender.core.resources.requests import GpuRequest
+from extender.core.resources.requests import AskedUnit, GpuRequest
 from extender.kube.watches.feeds import PODS
 from extender.planning.quotas import Quotas
 from extender.plugins.holdings import Holding
@@ -237,12 +239,12 @@ def test_of_each_kind_of_pods_other_nodes_are_ruled_out() -> None:
             refused(rig, f"bad-{owner}", node)
         rig.round(0.0)
         delete(rig, f"bad-{owner}")
-    submit(rig, "plain", 0)
-    for owner in ("b", "a"):
-        submit(rig, f"like-{owner}", 8, namespace=owner, owner=owner)
+    submit(rig, "1-plain", 0)
+    submit(rig, "2-like-b", 8, namespace="b", owner="b")
+    submit(rig, "3-like-a", 8, namespace="a", owner="a")
     rig.round(TICK)
-    assert (rig.node_of("like-b"), rig.node_of("like-a")) == ("n2", "n1")
-    assert rig.node_of("plain")
+    assert (rig.node_of("2-like-b"), rig.node_of("3-like-a")) == ("n2", "n1")
+    assert rig.node_of("1-plain")
 
 
 @pytest.mark.parametrize("asked", [{"cpu": 33}, {"memory": "129Gi"}], ids=["cpu", "memory"])
@@ -371,6 +373,37 @@ def test_what_a_refused_pod_takes_of_cpu_counts_when_kube_scheduler_asks_about_i
     assert excess(rig, "bad-1", 1) == ""
     rig.ledger.reserve("bad-0", "n0", Holding(1), rig.now)
     assert excess(rig, "bad-1", 1)
+
+
+def test_what_a_unit_would_hold_itself_counts_too_when_a_plan_is_carried_out() -> None:
+    rig = Rig()
+    nodes(rig, 10)
+    for number in range(2):
+        submit(rig, f"bad-{number}", 1, cpu=f"{1000 + number}m")
+    Picky(rig).go()
+    rig.round()
+    put_back(rig, Stage.LOST)
+    for gpus, may in ((3, True), (4, False)):
+        rig.ledger.reserve("bad-0", "n0", Holding(gpus), rig.now)
+        assert rig.queue.refusals.may_hold([rig.queue.backlog.entries["bad-1"]]) is may
+        rig.ledger.release("bad-0")
+
+
+def test_whether_devices_could_have_been_found_is_not_searched_for_again() -> None:
+    rig = Rig()
+    nodes(rig, 1)
+    submit(rig, "p", 8)
+    rig.round(TICK)
+    rig.ledger.release("p")
+    rig.ledger.reserve("other", "n0", Holding(8), rig.now)
+    rig.refuse("p", WORDS)
+    entry = rig.queue.backlog.entries["p"]
+    assert entry.planned is not None
+    asked = DevicesAsked((ClaimAsk((RequestAsk("r", (DeviceAsk("r"),)),)),))
+    rig.queue.backlog.notice_lost(rig.now)
+    entry.planned = replace(entry.planned, gpus=GpuRequest(1, AskedUnit.CLAIM, devices=asked))
+    rig.round(TICK)
+    assert entry.num_refused == 1
 
 
 def test_those_of_other_namespaces_that_were_refused_count_too() -> None:
