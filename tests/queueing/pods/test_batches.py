@@ -163,7 +163,11 @@ def test_gangs_by_annotation_and_by_pod_group() -> None:
 
 
 def _affinity(*expressions: dict[str, Any], field: str = "matchExpressions") -> dict[str, Any]:
-    required = {"nodeSelectorTerms": [{field: list(expressions)}]}
+    return _terms(list(expressions), field=field)
+
+
+def _terms(*terms: list[dict[str, Any]], field: str = "matchExpressions") -> dict[str, Any]:
+    required = {"nodeSelectorTerms": [{field: expressions} for expressions in terms]}
     return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}}
 
 
@@ -189,6 +193,19 @@ TAINTED = {"taints": [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}]}
         ),
         pytest.param({"nodeSelector": {"zone": "a"}}, {}, True, id="selected"),
         pytest.param({"nodeSelector": {"zone": "b"}}, {}, False, id="not selected"),
+        pytest.param({"nodeSelector": {"zone": "b", "size": "4"}}, {}, False, id="one of two labels"),
+        pytest.param(
+            _terms([{"key": "zone", "operator": "Exists"}], [{"key": "x", "operator": "Exists"}]),
+            {},
+            True,
+            id="one of two terms",
+        ),
+        pytest.param(
+            {"nodeSelector": {"zone": "b"}} | _affinity({"key": "zone", "operator": "Exists"}),
+            {},
+            False,
+            id="selected by its affinity alone",
+        ),
         pytest.param(_affinity({"key": "zone", "operator": "In", "values": ["a", "b"]}), {}, True, id="In"),
         pytest.param(_affinity({"key": "zone", "operator": "NotIn", "values": ["a"]}), {}, False, id="NotIn"),
         pytest.param(_affinity({"key": "zone", "operator": "NotIn", "values": ["b"]}), {}, True, id="NotIn others"),
