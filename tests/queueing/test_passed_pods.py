@@ -14,7 +14,7 @@ class Passed:
 
     def __init__(self, *, enabled: bool = True) -> None:
         self.known, self.standby = True, ""
-        self.events: list[tuple[str, str, str]] = []
+        self.events: list[tuple[str, ...]] = []
         self.namespaces = Namespaces(lambda: None)
         self.namespaces.changed(None, node("ns", labels={"kerf.dev/queue": "enabled"} if enabled else {}))
         self.pods = PassedPods(self.namespaces, lambda: self.known, lambda: self.standby, self)  # type: ignore[arg-type]
@@ -22,7 +22,7 @@ class Passed:
         self.seen.subscribe(self.pods.changed)
 
     def emit(self, namespace: str, name: str, uid: str, *, reason: str, message: str) -> None:
-        self.events.append((name, reason, message))
+        self.events.append((namespace, name, uid, reason, message))
 
     def tell(self, *pods: Pod) -> int:
         """How many have passed by now."""
@@ -41,7 +41,7 @@ def test_a_pod_without_the_gate_in_a_namespace_that_opts_in_is_told_once() -> No
     passed = Passed()
     late = pod("late", gated=False)
     assert passed.tell(late, late, pod("gated")) == 1
-    assert passed.events == [("late", "PassedQueue", BY_NAMESPACE)]
+    assert passed.events == [("ns", "late", "uid-late", "PassedQueue", BY_NAMESPACE)]
     assert passed.pods.why("uid-late") == BY_NAMESPACE
     assert passed.pods.why("uid-gated") == ""
     passed.namespaces.changed(node("ns", labels={"kerf.dev/queue": "enabled"}), node("ns"))

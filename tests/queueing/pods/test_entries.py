@@ -59,6 +59,14 @@ def test_what_somebody_else_has_opened_meanwhile_is_not_put_back_behind_its_gate
     assert (found.stage, found.opened, found.node, found.by_kerf) == (OPENED, 5.0, "", False)
 
 
+def test_what_is_put_back_behind_its_gate_has_no_node_and_was_not_let_go() -> None:
+    found = entry()
+    found.reserve("n")
+    found.open(1.0)
+    found.put_back(2.0)
+    assert (found.stage, found.node, found.by_kerf) == (GATED, "", False)
+
+
 def test_a_pod_found_open_is_known_by_what_is_written_on_it() -> None:
     planned = pod(gated=False, annotations={"kerf.dev/planned-node": "n"})
     for manifest, stage, node, by_kerf in (

@@ -79,6 +79,12 @@ def test_another_reason_is_written_half_a_minute_after_the_one_before() -> None:
     assert noted.write(100.0, Entry(pod("never-passed-over"), created=0.0, seen=0.0)) == 2
 
 
+def test_a_pod_is_told_once_it_has_waited_for_a_second() -> None:
+    noted, entry = Noted(), Entry(pod(), created=0.0, seen=100.0)
+    entry.pass_over(LEFT_OUT, 100.0)
+    assert [noted.write(moment, entry) for moment in (100.9, 101.0)] == [0, 1]
+
+
 def test_what_the_api_server_has_against_one_pod_keeps_no_other_from_being_told(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
