@@ -68,7 +68,7 @@ def near(*terms: Manifest) -> Manifest:
     return {"affinity": {"podAffinity": {REQUIRED: list(terms)}}}
 
 
-def spread(app: str, **more: str) -> Manifest:
+def spread(app: str, **more: Any) -> Manifest:
     rule = term(app, ZONE) | {"maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"} | more
     return {"topologySpreadConstraints": [rule], "app": app}
 
@@ -133,6 +133,7 @@ def room(view: View, planned: PlanPod) -> str:
         pytest.param(near(term("x")), "ab", id="near to some"),
         pytest.param(near(term("x", ZONE, namespaces=["other"])), "", id="near to some without a zone"),
         pytest.param(spread("x"), "b", id="spread, who is being deleted not counted"),
+        pytest.param(spread("x", maxSkew=2), "ab", id="spread less evenly"),
         pytest.param(spread("z"), "", id="spread over tainted nodes too"),
         pytest.param(spread("z", nodeTaintsPolicy="Honor"), "ab", id="spread over nodes without taints"),
         pytest.param(spread("y"), "ab", id="spread of nobody"),
@@ -173,6 +174,32 @@ def test_where_a_pod_has_room_beside_those_on_their_way(way: Manifest, spec: Man
     ledger = cluster([item for item in NODES if item.metadata.name != "c"])
     view = asyncio.run(book.view(ledger.snapshot(0), kinds, [planned], others, 0.0))
     assert room(view, planned) == where
+
+
+def test_whom_rules_are_about_is_counted_in_portions_so_that_others_have_their_turns() -> None:
+    kinds, ledger = Kinds(), cluster()
+    planned = plan_pod(pod("p", **near(term("x"))), kinds)
+
+    def turns(num_pods: int) -> int:
+        book, _, _ = book_of(runs=crowd([pod(f"r{number}", on="a", app="x") for number in range(num_pods)]))
+
+        async def count() -> int:
+            found = 0
+
+            async def others() -> None:
+                nonlocal found
+                while True:
+                    found += 1
+                    await asyncio.sleep(0)
+
+            beside = asyncio.create_task(others())
+            await book.view(ledger.snapshot(0), kinds, [planned], (), 0.0)
+            beside.cancel()
+            return found
+
+        return asyncio.run(count())
+
+    assert (turns(255) - turns(0), turns(512) - turns(255)) == (0, 2)
 
 
 def test_where_nobody_has_to_reckon_with_anybody_nothing_is_worked_out() -> None:
