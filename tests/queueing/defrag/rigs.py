@@ -112,6 +112,8 @@ class Defrag:
         self.rig.lead()
         self.nodes: dict[str, int] = {}
         self.events: list[tuple[str, str, str]] = []
+        self.about: list[tuple[str, str, str]] = []
+        """Namespaces, names and UIDs of what the events are about."""
         self.running = self.rig.hub.part(BOUND_PODS)
         self.exempt: frozenset[str] = frozenset()
         self.most_an_hour = 60
@@ -153,9 +155,11 @@ class Defrag:
 
     def _emit(self, namespace: str, name: str, uid: str, *, reason: str, message: str) -> None:
         self.events.append((name, reason, message))
+        self.about.append((namespace, name, uid))
 
     def _emit_map(self, namespace: str, name: str, *, reason: str, message: str) -> None:
         self.events.append((name, reason, message))
+        self.about.append((namespace, name, ""))
 
     # The cluster
 
