@@ -179,7 +179,7 @@ class Follower:
             for move, progress in run.under_way()
             if progress.replacement == pod.metadata.uid or (not progress.replacement and _was_let_go(run, move, pod))
         )
-        return next((move.to_node for move in moves), "") or self._take_in(run, pod)
+        return next((move.to_node for move in moves), None) or self._take_in(run, pod)
 
     def _take_in(self, run: Run, pod: Pod) -> str:
         """The node kept for a pod that came past the gate and is the replacement of one that moves, "" for none."""
@@ -226,6 +226,7 @@ class Follower:
             progress.known.append(uid)
             progress.replacement = ""  # it is gone, and its controller makes another one
         elif uid and (uid in self.running or not entries[uid].stage.waits):
+            self.places.give_back([move.uid])  # it came past the gate, or went where it found room: it has its own
             run.enter(progress, Stage.STARTING, progress.why)
         if progress.stage is Stage.COMING and run.age_s(move.uid) > self.limits.replace_s:
             waited = f"after {self.limits.replace_s:g} s"

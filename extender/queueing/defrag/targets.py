@@ -29,10 +29,10 @@ class TargetPlacer:
         """Nodes of the target's pods that don't have them yet."""
         return {pod.node for pod in run.record.plan.target if pod.uid and pod.uid not in self.running}
 
-    def node_of(self, run: Run, pod: Pod) -> str:
-        """The node kept for a pod of the target once it is its turn, "" for none."""
+    def node_of(self, run: Run, pod: Pod) -> str | None:
+        """The node kept for a pod of the target once it is its turn, None for none."""
         target = run.record.plan.target if run.record.phase is Phase.PLACING else ()
-        return next((one.node for one in target if one.uid == pod.metadata.uid), "")
+        return next((one.node for one in target if one.uid == pod.metadata.uid), None)
 
     def place(self, run: Run) -> str | None:
         """Go on with it: None while it is under way, "" once all have their nodes, else why they have not."""
