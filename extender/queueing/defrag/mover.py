@@ -270,7 +270,6 @@ class Mover(Background):
         """All that had to move has moved: give the target its nodes."""
         run.record.phase = Phase.PLACING
         self._places.give_back([move.uid for move in run.record.plan.moves])
-        self._keep(run)
         self._tools.fence.check(run.epoch)
         await self._tools.records.write(run.record)
 
