@@ -211,6 +211,7 @@ def test_a_replacement_that_came_to_nothing_is_waited_for_anew_and_the_plan_stop
     assert told(defrag) == [("coming", "its replacement went, too")]
     assert (defrag.why, defrag.mover.state().kept) == ("the replacement of pod ns/v is gone", ["b"])
     defrag.tick(LIMITS.replace_s)
+    assert told(defrag) == [("coming", "its replacement went, too")]
     defrag.tick(0.5)
     assert told(defrag) == [("lost", "has no replacement in the queue after 100 s: its replacement went, too")]
     defrag.tick()

@@ -175,6 +175,28 @@ def test_the_end_that_could_not_be_written_down_is_none_of_the_next_plan() -> No
     assert (defrag.api.record.id, defrag.api.record.phase, defrag.api.record.step) == (name, "moving", 0)
 
 
+def test_what_has_happened_since_the_start_adds_up() -> None:
+    defrag = scattered()
+    for _ in range(2):
+        defrag.api.refuse = lambda name: ApiError(403, "Forbidden", "no right")
+        defrag.begin(MOVE_V)
+        defrag.tick()
+        defrag.tick()
+        defrag.api.refuse = lambda name: None
+        defrag.begin(MOVE_V)
+        defrag.tick()
+        moved(defrag)
+        defrag.tick()
+        defrag.bind("big")
+        defrag.tick()
+        defrag.leaves("big")
+        defrag.runs("v", "a")
+        defrag.leaves("v2")
+        defrag.waits("big", 2, controller="")
+    counts = defrag.mover.counts
+    assert (counts.evicted, counts.moved, counts.done, counts.stopped) == (2, 2, 2, 2)
+
+
 def test_places_are_kept_from_the_beginning_where_they_become_free_by_the_plan_alone() -> None:
     """u makes way for v, and v for the target."""
     defrag = Defrag()
