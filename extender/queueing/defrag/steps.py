@@ -205,10 +205,9 @@ class Follower:
     def kept_aside(self, run: Run) -> set[str]:
         """UIDs of the waiting pods that no round is to place."""
         self.match(run)
-        found = {progress.replacement for _, progress in run.under_way() if not progress.why}
         if run.record.phase is Phase.PLACING:
-            found |= {pod.uid for pod in run.record.plan.target}
-        return found
+            return {pod.uid for pod in run.record.plan.target}
+        return {progress.replacement for _, progress in run.under_way() if not progress.why}
 
     def nodes_under_way(self, run: Run) -> set[str]:
         """Nodes of pods under way that don't have them yet."""
