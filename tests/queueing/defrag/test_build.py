@@ -17,6 +17,7 @@ from extender.scheduling.build import Foundation
 from extender.settings.load import load_settings
 from extender.settings.tree import Settings
 from tests.queueing.defrag.rigs import MOVE_V, Defrag
+from tests.queueing.defrag.test_steps import unheard
 from tests.queueing.defrag.test_surprises import BUDGET
 from tests.queueing.defrag.test_without_gate import comes
 
@@ -202,3 +203,22 @@ def test_an_eviction_whose_fate_nobody_knows_is_given_to_what_finds_out() -> Non
     built.api.fail = lambda name, part: None
     asyncio.run(foundation.resolver.resolve_round())
     assert built.api.pods["v"]["metadata"]["resourceVersion"] != version  # a late one is refused
+
+
+def test_nobody_is_evicted_where_it_is_not_sure_who_leads() -> None:
+    built = Built()
+    built.begin(MOVE_V)
+    built.rig.election.sure = False
+    built.tick()
+    assert (built.api.evicted, built.stages) == ([], ["left"])
+
+
+def test_a_replacement_that_no_watch_tells_of_is_looked_at() -> None:
+    built = Built().evicts()
+    built.leaves("v")
+    built.waits("v2")
+    built.tick()
+    unheard(built, phase="Succeeded")
+    built.tick()
+    built.tick(3.0)
+    assert built.stages == ["done"]
