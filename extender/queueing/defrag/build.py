@@ -2,7 +2,7 @@
 
 import time
 
-from extender.kube.watches.feeds import BOUND_PODS, PODS
+from extender.kube.watches.feeds import BOUND_PODS
 from extender.queueing.controller import QueueController
 from extender.queueing.defrag.checks import Facts
 from extender.queueing.defrag.evictions import Evictor
@@ -26,7 +26,7 @@ def build_mover(settings: Settings, base: Foundation, placer: Placer, queue: Que
     if queue is None or not wanted.record:
         return None
     namespace, _, name = wanted.record.partition("/")
-    running, reflector = base.mirror.hub.part(BOUND_PODS), base.mirror.hub.reflector(PODS)
+    running = base.mirror.hub.part(BOUND_PODS)
     places = Places(base.ledger, placer, queue.dispatcher, base.clock)
     limits = Limits(
         replace_s=wanted.replace_s, start_s=wanted.start_s, target_s=wanted.target_s, budget_s=wanted.budget_s
@@ -46,7 +46,7 @@ def build_mover(settings: Settings, base: Foundation, placer: Placer, queue: Que
             base.clock,
         ),
         facts=lambda: Facts(running, queue.backlog.entries, queue.namespaces, exempt, queue.use),
-        fault=lambda: queue.fault() or ("" if reflector.synced else "pods with a node are not synced yet"),
+        fault=queue.fault,
         fence=base.fence,
         events=base.events,
         clock=base.clock,

@@ -101,8 +101,7 @@ def targets_of(plan: RoomPlan, waiting: Mapping[str, Entry]) -> list[tuple[Entry
 
 def siblings(move: PlannedMove, waiting: Mapping[str, Entry]) -> list[str]:
     """UIDs of the pods of a move's controller that wait. Raises RoomError where these are too many to be remembered."""
-    namespace = move.pod.partition("/")[0]
-    found = [entry.uid for entry in waiting.values() if is_of(entry.pod, move.controller, namespace)]
+    found = [entry.uid for entry in waiting.values() if is_of(entry.pod, move)]
     if len(found) > _MOST_SIBLINGS:
         raise RoomError(f"pod {move.pod} {CROWDED}", move.uid)
     return found
@@ -110,8 +109,7 @@ def siblings(move: PlannedMove, waiting: Mapping[str, Entry]) -> list[str]:
 
 def siblings_running(move: PlannedMove, running: Mapping[str, Pod]) -> frozenset[str]:
     """UIDs of the pods of a move's controller that have a node."""
-    namespace = move.pod.partition("/")[0]
-    return frozenset(uid for uid, pod in running.items() if is_of(pod, move.controller, namespace))
+    return frozenset(uid for uid, pod in running.items() if is_of(pod, move))
 
 
 def crowded(waiting: Mapping[str, Entry]) -> frozenset[tuple[str, str]]:
@@ -121,10 +119,10 @@ def crowded(waiting: Mapping[str, Entry]) -> frozenset[tuple[str, str]]:
     return frozenset(of for of, waits in number.items() if waits > _MOST_SIBLINGS)
 
 
-def is_of(pod: Pod, controller: str, namespace: str) -> bool:
-    """Whether a controller has made a pod."""
-    owner = pod.metadata.controller
-    return owner is not None and owner.uid == controller and pod.metadata.namespace == namespace
+def is_of(pod: Pod, move: PlannedMove) -> bool:
+    """Whether a pod is of the controller whose pod moves."""
+    owner, namespace = pod.metadata.controller, move.pod.partition("/")[0]
+    return owner is not None and owner.uid == move.controller and pod.metadata.namespace == namespace
 
 
 def _check_target(plan: RoomPlan, facts: Facts) -> int:
@@ -153,8 +151,7 @@ def _check_move(move: PlannedMove, priority: int, facts: Facts) -> None:
         raise RoomError(f"pod {move.pod} runs no more, or is another one by now", move.uid)
     if fault := why_stays(pod, facts.namespaces.names, facts.exempt):
         raise RoomError(f"pod {move.pod} {fault}", move.uid)
-    owner = pod.metadata.controller
-    if pod.spec.node_name != move.from_node or owner is None or owner.uid != move.controller:
+    if pod.spec.node_name != move.from_node or not is_of(pod, move):
         why = f"is not on node {move.from_node}, or not of the controller that the plan names"
         raise RoomError(f"pod {move.pod} {why}", move.uid)
     try:
@@ -203,7 +200,7 @@ def _renews_pods(owner: OwnerReference) -> bool:
 def _waits_anew(pod: Pod, enabled: Collection[str]) -> bool:
     """Whether what is made in a pod's place waits behind the gate; all pods of the namespaces `enabled` do."""
     labels = pod.metadata.labels or {}
-    label = labels.get(QUEUE_LABEL, "")
+    label = labels.get(QUEUE_LABEL)
     gated = label == ENABLED or labels.get(GENIUS_PRIORITY, "").strip() or pod.metadata.namespace in enabled
     return label != DISABLED and bool(gated)
 

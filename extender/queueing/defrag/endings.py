@@ -22,19 +22,19 @@ class Ending:
     fence: Fence
     record: Record | None = field(default=None, init=False)
 
-    async def write(self) -> str:
-        """Try it, once; why it is not written down, "" where it is or nothing is to be."""
+    async def write(self) -> Exception | None:
+        """Try it, once; why it is not written down, None where it is or nothing is to be."""
         record, self.record = self.record, None
         if record is None:
-            return ""
+            return None
         try:
             await self.records.write(record)
         except (ClusterError, msgspec.DecodeError) as error:
             gone = isinstance(error, ApiError) and error.status in NOT_TO_BE_HAD
             if not gone and await self._is_last(record):
                 self.record = record
-            return f"{error}"
-        return ""
+            return error
+        return None
 
     async def _is_last(self, record: Record) -> bool:
         """Whether a plan may still be the one that is written down, as under way.

@@ -33,7 +33,7 @@ class _Eviction(Target[Pod]):
     tries = 5
     conflicts_pass = True  # of its budget
 
-    def __init__(self, transport: Transport, resolver: Resolver, move: PlannedMove, epoch: str) -> None:
+    def __init__(self, transport: Transport, resolver: Resolver, move: PlannedMove, epoch: str = "") -> None:
         self._transport, self._resolver, self._pod = transport, resolver, identity_of(move)
         super().__init__(self._pod.namespace, move.uid, f"evicting pod {move.pod}", epoch)
 
@@ -86,8 +86,8 @@ class Evictor:
                 return
             case Outcome.FENCED | Outcome.UNKNOWN if error is not None:
                 raise error
-            case Outcome.NOT_NOW:
-                raise BudgetError(f"pod {move.pod} can't be evicted now: {getattr(error, 'message', error)}") from error
+            case Outcome.NOT_NOW if isinstance(error, ApiError):
+                raise BudgetError(f"pod {move.pod} can't be evicted now: {error.message}") from error
             case Outcome.GONE:
                 raise EvictionError(f"pod {move.pod} is gone")
             case Outcome.CONFLICT:
@@ -98,7 +98,7 @@ class Evictor:
     async def seal(self, move: PlannedMove) -> bool:
         """See to it that no eviction which was sent before takes effect any more; whether one has, as far as anybody
         knows. Raises ClusterError, DecodeError."""
-        eviction = _Eviction(self.transport, self.resolver, move, "")
+        eviction = _Eviction(self.transport, self.resolver, move)
         return eviction.judge(await eviction.seal(), sealed=True) is Outcome.DONE
 
 

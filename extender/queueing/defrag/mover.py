@@ -94,7 +94,7 @@ class Mover(Background):
         kube-scheduler takes a nomination away when nobody answers, and may ask before this process has looked.
         """
         run, tools = self._run, self._tools
-        node = "" if run is None else tools.follower.node_of(run, pod) or tools.targets.node_of(run, pod)
+        node = None if run is None else tools.follower.node_of(run, pod) or tools.targets.node_of(run, pod)
         return node if node and self._places.hold_for(pod, node) else ""
 
     async def catch_up(self) -> None:
@@ -270,7 +270,6 @@ class Mover(Background):
         """All that had to move has moved: give the target its nodes."""
         run.record.phase = Phase.PLACING
         self._places.give_back([move.uid for move in run.record.plan.moves])
-        self._keep(run)
         self._tools.fence.check(run.epoch)
         await self._tools.records.write(run.record)
 
@@ -283,7 +282,7 @@ class Mover(Background):
         logger.info("making room, plan %s is %s%s", record.id, record.phase, why and f": {why}")
         self._tell_target(record, "RoomMade" if not why else "RoomStopped", why or f"Room was made: plan {record.id}")
         self._ending.record = record
-        if error := await self._ending.write():
+        if (error := await self._ending.write()) is not None:
             logger.warning("making room: the end of plan %s is not written down yet: %s", record.id, error)
 
     def _tell_target(self, record: Record, reason: str, message: str) -> None:

@@ -7,10 +7,11 @@ Neither ends by time: only whoever carries the plan out gives them back.
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from extender.core.resources.requests import RequestError
+from extender.core.policies.policy import Policy
+from extender.core.resources.requests import GpuRequest, RequestError
 from extender.kube.objects import Pod
 from extender.ledger.ledger import Ledger
 from extender.queueing.dispatch import Dispatcher
@@ -38,13 +39,11 @@ class Places:
 
     def hold(self, pod: Pod, node: str) -> bool:
         """Reserve what a pod that is to move needs of its next node; whether there is room for it now."""
-        stand_in = PodIdentity(pod.metadata.namespace, pod.metadata.name, stand_in_of(pod.metadata.uid))
+        stand_in = replace(PodIdentity.of(pod), uid=stand_in_of(pod.metadata.uid))
         try:
-            request = self.placer.read_request(pod)
-            policy = self.placer.policy_of(request)
+            policy, asked = self._asked(pod)
         except RequestError:
             return False
-        asked = policy.asked(request) or request.gpus
         if asked is None:
             return True  # CPU is kube-scheduler's to count
         assignment = self.placer.place_on(stand_in, asked, policy, node).assignment()
@@ -62,6 +61,12 @@ class Places:
         except RequestError:
             return None
         return request.gpus, request.cpu_milli, request.memory_mib
+
+    def _asked(self, pod: Pod) -> tuple[Policy, GpuRequest | None]:
+        """By which policy a pod is placed, and the GPUs that it asks for by that. Raises RequestError."""
+        request = self.placer.read_request(pod)
+        policy = self.placer.policy_of(request)
+        return policy, policy.asked(request)
 
     def give_back(self, uids: Collection[str]) -> None:
         """Reserve nothing for these pods any more."""
@@ -83,27 +88,19 @@ class Places:
             self.give_back(instead_of)
             return self.dispatcher.let_go(members, planner)
 
-    def hold_again(self, entry: Entry) -> None:
-        """Reserve what a pod was let go for by a Kerf before this one, that knew it."""
-        if entry.node:
-            self.hold_for(entry.pod, entry.node)
-
     def hold_for(self, pod: Pod, node: str) -> bool:
         """Reserve what a pod that was let go needs of the node kept for it, unless something is; whether it has it."""
         if (claim := self.ledger.claim(pod.metadata.uid)) is not None:
             return claim.node == node
         try:
-            request = self.placer.read_request(pod)
-            policy = self.placer.policy_of(request)
+            policy, asked = self._asked(pod)
         except RequestError:
             return False
-        if request.gpus is None:
-            return True  # CPU is kube-scheduler's to count
+        if asked is None:
+            return True
         with self.opened({node}):
-            asked = policy.asked(request) or request.gpus
             placement = self.placer.place_on(PodIdentity.of(pod), asked, policy, node)
-            if placement.node is not None:
-                self.placer.reserve(placement)
+            self.placer.reserve(placement)
         return placement.node is not None
 
     def hand_to(self, pod: Pod, node: str, instead_of: str) -> bool:

@@ -58,33 +58,29 @@ async def why_not(around: Around, arrivals: Sequence[Arrival]) -> str:
     touched: defaultdict[str, _OfNode] = defaultdict(_OfNode)
     for arrival in arrivals:
         touched[arrival.node].arrivals.append(arrival)
-        if arrival.leaves:
-            touched[arrival.leaves].leaving.append(arrival)
-    num_pods = Counter(pod.spec.node_name or "" for pod in around.running())
+        touched[arrival.leaves].leaving.append(arrival)
+    num_pods = Counter(pod.spec.node_name for pod in around.running())
     stand_ins = [stand_in_of(arrival.pod.metadata.uid) for arrival in arrivals]
     for name, of_node in touched.items():
-        if of_node.arrivals:
-            await give_way()
-            if fault := _why_not_on(around, name, of_node, num_pods[name], stand_ins):
-                return fault
+        await give_way()
+        if fault := _why_not_on(around, name, of_node, num_pods[name], stand_ins):
+            return fault
     return ""
 
 
 def _why_not_on(around: Around, name: str, of_node: _OfNode, num_pods: int, stand_ins: Sequence[str]) -> str:
-    node = around.nodes.get(name)
-    if node is None:
-        return f"node {name} is gone"
-    kinds, faults = Kinds(), list[str]()
-    pods = [_planned(arrival.pod, kinds, faults) for arrival in of_node.arrivals]
-    leaving = [_planned(arrival.pod, kinds, faults) for arrival in of_node.leaving]
-    if faults:
-        return faults[0]
+    node, kinds = around.nodes.get(name), Kinds()
+    try:
+        pods = [_planned(arrival.pod, kinds) for arrival in of_node.arrivals]
+        leaving = [(one, _planned(one.pod, kinds)) for one in of_node.leaving]
+    except RequestError as error:
+        return str(error)
+    around.ledger.snapshot(around.clock())  # what has run out is held for nobody
     for step in sorted({arrival.step for arrival in of_node.arrivals}):
-        gone = [(one, pod) for one, pod in zip(of_node.leaving, leaving, strict=True) if one.step <= step]
+        gone = [(one, pod) for one, pod in leaving if one.step <= step]
         uids = {*stand_ins, *(one.pod.metadata.uid for one, _ in gone)}
-        around.ledger.snapshot(around.clock())  # what has run out is held for nobody
         cluster = around.ledger.rows.without(name, uids, if_open=True)
-        if cluster is None:
+        if node is None or cluster is None:
             return f"node {name} is gone"
         left = [(name, Room(pod.cpu_milli, pod.memory_mib, 1)) for _, pod in gone]
         view = view_of(cluster, [node], kinds, pods, num_pods={name: num_pods}, left=left)
@@ -99,14 +95,13 @@ def _why_not_on(around: Around, name: str, of_node: _OfNode, num_pods: int, stan
     return ""
 
 
-def _planned(pod: Pod, kinds: Kinds, faults: list[str]) -> PlanPod:
-    """A pod as its replacement will be planned: not kept to the domain that its gang had. Adds to the faults."""
+def _planned(pod: Pod, kinds: Kinds) -> PlanPod:
+    """A pod as its replacement will be planned: not kept to the domain that its gang had. Raises RequestError."""
     topology = (pod.metadata.annotations or {}).get(GANG_TOPOLOGY, "").strip()
-    if topology in (pod.spec.node_selector or ()):
-        selector = {key: value for key, value in (pod.spec.node_selector or {}).items() if key != topology}
+    selector = dict(pod.spec.node_selector or {})
+    if selector.pop(topology, None) is not None:
         pod = msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_selector=selector))
     try:
-        return replace(plan_pod(pod, kinds), topology="")
+        return plan_pod(pod, kinds)
     except RequestError as error:
-        faults.append(f"pod {pod.key}: {error}")
-        return PlanPod(pod.key)
+        raise RequestError(f"pod {pod.key}: {error}") from None

@@ -134,12 +134,8 @@ class Starter:
         run.give_up(why)
 
     def _arrivals(self, plan: RoomPlan) -> tuple[list[Arrival], list[Arrival]]:
-        """The pods that move, and the target's. Raises RoomError."""
+        """The pods of a plan that was checked that move, and the target's, which come last."""
         facts = self.tools.facts()
-        last = max((move.step for move in plan.moves), default=0) + 1
-        moves = [
-            Arrival(facts.running[move.uid], move.to_node, move.step, move.from_node)
-            for move in plan.moves
-            if move.uid in facts.running
-        ]
+        moves = [Arrival(facts.running[move.uid], move.to_node, move.step, move.from_node) for move in plan.moves]
+        last = plan.moves[-1].step
         return moves, [Arrival(entry.pod, node, last) for entry, node in targets_of(plan, facts.waiting)]

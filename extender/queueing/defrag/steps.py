@@ -153,23 +153,15 @@ class Follower:
         for move, progress in run.under_way():
             if progress.replacement:
                 continue
-            namespace = move.pod.partition("/")[0]
-            found = next(
-                (
-                    pod
-                    for pod in self._let_go_before(run, move)
-                    if is_of(pod, move.controller, namespace) and pod.metadata.uid not in taken
-                ),
-                None,
-            )
+            found = next((pod for pod in self._let_go_before(run, move) if pod.metadata.uid not in taken), None)
             if found is None:
                 skipped = taken.union(progress.known)
                 waiting = [entry.pod for entry in entries.values() if entry.stage.waits and entry.uid not in skipped]
-                found = next((pod for pod in waiting if is_of(pod, move.controller, namespace)), None)
+                found = next((pod for pod in waiting if is_of(pod, move)), None)
             if found is None and (before := run.siblings.get(move.uid)) is not None:  # it came without the gate
                 skipped = taken.union(progress.known, before)
                 others = (pod for uid, pod in self.running.items() if uid not in skipped)
-                found = next((pod for pod in others if is_of(pod, move.controller, namespace)), None)
+                found = next((pod for pod in others if is_of(pod, move)), None)
             if found is not None:
                 progress.replacement = found.metadata.uid
                 run.seen[progress.replacement] = PodIdentity.of(found)
@@ -185,27 +177,20 @@ class Follower:
         moves = (
             move
             for move, progress in run.under_way()
-            if progress.replacement == pod.metadata.uid
-            or (
-                not progress.replacement
-                and is_of(pod, move.controller, move.pod.partition("/")[0])
-                and _was_let_go(run, move, pod)
-            )
+            if progress.replacement == pod.metadata.uid or (not progress.replacement and _was_let_go(run, move, pod))
         )
-        return next((move.to_node for move in moves), "") or self._take_in(run, pod)
+        return next((move.to_node for move in moves), None) or self._take_in(run, pod)
 
     def _take_in(self, run: Run, pod: Pod) -> str:
         """The node kept for a pod that came past the gate and is the replacement of one that moves, "" for none."""
-        uid, namespace = pod.metadata.uid, pod.metadata.namespace
+        uid = pod.metadata.uid
         if is_gated(pod) or uid in self.queue.backlog.entries or uid in self.running:
             return ""
         for move, progress in run.under_way():
-            expected = not progress.replacement and uid not in progress.known and move.uid != uid
-            if not (expected and move.pod.partition("/")[0] == namespace and is_of(pod, move.controller, namespace)):
+            if progress.replacement or uid in progress.known or not is_of(pod, move):
                 continue
-            if run.asks.get(move.uid) not in (None, self.places.asked(pod)):
-                continue
-            if self.places.hand_to(pod, move.to_node, move.uid):
+            same = run.asks.get(move.uid) in (None, self.places.asked(pod))
+            if same and self.places.hand_to(pod, move.to_node, move.uid):
                 progress.replacement = uid
                 run.seen[uid] = PodIdentity.of(pod)
                 run.enter(progress, Stage.STARTING)
@@ -220,10 +205,9 @@ class Follower:
     def kept_aside(self, run: Run) -> set[str]:
         """UIDs of the waiting pods that no round is to place."""
         self.match(run)
-        found = {progress.replacement for _, progress in run.under_way() if not progress.why}
         if run.record.phase is Phase.PLACING:
-            found |= {pod.uid for pod in run.record.plan.target}
-        return found - {""}
+            return {pod.uid for pod in run.record.plan.target}
+        return {progress.replacement for _, progress in run.under_way() if not progress.why}
 
     def nodes_under_way(self, run: Run) -> set[str]:
         """Nodes of pods under way that don't have them yet."""
@@ -241,6 +225,7 @@ class Follower:
             progress.known.append(uid)
             progress.replacement = ""  # it is gone, and its controller makes another one
         elif uid and (uid in self.running or not entries[uid].stage.waits):
+            self.places.give_back([move.uid])  # it came past the gate, or went where it found room: it has its own
             run.enter(progress, Stage.STARTING, progress.why)
         if progress.stage is Stage.COMING and run.age_s(move.uid) > self.limits.replace_s:
             waited = f"after {self.limits.replace_s:g} s"
@@ -251,13 +236,7 @@ class Follower:
         uid = progress.replacement
         entry, pod = self.queue.backlog.entries.get(uid), self.running.get(uid)
         late = run.age_s(move.uid) > self.limits.start_s
-        if entry is not None:
-            if entry.stage is PodStage.OPENED and entry.node == move.to_node:
-                self.places.hold_again(entry)
-            if late:
-                run.lose(move, progress, f"has a replacement without a node after {self.limits.start_s:g} s")
-        elif pod is not None:
-            run.begin_anew(uid)
+        if pod is not None:
             if pod.spec.node_name != move.to_node:
                 run.lose(move, progress, f"has its replacement on node {pod.spec.node_name} instead of {move.to_node}")
             elif _runs(pod):
@@ -266,8 +245,11 @@ class Follower:
                 run.lose(move, progress, f"has a replacement that is not ready after {self.limits.start_s:g} s")
         elif late:
             run.lose(move, progress, f"has a replacement without a node after {self.limits.start_s:g} s")
-        elif run.age_s(uid) > _UNSEEN_S:
-            await self._ask(run, move, progress)
+        elif entry is None:
+            if run.age_s(uid) > _UNSEEN_S:
+                await self._ask(run, move, progress)
+        elif entry.stage is PodStage.OPENED and entry.node == move.to_node:
+            self.places.hold_for(entry.pod, entry.node)
 
     async def _ask(self, run: Run, move: PlannedMove, progress: Progress) -> None:
         """What became of a replacement that nobody tells of."""
@@ -317,9 +299,9 @@ class Follower:
 
 
 def _was_let_go(run: Run, move: PlannedMove, pod: Pod) -> bool:
-    """Whether a pod says that it was let go for the node of a move, by this plan."""
+    """Whether a pod of a move's controller says that it was let go for its next node, by this plan."""
     by_it = (pod.metadata.annotations or {}).get(PLANNED_BY) == run.planner
-    return by_it and planned_node(pod) == move.to_node and not is_gated(pod)
+    return by_it and planned_node(pod) == move.to_node and not is_gated(pod) and is_of(pod, move)
 
 
 def _runs(pod: Pod) -> bool:

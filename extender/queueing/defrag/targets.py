@@ -27,12 +27,12 @@ class TargetPlacer:
 
     def nodes(self, run: Run) -> set[str]:
         """Nodes of the target's pods that don't have them yet."""
-        return {pod.node for pod in run.record.plan.target if pod.uid and pod.node and pod.uid not in self.running}
+        return {pod.node for pod in run.record.plan.target if pod.uid and pod.uid not in self.running}
 
-    def node_of(self, run: Run, pod: Pod) -> str:
-        """The node kept for a pod of the target once it is its turn, "" for none."""
+    def node_of(self, run: Run, pod: Pod) -> str | None:
+        """The node kept for a pod of the target once it is its turn, None for none."""
         target = run.record.plan.target if run.record.phase is Phase.PLACING else ()
-        return next((one.node for one in target if one.uid == pod.metadata.uid), "")
+        return next((one.node for one in target if one.uid == pod.metadata.uid), None)
 
     def place(self, run: Run) -> str | None:
         """Go on with it: None while it is under way, "" once all have their nodes, else why they have not."""
@@ -55,7 +55,7 @@ class TargetPlacer:
                 if not self.queue.dispatcher.found_a_node(entry):
                     units.setdefault(entry.planned.gang or pod.uid, []).append((entry, pod.node))
             elif entry.stage is PodStage.OPENED and entry.node == pod.node:
-                self.places.hold_again(entry)
+                self.places.hold_for(entry.pod, entry.node)
         if not missing:
             return ""
         late = run.age_s(run.record.id) > self.limits.target_s

@@ -1,7 +1,7 @@
 """A queue, pods that run, and the mover between them; the test plays controllers, kubelets and kube-scheduler."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -105,17 +105,25 @@ class ExtenderRig(Rig):
 class Defrag:
     """The cluster of a test: 'direct' without an extender."""
 
-    def __init__(self, *, direct: bool = False, api: MoverApi | None = None, **options: Any) -> None:
+    def __init__(
+        self, *, direct: bool = False, api: MoverApi | None = None, most_an_hour: int = 60, **options: Any
+    ) -> None:
         self.api = api or MoverApi()
         self.direct = direct
         self.rig = DirectRig(self.api, **options) if direct else ExtenderRig(self.api, **options)
         self.rig.lead()
         self.nodes: dict[str, int] = {}
         self.events: list[tuple[str, str, str]] = []
+        self.about: list[tuple[str, str, str]] = []
+        """Namespaces, names and UIDs of what the events are about."""
         self.running = self.rig.hub.part(BOUND_PODS)
         self.exempt: frozenset[str] = frozenset()
-        self.most_an_hour = 60
+        self.fault: Callable[[], str] = lambda: ""
+        """Why nothing can be judged now."""
+        self.most_an_hour = most_an_hour
         self.pauses: list[float] = []
+        self.on_pause: Callable[[], Awaitable[None]] | None = None
+        """What goes on in a pause."""
         self.api.told = self.told
         labels = {"kerf.dev/queue": "enabled"}
         self.rig.queue.namespaces.changed(
@@ -137,7 +145,7 @@ class Defrag:
                 *(rig.ledger, queue.nodes, running.values, lambda: rig.placer.policies, "bestfit", lambda: rig.now)
             ),
             facts=lambda: Facts(running, queue.backlog.entries, queue.namespaces, self.exempt, queue.use),
-            fault=lambda: "",
+            fault=lambda: self.fault(),  # noqa: PLW0108 - tests change it
             fence=rig.fence,
             events=cast(EventRecorder, SimpleNamespace(emit=self._emit, emit_about_config_map=self._emit_map)),
             clock=lambda: rig.now,
@@ -150,12 +158,16 @@ class Defrag:
     async def _pause(self, seconds: float) -> None:
         self.pauses.append(seconds)
         self.rig.now += seconds
+        if self.on_pause is not None:
+            await self.on_pause()
 
     def _emit(self, namespace: str, name: str, uid: str, *, reason: str, message: str) -> None:
         self.events.append((name, reason, message))
+        self.about.append((namespace, name, uid))
 
     def _emit_map(self, namespace: str, name: str, *, reason: str, message: str) -> None:
         self.events.append((name, reason, message))
+        self.about.append((namespace, name, ""))
 
     # The cluster
 

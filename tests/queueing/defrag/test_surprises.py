@@ -1,6 +1,5 @@
 """Whatever happens otherwise than planned: nobody else is evicted, and what is under way keeps its place."""
 
-import asyncio
 from typing import Any
 
 import msgspec
@@ -447,23 +446,27 @@ def test_a_standby_tells_nothing_of_what_it_had_under_way() -> None:
 
 
 def test_refused_beyond_the_moves_of_an_hour() -> None:
-    defrag = scattered()
-    defrag.api.map["data"] = {}
+    defrag = scattered(most_an_hour=1)
+    defrag.rig.now = 4096.0
     defrag.begin(MOVE_V)
-    defrag.tick()
+    defrag.tick(0.0)
     moved(defrag)
     defrag.tick()
     defrag.bind("big")
     defrag.tick()
-    defrag.mover._tools.most_an_hour = 1  # noqa: SLF001 - a setting
     defrag.leaves("big")
     defrag.runs("v", "a")
     defrag.leaves("v2")
     defrag.waits("big", 2, controller="")
-    with pytest.raises(RoomError, match="1 of 1 in an hour are used up"):
+    defrag.rig.now = 4096.0 + 3599.0
+    with pytest.raises(RoomError) as error:
         defrag.begin(MOVE_V)
-    defrag.rig.now += 3600
-    assert asyncio.run(defrag.mover.begin(MOVE_V))
+    assert str(error.value) == "the plan has 1 moves, and 1 of 1 in an hour are used up"
+    assert defrag.mover.state().evicted == 1
+    defrag.rig.now += 1.0
+    assert defrag.mover.state().evicted == 0
+    defrag.begin(MOVE_V)
+    assert defrag.api.record.evicted == []
 
 
 def test_a_plan_is_refused_for_a_pod_of_whose_controller_too_many_wait_and_says_whose() -> None:

@@ -65,6 +65,16 @@ def test_the_place_is_nobody_else_s(name: str, gpus: int, controller: str) -> No
     assert defrag.node_of("v3") == "b"
 
 
+def test_the_place_is_for_a_pod_that_asks_the_same() -> None:
+    """Also where there is room for more."""
+    defrag = evicted()
+    defrag.leaves("v")
+    defrag.leaves("w")
+    defrag.tick()
+    assert defrag.mover.place_kept(comes(defrag, "v2", 2)) == ""
+    assert defrag.mover.place_kept(comes(defrag, "v3")) == "b"
+
+
 def test_of_two_that_come_one_has_the_place() -> None:
     defrag = evicted()
     defrag.leaves("v")
