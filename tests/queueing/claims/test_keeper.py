@@ -631,6 +631,82 @@ def test_a_pod_whose_devices_are_refused_rests_longer_each_time_and_says_why() -
     rig.api.fail = lambda name, part: None
     assert rig.decide(entry.pod)
     assert asyncio.run(rig.keeper.allocate(entry.pod))
+    rig.api.take_away("a")
+    rig.tell("a")
+    assert rig.decide(entry.pod)
+    rig.api.fail = lambda name, part: ApiError(403, "Forbidden", "x" * 1000) if part == "status" else None
+    with pytest.raises(ApiError):
+        asyncio.run(rig.keeper.allocate(entry.pod))
+    assert len(rig.keeper.resting("p-a")) == 300
+    rig.now += 1.0
+    assert rig.keeper.resting("p-a") == "", "as short as the first time"
+
+
+def test_whoever_makes_up_pods_whose_devices_are_refused_takes_no_more_memory_than_there_is_for_them() -> None:
+    rig = ClaimRig(gpus=1)
+    rig.api.fail = lambda name, part: ApiError(403, "Forbidden", "no")
+    rig.api.add("c")["status"] = {"allocation": {"devices": {"results": []}}}
+    rig.tell("c")
+    pods = [rig.pod(f"p{number}", "c").pod for number in range(10_001)]
+
+    async def refused() -> None:
+        for pod in pods:
+            with contextlib.suppress(ApiError):
+                await rig.keeper.allocate(pod)
+
+    asyncio.run(refused())
+    resting = [pod.metadata.name for pod in pods if rig.keeper.resting(pod.metadata.uid)]
+    assert resting == ["p10000"], "the others are tried again sooner"
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_nothing_is_held_where_claims_ask_for_something_else_than_was_decided_on(known: bool) -> None:
+    rig = ClaimRig(gpus=1)
+    rig.api.add("a")
+    if known:
+        rig.tell("a")
+    assert not rig.keeper.hold(rig.pod("a").pod, "n", None)
+    assert not rig.owned.holds
+
+
+def test_a_pod_whose_claims_have_their_devices_is_let_go_with_nothing_held_for_it() -> None:
+    rig = ClaimRig(gpus=1)
+    pod = rig.allot("a").pod
+    assert rig.keeper.hold(pod, "n", None)
+    assert not rig.owned.holds
+    assert asyncio.run(rig.keeper.allocate(pod))
+
+
+def test_a_pod_is_let_go_of_though_what_was_held_for_it_is_gone() -> None:
+    rig = ClaimRig(gpus=2)
+    for name in "ab":
+        rig.api.add(name)
+        rig.tell(name)
+    pod = rig.pod("p", "a", "b").pod
+    assert rig.decide(pod)
+    rig.ledger.let_go_devices("u-a")
+    rig.changed.clear()
+    rig.keeper.let_go(pod)
+    assert (rig.free(), rig.owned.holds, rig.changed) == (2, {}, ["default/b"])
+
+
+def test_all_that_a_pod_has_is_kept_for_it_whatever_it_gets_beside() -> None:
+    """Each time by another word, for what changes nothing in a claim leaves its version as it was."""
+    rig = ClaimRig(gpus=2)
+    rig.allot("had")
+    rig.api.add("new")
+    rig.tell("new")
+    known = rig.owned.claim_at("default/had")
+    assert known is not None
+    pod, words = rig.pod("p", "new", "had").pod, list[str]()
+    assert rig.decide(pod)
+    for _ in range(2):
+        assert asyncio.run(rig.keeper.allocate(pod))
+        words += rig.api.claims["had"]["metadata"]["annotations"].values()
+    assert rig.keeper.counts.allocated == 2
+    assert asyncio.run(rig.keeper.writer.free(known, rig.fence.as_of_now())) is None
+    assert len(set(words)) == 2
+    assert all(words)
 
 
 def test_pods_of_a_gang_that_share_a_claim_are_told_so() -> None:
