@@ -13,7 +13,8 @@ from extender.core.annotations import CLAIM
 from extender.core.fit.device_obstacles import why_not
 from extender.core.fit.fits import fit_devices
 from extender.core.fit.reasons import Reason
-from extender.dra.feeds import SLICES
+from extender.dra.feeds import CLASSES, SLICES
+from extender.dra.objects import DeviceClass, ResourceSlice
 from extender.kube.client import ApiError, ClusterError, UnreachableError
 from extender.kube.commit import FencedError
 from extender.queueing.claims.turns import Turns
@@ -503,6 +504,9 @@ def test_devices_are_given_once_a_watch_has_told_of_them() -> None:
         await asyncio.sleep(0.01)
         assert not giving.done()
         rig.tell("a")
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert giving.done(), "at once"
         assert await giving
 
     asyncio.run(scenario())
@@ -775,6 +779,40 @@ def test_what_claims_may_be_given_is_news_once() -> None:
     reflector.num_lists = 1
     assert anything_new()
     assert not anything_new()
+
+
+def test_what_a_watch_tells_is_heard_by_whom_it_concerns() -> None:
+    rig = ClaimRig()
+    hub = rig.mirror.hub
+    assert asyncio.run(rig.keeper.anything_new())
+    rig.api.add("a")
+    rig.tell("a")
+    rig.forget("a")
+    assert rig.changed == ["default/a"] * 2, "pods that name it"
+    assert rig.dirty == []
+    assert not asyncio.run(rig.keeper.anything_new())
+    hub.cache(SLICES).upsert(msgspec.convert({"metadata": {"name": "s", "uid": "s"}}, ResourceSlice))
+    assert rig.dirty.pop(), "all pods"
+    assert asyncio.run(rig.keeper.anything_new())
+    hub.cache(CLASSES).upsert(msgspec.convert({"metadata": {"name": "c", "uid": "c"}}, DeviceClass))
+    assert rig.dirty.pop()
+    assert asyncio.run(rig.keeper.anything_new())
+    assert len(rig.changed) == 2
+
+
+def test_nothing_is_chosen_before_all_is_known_and_when_that_is_too_old_and_it_is_said_why() -> None:
+    rig = ClaimRig()
+    pod = rig.pod("p", "a", "b").pod
+    reflector = rig.keeper.reflectors["slices"]
+    assert rig.keeper.fault() == ""
+    reflector.num_lists = 0
+    assert rig.keeper.fault() == "slices are not synced yet"
+    assert rig.keeper.read(pod).missing == "a"
+    reflector.last_error = "refused"
+    assert rig.keeper.fault() == "slices are not synced yet: refused"
+    reflector.num_lists, rig.keeper.max_age_s = 1, 30.0
+    assert rig.keeper.fault().startswith("slices were last current")
+    assert rig.keeper.fault().endswith("refused")
 
 
 def test_what_is_another_s_than_before_is_news_once() -> None:
