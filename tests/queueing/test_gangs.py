@@ -258,6 +258,7 @@ def test_a_pod_group_of_kubernetes_own() -> None:
     policy = {"schedulingPolicy": {"gang": {"minCount": 3}}}
     [unit] = native(policy, "a", "b")
     assert str(unit.missing) == "gang ns/g waits for its pods: 2 of 3 exist"
+    assert {planned.topology for planned in unit.pods} == {""}
     [unit] = native(policy | {"schedulingConstraints": {"topology": [{"key": "rack"}]}}, "a", "b", "c")
     assert (unit.missing, {planned.topology for planned in unit.pods}) == (None, {"rack"})
 
@@ -349,6 +350,22 @@ def test_pods_of_a_group_that_is_no_gang_stay_however_few_there_are() -> None:
     assert lost.check(0.0) == lost.check(60.0) == []
 
 
+def test_pods_of_which_nobody_knows_how_many_they_need_stay() -> None:
+    pending = of_group("x", "g")
+    del pending["spec"]["nodeName"]
+    lost = Lost(pending)
+    lost.running = lambda: by_gang([decode_pod(member("a"))])  # it goes, as the watch is about to tell
+    assert lost.check(0.0) == lost.check(60.0) == []
+
+
+def test_a_gang_that_needs_nobody_is_not_asked_about_as_its_pods_go() -> None:
+    going = of_group("a", "none")
+    going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    lost = Lost(going)
+    assert lost.check(0.0) == lost.check(60.0) == []
+    assert PODS not in lost.api.asked
+
+
 def test_a_gang_whose_group_is_not_read_yet_keeps_no_other_from_being_looked_at() -> None:
     lost = Lost(*(of_group(f"p-{number}", f"g-{number}") for number in range(17)), member("a"))
     assert lost.check(0.0) == []
@@ -378,7 +395,7 @@ def test_a_namespace_whose_pods_can_not_be_listed_keeps_no_other_from_its_own(ca
     lost.running = lambda: by_gang(map(decode_pod, [*listed["items"], member("b", namespace="second")]))
     assert lost.check(60.0) == ["b"]
     [told] = [message for message in caplog.messages if "first" in message]
-    assert "could not be evicted: 404" in told
+    assert told.startswith("gangs of first could not be evicted: 404")
 
 
 def test_gangs_are_looked_at_several_times_within_their_time_out_whatever_fails_once(
