@@ -355,11 +355,13 @@ class QueueController(QueueRules):
 
     def _awake(self, waiting: list[Entry]) -> list[Entry]:
         """Those on which something may be written now; the others wait for that."""
-        resting = [(entry, why) for entry in waiting if (why := self.dispatcher.rests(entry)) is not None]
-        for entry, why in resting:
-            entry.pass_over(why, self._wall_clock())
-        kept = {entry.uid for entry, _ in resting}
-        return [entry for entry in waiting if entry.uid not in kept] if kept else waiting
+        awake: list[Entry] = []
+        for entry in waiting:
+            if (why := self.dispatcher.rests(entry)) is None:
+                awake.append(entry)
+            else:
+                entry.pass_over(why, self._wall_clock())
+        return awake
 
     def _left(self, entry: Entry) -> None:
         self.mode.left(entry)

@@ -130,7 +130,8 @@ class _Answers(Generic[_ValueT]):
 
     def get(self, key: str) -> _ValueT | None:
         """The answer, None before it was asked for."""
-        return self._known.get(key, (0.0, None))[1]
+        known = self._known.get(key)
+        return None if known is None else known[1]
 
     async def learn(self, keys: Iterable[str]) -> None:
         """Ask about those of the keys that are due."""
@@ -186,7 +187,7 @@ class Gangs:
         """
         size = gang_of(pod)[1]
         group = Group(size) if size else self._groups.get(group_key(gang, [pod]))
-        return None if group is None else group.size if group.together else 0
+        return None if group is None else group.size
 
     def group(self, gang: str, pods: Sequence[Pod]) -> Group | None:
         """What the pods of a gang say of it, else their PodGroup; None while nobody knows yet."""
@@ -235,7 +236,7 @@ def _namespace(gang: str) -> str:
 
 def size_of(pods: Sequence[Pod]) -> int:
     """The size of a gang as its pods say it, 0 where they leave it to their PodGroup."""
-    return max((gang_of(pod)[1] for pod in pods), default=0)
+    return max(gang_of(pod)[1] for pod in pods)
 
 
 def group_key(gang: str, pods: Sequence[Pod]) -> str:
@@ -251,7 +252,7 @@ def read_group(group: PodGroup) -> Group:
     topology = constraints.topology[0].key if constraints is not None and constraints.topology else ""
     if policy is None:
         return Group(spec.min_member)
-    return Group(policy.gang.min_count, topology) if policy.gang is not None else Group(1, together=False)
+    return Group(policy.gang.min_count, topology) if policy.gang is not None else Group(together=False)
 
 
 async def units_of(entries: Iterable[Entry], gangs: Gangs) -> list[Unit]:
@@ -300,8 +301,6 @@ def _replan(entry: Entry, **what: Any) -> None:
 def _missing(gang: str, found: list[Entry], size: int, started: list[Pod]) -> WaitReason | None:
     if not size:
         return Code.GANG_WITHOUT_GROUP.reason(gang=gang)
-    if len(found) >= size:
-        return None
     owners = {owner.uid for entry in found if (owner := entry.pod.metadata.controller)}
     here = len(found) + sum(not pod.finished or succeeded_with(pod, owners) for pod in started)
     return None if here >= size else Code.GANG_INCOMPLETE.reason(gang=gang, here=here, size=size)

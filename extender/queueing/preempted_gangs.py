@@ -5,7 +5,6 @@ gang is one victim. Told by what the API server holds: the pod that was evicted,
 condition that Kerf has written on the others before it evicts the first of them. Whoever leads next goes on there.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -68,7 +67,6 @@ class PreemptedGangs:
                 await self.check()
             except Exception:
                 logger.exception("a check of preempted gangs failed")
-            await asyncio.sleep(0)
 
     async def check(self) -> None:
         """Look at each gang that has lost somebody; as long as this replica does not lead, what it knows is kept."""
@@ -101,9 +99,8 @@ class PreemptedGangs:
         """End the pods of a gang that can't go on; whether there are any. `pods` were let go and are not leaving."""
         pods = [pod for pod in pods if loss.concerns(pod)]
         owners = {owner.uid for pod in pods if not pod.finished and (owner := pod.metadata.controller)}
-        here = [
-            pod for pod in pods if not pod.finished or pod.metadata.controller is None or succeeded_with(pod, owners)
-        ]
+        # Of those that have ended some may be of an earlier gang; `owners` are those of all others.
+        here = [pod for pod in pods if pod.metadata.controller is None or succeeded_with(pod, owners)]
         await self.gangs.learn_needs({loss.gang: here})
         needs = {pod.metadata.uid: self.gangs.needs(loss.gang, pod) for pod in here}
         if None in needs.values():

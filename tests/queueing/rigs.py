@@ -11,10 +11,12 @@ import msgspec
 from extender.core.resources.requests import GpuRequest
 from extender.kube.client import ApiError, ClusterError
 from extender.kube.commit import Resolver, Term
+from extender.kube.events import EventRecorder
 from extender.kube.objects import Node, Pod
 from extender.kube.watches.feeds import NODES, PODS, WatchHub
 from extender.ledger.ledger import Ledger
 from extender.queueing.asked import Asked
+from extender.queueing.claims.keeper import ClaimKeeper
 from extender.queueing.controller import QueueController
 from extender.queueing.dispatch import Mode
 from extender.queueing.options import Options
@@ -79,9 +81,13 @@ class Rig:
         api: Api | None = None,
         mode: Callable[..., Mode] = Asked,
         hub: WatchHub | None = None,
+        keeper: Callable[..., ClaimKeeper] | None = None,
         **options: Any,
     ) -> None:
         self.now = 1000.0
+        self.emitted: list[tuple[str, str, str, str, str]] = []
+        """Namespace, name, UID, reason and message of the queue's own events."""
+        self.mirror_fault = ""
         self.api = api or Api()
         self.ledger = Ledger(reservation_ttl_s=30.0, extender=self.extender)
         clock = lambda: self.now  # noqa: E731 - a clock
@@ -101,14 +107,19 @@ class Rig:
             clock=clock,
             wall_clock=clock,
             standby=lambda: self.standby,
-            mirror_fault=lambda: "",
+            mirror_fault=lambda: self.mirror_fault,
+            events=cast(EventRecorder, SimpleNamespace(emit=self._emit)),
             takes_more=lambda request: self.takes_more(request),  # noqa: PLW0108 - tests change it
             why_refused=lambda pod: self.why_refused(pod),  # noqa: PLW0108
             mode=partial(mode, resolver=self.resolver),
+            keeper=keeper,
         )
         for reflector in self.queue.reflectors.values():
             reflector.num_lists = 1
         self.api.told = self.hub.cache(PODS).upsert
+
+    def _emit(self, namespace: str, name: str, uid: str, reason: str, message: str) -> None:
+        self.emitted.append((namespace, name, uid, reason, message))
 
     def why_standby(self) -> str:
         return self.standby

@@ -1,15 +1,21 @@
 """Gangs: who is there, what PodGroups of either kind say, and what becomes of one that loses a member."""
 
 import asyncio
+from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import pytest
 
-from extender.kube.client import ApiError
+from extender.kube.client import ApiError, Query
 from extender.kube.objects import Pod
 from extender.planning.wait_reasons import Code
-from extender.queueing.gang_eviction import GangEviction
-from extender.queueing.gangs import Gangs, units_of
+from extender.queueing.gang_eviction import GangEviction, post_eviction
+from extender.queueing.gangs import Gangs, Unit, units_of
+from extender.queueing.pods.batches import by_gang
+from extender.queueing.pods.objects import decode_pod
+from extender.scheduling.placer import PodIdentity
+from tests.ledger.builders import until
 from tests.queueing.watches import Answers, entries, pod
 
 GROUP = "/apis/scheduling.x-k8s.io/v1alpha1/namespaces/ns/podgroups/g"
@@ -88,12 +94,121 @@ def test_a_round_asks_a_few_questions_and_everybody_has_a_turn() -> None:
             unknown.append(sum(unit.missing is not None and unit.missing.code is Code.GANG_UNKNOWN for unit in units))
             assert len(api.asked) - asked <= 16
         assert unknown == [24, 8, 0]
-        now[0] = 6.0  # what was learned is due again: first what was learned longest ago
+        now[0] = 5.0  # what was learned is due again: first what was learned longest ago
         api.asked.clear()
         await units_of(waiting, gangs)
         assert len(api.asked) == 16
+        now[0] = 10.0
+        await units_of(waiting, gangs)
+        assert len(set(api.asked)) == 32, "others than before"
 
     asyncio.run(run())
+
+
+def test_what_is_known_of_a_group_is_forgotten_where_it_was_not_asked_for_again_in_time() -> None:
+    def unknown(units: Sequence[Unit]) -> int:
+        return sum(unit.missing is not None and unit.missing.code is Code.GANG_UNKNOWN for unit in units)
+
+    async def run() -> None:
+        now = [7.0]
+        gangs = Gangs(Answers(), lambda: now[0])  # type: ignore[arg-type]
+        label = "scheduling.x-k8s.io/pod-group"
+        waiting = entries(*(pod(f"p-{number}", labels={label: f"g-{number}"}) for number in range(32)))
+        for _ in range(2):
+            await units_of(waiting, gangs)
+        now[0] = 56.9
+        assert unknown(await units_of(waiting, gangs)) == 0
+        now[0] = 57.0
+        assert unknown(await units_of(waiting, gangs)) == 0, "those that were asked for just now, and 16 more"
+        now[0] = 107.0
+        assert unknown(await units_of(waiting, gangs)) == 16
+
+    asyncio.run(run())
+
+
+class Silent(Answers):
+    """An API server that answers when it may."""
+
+    def __init__(self, answers: dict[str, Any] | None = None) -> None:
+        super().__init__(answers)
+        self.may = asyncio.Event()
+
+    async def get(self, path: str, query: Query | None = None) -> bytes:
+        self.asked.append(path)
+        await self.may.wait()
+        return await super().get(path, query)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        pytest.param({"annotations": {"kerf.dev/gang": "g", "kerf.dev/gang-size": "3"}}, id="by their pods"),
+        pytest.param({"labels": {"scheduling.x-k8s.io/pod-group": "g"}}, id="by their PodGroups"),
+    ],
+)
+def test_an_api_server_that_does_not_answer_holds_up_no_round_and_is_not_asked_more_and_more(said: Any) -> None:
+    async def run() -> None:
+        api = Silent()
+        gangs = Gangs(api, lambda: 0.0)  # type: ignore[arg-type]
+        [*waiting] = chain(*(entries(pod("p", namespace=f"ns-{number}", **said)) for number in range(20)))
+        unknown = [
+            (f"ns-{number}/g", (entry,), Code.GANG_UNKNOWN.reason(gang=f"ns-{number}/g"))
+            for number, entry in enumerate(waiting)
+        ]
+        for _ in range(3):
+            units = await units_of(waiting, gangs)
+            assert [(unit.key, unit.entries, unit.missing) for unit in units] == unknown
+        assert len(api.asked) == 16
+        api.may.set()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        units = await units_of(waiting, gangs)
+        assert Code.GANG_UNKNOWN not in {unit.missing.code for unit in units if unit.missing is not None}
+
+    asyncio.run(run())
+
+
+def test_a_group_that_can_not_be_read_says_no_size_and_the_log_says_why(caplog: pytest.LogCaptureFixture) -> None:
+    class Forbidden(Answers):
+        async def get(self, path: str, query: Query | None = None) -> bytes:
+            raise ApiError(403, "Forbidden", "cannot get podgroups")
+
+    waiting = entries(pod("a", labels={"scheduling.x-k8s.io/pod-group": "g"}))
+    [unit] = asyncio.run(units_of(waiting, Gangs(Forbidden(), lambda: 0.0)))  # type: ignore[arg-type]
+    assert unit.missing == Code.GANG_WITHOUT_GROUP.reason(gang="ns/g")
+    [told] = caplog.messages
+    assert "ns/g" in told
+    assert "cannot get podgroups" in told
+
+
+def test_a_gang_that_is_complete_is_asked_nothing_about() -> None:
+    said = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "2"}
+    api = Answers()
+    [unit] = asyncio.run(units_of(entries(*(pod(name, annotations=said) for name in "ab")), Gangs(api, lambda: 0.0)))  # type: ignore[arg-type]
+    assert (unit.missing, [planned.topology for planned in unit.pods], api.asked) == (None, ["", ""], [])
+
+
+def test_a_group_s_name_is_one_part_of_its_path_whatever_its_author_writes() -> None:
+    api = Answers()
+    waiting = entries(pod("a", labels={"scheduling.x-k8s.io/pod-group": "../x/g"}))
+    asyncio.run(units_of(waiting, Gangs(api, lambda: 0.0)))  # type: ignore[arg-type]
+    assert api.asked[:1] == [GROUP.removesuffix("g") + "..%2Fx%2Fg"]
+
+
+@pytest.mark.parametrize(("page_size", "large", "limits"), [(7, 0, ["7", "7"]), (500, 2**17, ["32", "31"])])
+def test_members_come_in_pages_as_large_as_is_set_and_no_larger_than_can_be_decoded_at_once(
+    page_size: int, large: int, limits: list[str]
+) -> None:
+    class Pages(Answers):
+        async def get(self, path: str, query: Query | None = None) -> bytes:
+            page = await super().get(path, query)
+            self.answers[PODS] = {"items": []}
+            return page
+
+    first = {"items": [{"metadata": {"namespace": "ns"}, "x": "." * large}], "metadata": {"continue": "more"}}
+    api = Pages({PODS: first})
+    asyncio.run(Gangs(api, lambda: 0.0, page_size).ask_members("ns"))  # type: ignore[arg-type]
+    assert [dict(query)["limit"] for query in api.queries] == limits
 
 
 def member(name: str, *, node: str = "n", phase: str = "Running", owner: str = "", **metadata: Any) -> dict[str, Any]:
@@ -143,6 +258,7 @@ def test_a_pod_group_of_kubernetes_own() -> None:
     policy = {"schedulingPolicy": {"gang": {"minCount": 3}}}
     [unit] = native(policy, "a", "b")
     assert str(unit.missing) == "gang ns/g waits for its pods: 2 of 3 exist"
+    assert {planned.topology for planned in unit.pods} == {""}
     [unit] = native(policy | {"schedulingConstraints": {"topology": [{"key": "rack"}]}}, "a", "b", "c")
     assert (unit.missing, {planned.topology for planned in unit.pods}) == (None, {"rack"})
 
@@ -163,20 +279,26 @@ class Lost:
         self.api = Answers({PODS: {"items": list(there)}}, refuse)
         gangs = Gangs(self.api, lambda: self.now)  # type: ignore[arg-type]
         self.standby = ""
+        self.running = self._running
         self.eviction = GangEviction(
             self.api,  # type: ignore[arg-type]
             gangs,
-            self._running,
+            lambda: self.running(),  # noqa: PLW0108 - tests change it
             timeout_s=60.0,
             clock=lambda: self.now,
             standby=lambda: self.standby,
         )
 
+    def add(self, namespace: str, *there: dict[str, Any]) -> None:
+        """The same of another namespace."""
+        for item in there:
+            item["metadata"]["namespace"] = namespace
+        self.api.answers[PODS.replace("/ns/", f"/{namespace}/")] = {"items": list(there)}
+
     def _running(self) -> dict[str, list[Pod]]:
-        items = [item for item in self.api.answers[PODS]["items"] if item["status"]["phase"] == "Running"]
-        on_nodes = [item["metadata"] for item in items if item["spec"].get("nodeName")]
-        found = [pod(metadata["name"], annotations=metadata["annotations"]) for metadata in on_nodes]
-        return {"ns/g": found} if found else {}
+        items = [item for path, told in self.api.answers.items() if path.endswith("/pods") for item in told["items"]]
+        on_nodes = [item for item in items if item["status"]["phase"] == "Running" and item["spec"].get("nodeName")]
+        return by_gang(map(decode_pod, on_nodes))
 
     def check(self, now: float) -> list[str]:
         """Names of the pods evicted."""
@@ -193,7 +315,110 @@ def test_what_is_left_of_a_gang_is_evicted_after_the_time_out_and_not_before() -
     assert lost.eviction.num_evicted == 3
     [(path, body), *_] = lost.api.written
     assert path == "/api/v1/namespaces/ns/pods/a/eviction"
-    assert body["deleteOptions"] == {"preconditions": {"uid": "uid-a"}}
+    assert body == {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": "a", "namespace": "ns"},
+        "deleteOptions": {"preconditions": {"uid": "uid-a"}},
+    }
+
+
+def test_a_pod_may_be_evicted_as_it_was_seen_and_not_as_it_is_by_then() -> None:
+    api = Answers()
+    asyncio.run(post_eviction(api, PodIdentity("ns", "a", "uid-a"), "7"))  # type: ignore[arg-type]
+    [(_, body)] = api.written
+    assert body["deleteOptions"] == {"preconditions": {"uid": "uid-a", "resourceVersion": "7"}}
+
+
+def of_group(name: str, group: str) -> dict[str, Any]:
+    """A pod whose PodGroup says how many are needed."""
+    return member(name, annotations={}, labels={"scheduling.x-k8s.io/pod-group": group})
+
+
+def test_pod_groups_say_how_many_pods_a_gang_needs_to_go_on() -> None:
+    lost = Lost(of_group("a", "g"), of_group("b", "whole"), of_group("x", "none"))
+    lost.api.answers |= {GROUP: {"spec": {"minMember": 2}}, f"{GROUP[:-1]}whole": {"spec": {"minMember": 1}}}
+    assert lost.check(0.0) == []
+    assert lost.check(60.0) == ["a"]
+
+
+def test_pods_of_a_group_that_is_no_gang_stay_however_few_there_are() -> None:
+    alone = member("a", annotations={})
+    alone["spec"]["schedulingGroup"] = {"podGroupName": "g"}
+    lost = Lost(alone)
+    lost.api.answers[NATIVE] = {"spec": {"schedulingPolicy": {"basic": {}}}}
+    assert lost.check(0.0) == lost.check(60.0) == []
+
+
+def test_pods_of_which_nobody_knows_how_many_they_need_stay() -> None:
+    pending = of_group("x", "g")
+    del pending["spec"]["nodeName"]
+    lost = Lost(pending)
+    lost.running = lambda: by_gang([decode_pod(member("a"))])  # it goes, as the watch is about to tell
+    assert lost.check(0.0) == lost.check(60.0) == []
+
+
+def test_a_gang_that_needs_nobody_is_not_asked_about_as_its_pods_go() -> None:
+    going = of_group("a", "none")
+    going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    lost = Lost(going)
+    assert lost.check(0.0) == lost.check(60.0) == []
+    assert PODS not in lost.api.asked
+
+
+def test_a_gang_whose_group_is_not_read_yet_keeps_no_other_from_being_looked_at() -> None:
+    lost = Lost(*(of_group(f"p-{number}", f"g-{number}") for number in range(17)), member("a"))
+    assert lost.check(0.0) == []
+    lost.api.answers[PODS]["items"] = [of_group("p-x", f"g-{number}") for number in range(20, 40)] + [member("a")]
+    assert lost.check(60.0) == ["a"]
+
+
+def test_gangs_of_so_many_namespaces_are_given_up_at_once_and_the_others_at_the_next_check() -> None:
+    lost = Lost()
+    for number in range(17):
+        lost.add(
+            f"ns-{number:02}", member(f"p-{number}"), member(f"q-{number}", annotations=GANG | {"kerf.dev/gang": "h/2"})
+        )
+    lost.check(0.0)
+    lost.api.asked.clear()
+    assert len(lost.check(60.0)) == 2 * 16
+    assert len(lost.api.asked) == 16, "one list for all gangs of a namespace"
+    assert lost.check(61.0) == ["p-16", "q-16"]
+
+
+def test_a_namespace_whose_pods_can_not_be_listed_keeps_no_other_from_its_own(caplog: pytest.LogCaptureFixture) -> None:
+    lost = Lost()
+    lost.add("first", member("a"))
+    lost.add("second", member("b"))
+    lost.check(0.0)
+    listed = lost.api.answers.pop(PODS.replace("/ns/", "/first/"))
+    lost.running = lambda: by_gang(map(decode_pod, [*listed["items"], member("b", namespace="second")]))
+    assert lost.check(60.0) == ["b"]
+    [told] = [message for message in caplog.messages if "first" in message]
+    assert told.startswith("gangs of first could not be evicted: 404")
+
+
+def test_gangs_are_looked_at_several_times_within_their_time_out_whatever_fails_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    lost = Lost(member("a"))
+    checks = list[float]()
+
+    def clock() -> float:
+        checks.append(60.0 * len(checks))
+        if len(checks) == 2:
+            raise ValueError("broken")
+        return checks[-1]
+
+    async def run() -> None:
+        looking = asyncio.create_task(lost.eviction.run())
+        await until(lambda: lost.eviction.num_evicted)
+        looking.cancel()
+
+    lost.eviction.timeout_s, lost.eviction.clock = 0.04, clock
+    asyncio.run(run())
+    assert len(checks) == 3
+    assert [message for message in caplog.messages if "failed" in message] == ["a check of gangs failed"]
 
 
 def test_nobody_elses_size_evicts_a_gang() -> None:

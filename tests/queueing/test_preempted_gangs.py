@@ -14,10 +14,12 @@ from extender.queueing.gang_members import GANG_PREEMPTED, GangMembers
 from extender.queueing.gangs import Gangs
 from extender.queueing.pods.objects import decode_pod
 from extender.queueing.preempted_gangs import PreemptedGangs
+from tests.ledger.builders import until
 
 Manifest = dict[str, Any]
 
 EARLY, MADE, LATER = "2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z", "2026-01-01T02:00:00Z"
+LEFT = "2026-01-01T01:00:00Z"
 NOW = 1767229200.0  # 01:00:00Z of that day
 PREEMPTED = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
 GROUP = "/apis/scheduling.x-k8s.io/v1alpha1/namespaces/ns/podgroups/g"
@@ -27,6 +29,7 @@ def pod(name: str, *, size: str = "3", gang: str = "g", priority: int = 0, **met
     """A pod that runs."""
     namespace = metadata.get("namespace", "ns")
     meta = {"name": name, "namespace": namespace, "uid": f"{namespace}-{name}", "creationTimestamp": MADE}
+    meta["resourceVersion"] = f"0{name}"
     said = {"kerf.dev/gang": gang, "kerf.dev/gang-size": size}
     status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": MADE}]}
     meta |= {"annotations": {key: value for key, value in said.items() if value}, **metadata}
@@ -50,8 +53,12 @@ class Cluster:
         """Pods with two of them."""
         self.evicted: list[str] = []
         self.events: list[tuple[str, str]] = []
+        self.asked: list[tuple[str, str]] = []
+        """Writes that came, and of which pod: "status", or "eviction"."""
+        self.refuse: Callable[[str, str], ApiError | None] = lambda name, part: None
         self.writes_left = 10**9
         self.late_conflicts = 0
+        self.version = 1
 
     async def get(self, path: str, query: Query | None = None) -> bytes:
         parts = path.split("/")
@@ -60,6 +67,9 @@ class Cluster:
             found = [item for item in self.pods.values() if item["status"].get("nominatedNodeName") == node]
             return msgspec.json.encode({"items": found})
         if path.endswith("/pods"):
+            assert len(parts) == 6
+            if (error := self.refuse(parts[4], "list")) is not None:
+                raise error
             return msgspec.json.encode(
                 {"items": [p for p in self.pods.values() if p["metadata"]["namespace"] == parts[4]]}
             )
@@ -73,11 +83,16 @@ class Cluster:
         self._count()
         _, _, _, _, namespace, _, name, part = path.split("/")
         assert part == "status"
+        self.asked.append((name, part))
+        if (error := self.refuse(name, part)) is not None:
+            raise error
         asked, item = msgspec.json.decode(body, type=Manifest), self.pods[f"{namespace}/{name}"]
         if self.late_conflicts:
             self.late_conflicts -= 1
             raise ApiError(409, "Conflict", "the object has been modified")
-        assert asked["metadata"]["uid"] == item["metadata"]["uid"]
+        assert asked["metadata"] == {key: item["metadata"][key] for key in ("uid", "resourceVersion")}
+        self.version += 1
+        item["metadata"]["resourceVersion"] = str(self.version)
         item["status"] |= asked["status"]
         self.tell(item)
         return b"{}"
@@ -87,6 +102,7 @@ class Cluster:
         self._count()
         _, _, _, _, namespace, _, name, part = path.split("/")
         assert (part, asked["kind"]) == ("eviction", "Eviction")
+        self.asked.append((name, part))
         if name in self.guarded_twice:
             raise ApiError(500, "InternalError", "This pod has more than one PodDisruptionBudget")
         if name in self.guarded:
@@ -104,12 +120,13 @@ class Cluster:
 
     def emit(self, namespace: str, name: str, uid: str, *, reason: str, message: str) -> None:
         """Where events go."""
-        assert (namespace, reason) == (self.pods[f"{namespace}/{name}"]["metadata"]["namespace"], "GangPreempted")
+        metadata = self.pods[f"{namespace}/{name}"]["metadata"]
+        assert (namespace, uid, reason) == (metadata["namespace"], metadata["uid"], "GangPreempted")
         self.events.append((name, message))
 
-    def preempt(self, name: str, *, at: str = "2026-01-01T01:00:30Z", grace_s: int = 30) -> None:
+    def preempt(self, name: str, *, at: str = "2026-01-01T01:00:30Z", grace_s: int = 30, namespace: str = "ns") -> None:
         """What kube-scheduler does to a victim; without time to end it is gone at once."""
-        item = self.pods[f"ns/{name}"]
+        item = self.pods[f"{namespace}/{name}"]
         item["status"]["conditions"] = [*item["status"]["conditions"], PREEMPTED]
         self.tell(item)
         if grace_s:
@@ -175,6 +192,14 @@ def test_the_others_end_once_one_was_really_evicted_and_each_says_why(grace_s: i
     why = "a was preempted on on-a, and gang ns/g can't go on without it: 2 of its pods are left"
     assert sorted(cluster.events) == [("b", why), ("c", why)]
     assert [item["type"] for item in cluster.pods["ns/b"]["status"]["conditions"]] == ["Ready", GANG_PREEMPTED]
+    assert cluster.pods["ns/b"]["status"]["conditions"][-1] == {
+        "type": GANG_PREEMPTED,
+        "status": "True",
+        "reason": "MemberPreempted",
+        "message": "2026-01-01T01:00:10Z: a was preempted on on-a"
+        if not grace_s
+        else f"{LEFT}: a was preempted on on-a",
+    }
     assert kerf.check() == kerf.check(100.0) == ["b", "c"]
     assert kerf.work.num_evicted == 2
     assert not kerf.members.losses
@@ -223,16 +248,17 @@ def test_a_standby_ends_nobody_and_knows_what_to_do_when_it_leads() -> None:
 
 
 def test_a_pod_that_a_budget_keeps_is_asked_for_again_and_said_once() -> None:
-    cluster = Cluster(pod("a"), pod("b"), pod("c"))
+    cluster = Cluster(*(pod(name, size="4") for name in "abcd"))
     kerf = Kerf(cluster)
-    cluster.guarded = {"c"}
+    cluster.guarded = {"c", "d"}
     cluster.preempt("a")
     assert kerf.check() == kerf.check() == kerf.check(60.0) == ["b"]
-    told = [message for name, message in cluster.events if name == "c"]
-    assert len(told) == 1
+    told = [message for name, message in cluster.events if name in "cd"]
+    assert len(told) == 2, "once of each"
     assert told[0].endswith("This one can't be ended yet: The disruption budget pdb needs 3 healthy pods")
     cluster.guarded = set()
-    assert kerf.check(60.0) == ["b", "c"]
+    assert kerf.check(60.0) == ["b", "c", "d"]
+    assert sorted(name for name, part in cluster.asked if part == "status") == ["b", "c", "d"], "marked once"
 
 
 def test_a_pod_that_can_never_be_evicted_keeps_no_other() -> None:
@@ -414,3 +440,146 @@ def test_a_missing_right_is_said_once_and_tried_again(caplog: pytest.LogCaptureF
     assert len([message for message in caplog.messages if "can't be ended" in message]) == 1
     allowed[0] = True
     assert kerf.check(60.0) == ["b", "c"]
+
+
+# How often, and what is said of it
+
+
+def test_what_can_not_be_settled_is_tried_ever_more_rarely_whatever_else_is_lost() -> None:
+    cluster = Cluster(*(pod(name, namespace=space) for space in ("ns", "other") for name in "abc"))
+    kerf = Kerf(cluster)
+    cluster.guarded = {"b", "c"}
+    for namespace in ("ns", "other"):
+        cluster.preempt("a", namespace=namespace)
+    tried = []
+    for second in range(250):
+        before = cluster.asked.count(("b", "eviction"))
+        kerf.check(1.0)
+        tried += [second] * (cluster.asked.count(("b", "eviction")) - before)
+    seconds = [0, 5, 10, 15, 23, 35, 53, 80, 120, 180, 240]
+    assert tried == sorted(2 * [*seconds, *(second + 1 for second in seconds)]), "by what is lost, and by its marks"
+
+
+def test_gangs_of_so_many_namespaces_are_ended_at_once_and_the_others_right_after() -> None:
+    spaces = [f"ns-{number:02}" for number in range(17)]
+    cluster = Cluster(*(pod(f"{name}{space}", namespace=space, size="2") for space in spaces for name in "ab"))
+    kerf = Kerf(cluster)
+    for space in spaces:
+        cluster.preempt(f"a{space}", namespace=space)
+    assert kerf.check() == [f"b{space}" for space in spaces[:16]]
+    assert kerf.check(1.0) == [f"b{space}" for space in spaces]
+
+
+def test_why_gangs_of_a_namespace_can_not_be_ended_is_said_when_it_is_news(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = Cluster(*(pod(name, namespace=space) for space in ("ns", "other") for name in "abc"))
+    kerf = Kerf(cluster)
+    for namespace in ("ns", "other"):
+        cluster.preempt("a", namespace=namespace)
+
+    def told(fault: str) -> list[tuple[str, bool]]:
+        """Of which namespaces something is said, and whether it is that."""
+        caplog.clear()
+        cluster.refuse = lambda name, part: ApiError(500, "", fault) if part == "list" and fault else None
+        for _ in range(2):
+            kerf.check(60.0)
+        said = [message for message in caplog.messages if "can't be ended" in message]
+        return [(space, fault in message) for message in said for space in ("ns", "other") if f"of {space} " in message]
+
+    cluster.guarded = {"b", "c"}
+    assert told("etcd is down") == [("ns", True), ("other", True)]
+    assert told("too many requests") == [("ns", True), ("other", True)]
+    assert told("") == []
+    assert told("too many requests") == [("ns", True), ("other", True)], "it was well meanwhile"
+    cluster.guarded = set()
+    cluster.refuse = lambda name, part: None
+    assert kerf.check(60.0) == ["b", "b", "c", "c"]
+
+
+def test_losses_are_settled_as_they_become_known_whatever_fails_once(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = Cluster(
+        *(pod(name, size="2", gang=gang) for gang, name in (("g", "a"), ("g", "b"), ("h", "x"), ("h", "y")))
+    )
+    kerf = Kerf(cluster)
+    failed = list[str]()
+
+    def refuse(name: str, part: str) -> ApiError | None:
+        if not failed:
+            failed.append(name)
+            raise ValueError("broken")
+        return None
+
+    async def run() -> None:
+        working = asyncio.create_task(kerf.work.run())
+        cluster.preempt("a")
+        await until(lambda: caplog.messages)
+        kerf.now += 10.0
+        cluster.preempt("x")
+        await until(lambda: len(cluster.evicted) == 2)
+        working.cancel()
+
+    cluster.refuse = refuse
+    asyncio.run(run())
+    assert "a check of preempted gangs failed" in caplog.messages
+
+
+# What it may be that a gang goes on
+
+
+def test_a_bare_pod_that_has_succeeded_is_not_missing() -> None:
+    cluster = Cluster(*(pod(name) for name in "abcd"))
+    cluster.pods["ns/d"]["status"]["phase"] = "Succeeded"
+    kerf = Kerf(cluster)
+    cluster.preempt("a")
+    assert kerf.check() == []
+
+
+def test_of_several_that_a_gang_has_lost_each_may_end_it() -> None:
+    """The first was of an earlier start, the second had too low a priority for those that are left."""
+    cluster = Cluster(*(pod(name, priority=50, size="4") for name in "bcd"), pod("low", size="4"), pod("old", size="4"))
+    cluster.preempt("old", at=EARLY)
+    kerf = Kerf(cluster)
+    cluster.preempt("low")
+    cluster.preempt("b")
+    assert kerf.check() == ["c", "d"]
+
+
+def test_a_gang_that_may_not_be_ended_is_left_at_once_when_its_time_is_over() -> None:
+    cluster = Cluster(pod("a"), pod("b", priority=50), pod("c"))
+    kerf = Kerf(cluster)
+    cluster.preempt("a")
+    kerf.check()
+    kerf.check(59.0)
+    assert kerf.members.losses
+    kerf.check(60.0)
+    assert not kerf.members.losses
+
+
+def test_a_pod_without_a_priority_has_none_that_is_higher() -> None:
+    cluster = Cluster(pod("a", priority=-1), pod("b"), pod("c"))
+    kerf = Kerf(cluster)
+    cluster.preempt("a")
+    other = pod("other", gang="", size="")
+    other["spec"] = {}
+    other["status"]["nominatedNodeName"] = "on-a"
+    cluster.pods["ns/other"] = other
+    assert kerf.check() == []
+
+
+def test_nobody_ends_before_it_is_written_why() -> None:
+    cluster = Cluster(pod("a"), pod("b"), pod("c"))
+    kerf = Kerf(cluster)
+    cluster.refuse = lambda name, part: ApiError(403, "Forbidden", "pods/status") if part == "status" else None
+    cluster.preempt("a")
+    assert kerf.check() == []
+    assert cluster.asked == [("b", "status")], "who may not write is not asked to again"
+    cluster.refuse = lambda name, part: None
+    assert kerf.check() == ["b", "c"]
+
+
+def test_a_pod_that_is_gone_before_that_is_written_keeps_no_other() -> None:
+    cluster = Cluster(pod("a"), pod("b"), pod("c"))
+    kerf = Kerf(cluster)
+    cluster.refuse = lambda name, part: ApiError(404, "NotFound", name) if (name, part) == ("b", "status") else None
+    cluster.preempt("a")
+    assert "c" in kerf.check()
+    assert cluster.asked[:2] == [("b", "status"), ("c", "status")]

@@ -38,6 +38,8 @@ of the allocation is refused first."""
 _FIRST_REST_S: Final = 1.0
 _MAX_REST_S: Final = 60.0
 _MAX_RESTS: Final = 10_000
+_NO_REST: Final = (0.0, 0.0, "")
+_NOTHING_DUE: Final[tuple[str, tuple[str, ...]]] = ("", ())
 _MAX_WHY: Final = 300
 
 
@@ -184,7 +186,7 @@ class ClaimKeeper:
 
     def let_go(self, pod: Pod) -> None:
         """Hold nothing for the claims of a pod of which nothing was written."""
-        _, due = self._due.pop(pod.metadata.uid, ("", ()))
+        _, due = self._due.pop(pod.metadata.uid, _NOTHING_DUE)
         for uid in due:
             hold = self.owned.holds.get(uid)
             if hold is not None and uid not in self.writing:
@@ -196,7 +198,7 @@ class ClaimKeeper:
 
         Raises ClusterError where the API server refuses, or nobody knows what it did, DecodeError, FencedError.
         """
-        epoch, due = self._due.pop(pod.metadata.uid, ("", ()))
+        epoch, due = self._due.pop(pod.metadata.uid, _NOTHING_DUE)
         try:
             if not await self._secure(pod):
                 return False
@@ -229,11 +231,11 @@ class ClaimKeeper:
 
     def resting(self, pod: str) -> str:
         """Why a pod is not decided on again yet, by its UID: what the API server said when it refused its devices."""
-        until, _, why = self._rests.get(pod, (0.0, 0.0, ""))
+        until, _, why = self._rests.get(pod, _NO_REST)
         return why if self.clock() < until else ""
 
     def _rest(self, pod: str, why: str) -> None:
-        _, before_s, _ = self._rests.get(pod, (0.0, 0.0, ""))
+        _, before_s, _ = self._rests.get(pod, _NO_REST)
         if len(self._rests) >= _MAX_RESTS:
             self._rests.clear()
         rest_s = min(max(2 * before_s, _FIRST_REST_S), _MAX_REST_S)

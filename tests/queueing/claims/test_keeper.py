@@ -13,7 +13,8 @@ from extender.core.annotations import CLAIM
 from extender.core.fit.device_obstacles import why_not
 from extender.core.fit.fits import fit_devices
 from extender.core.fit.reasons import Reason
-from extender.dra.feeds import SLICES
+from extender.dra.feeds import CLASSES, SLICES
+from extender.dra.objects import DeviceClass, ResourceSlice
 from extender.kube.client import ApiError, ClusterError, UnreachableError
 from extender.kube.commit import FencedError
 from extender.queueing.claims.turns import Turns
@@ -503,6 +504,9 @@ def test_devices_are_given_once_a_watch_has_told_of_them() -> None:
         await asyncio.sleep(0.01)
         assert not giving.done()
         rig.tell("a")
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert giving.done(), "at once"
         assert await giving
 
     asyncio.run(scenario())
@@ -631,6 +635,82 @@ def test_a_pod_whose_devices_are_refused_rests_longer_each_time_and_says_why() -
     rig.api.fail = lambda name, part: None
     assert rig.decide(entry.pod)
     assert asyncio.run(rig.keeper.allocate(entry.pod))
+    rig.api.take_away("a")
+    rig.tell("a")
+    assert rig.decide(entry.pod)
+    rig.api.fail = lambda name, part: ApiError(403, "Forbidden", "x" * 1000) if part == "status" else None
+    with pytest.raises(ApiError):
+        asyncio.run(rig.keeper.allocate(entry.pod))
+    assert len(rig.keeper.resting("p-a")) == 300
+    rig.now += 1.0
+    assert rig.keeper.resting("p-a") == "", "as short as the first time"
+
+
+def test_whoever_makes_up_pods_whose_devices_are_refused_takes_no_more_memory_than_there_is_for_them() -> None:
+    rig = ClaimRig(gpus=1)
+    rig.api.fail = lambda name, part: ApiError(403, "Forbidden", "no")
+    rig.api.add("c")["status"] = {"allocation": {"devices": {"results": []}}}
+    rig.tell("c")
+    pods = [rig.pod(f"p{number}", "c").pod for number in range(10_001)]
+
+    async def refused() -> None:
+        for pod in pods:
+            with contextlib.suppress(ApiError):
+                await rig.keeper.allocate(pod)
+
+    asyncio.run(refused())
+    resting = [pod.metadata.name for pod in pods if rig.keeper.resting(pod.metadata.uid)]
+    assert resting == ["p10000"], "the others are tried again sooner"
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_nothing_is_held_where_claims_ask_for_something_else_than_was_decided_on(known: bool) -> None:
+    rig = ClaimRig(gpus=1)
+    rig.api.add("a")
+    if known:
+        rig.tell("a")
+    assert not rig.keeper.hold(rig.pod("a").pod, "n", None)
+    assert not rig.owned.holds
+
+
+def test_a_pod_whose_claims_have_their_devices_is_let_go_with_nothing_held_for_it() -> None:
+    rig = ClaimRig(gpus=1)
+    pod = rig.allot("a").pod
+    assert rig.keeper.hold(pod, "n", None)
+    assert not rig.owned.holds
+    assert asyncio.run(rig.keeper.allocate(pod))
+
+
+def test_a_pod_is_let_go_of_though_what_was_held_for_it_is_gone() -> None:
+    rig = ClaimRig(gpus=2)
+    for name in "ab":
+        rig.api.add(name)
+        rig.tell(name)
+    pod = rig.pod("p", "a", "b").pod
+    assert rig.decide(pod)
+    rig.ledger.let_go_devices("u-a")
+    rig.changed.clear()
+    rig.keeper.let_go(pod)
+    assert (rig.free(), rig.owned.holds, rig.changed) == (2, {}, ["default/b"])
+
+
+def test_all_that_a_pod_has_is_kept_for_it_whatever_it_gets_beside() -> None:
+    """Each time by another word, for what changes nothing in a claim leaves its version as it was."""
+    rig = ClaimRig(gpus=2)
+    rig.allot("had")
+    rig.api.add("new")
+    rig.tell("new")
+    known = rig.owned.claim_at("default/had")
+    assert known is not None
+    pod, words = rig.pod("p", "new", "had").pod, list[str]()
+    assert rig.decide(pod)
+    for _ in range(2):
+        assert asyncio.run(rig.keeper.allocate(pod))
+        words += rig.api.claims["had"]["metadata"]["annotations"].values()
+    assert rig.keeper.counts.allocated == 2
+    assert asyncio.run(rig.keeper.writer.free(known, rig.fence.as_of_now())) is None
+    assert len(set(words)) == 2
+    assert all(words)
 
 
 def test_pods_of_a_gang_that_share_a_claim_are_told_so() -> None:
@@ -699,6 +779,40 @@ def test_what_claims_may_be_given_is_news_once() -> None:
     reflector.num_lists = 1
     assert anything_new()
     assert not anything_new()
+
+
+def test_what_a_watch_tells_is_heard_by_whom_it_concerns() -> None:
+    rig = ClaimRig()
+    hub = rig.mirror.hub
+    assert asyncio.run(rig.keeper.anything_new())
+    rig.api.add("a")
+    rig.tell("a")
+    rig.forget("a")
+    assert rig.changed == ["default/a"] * 2, "pods that name it"
+    assert rig.dirty == []
+    assert not asyncio.run(rig.keeper.anything_new())
+    hub.cache(SLICES).upsert(msgspec.convert({"metadata": {"name": "s", "uid": "s"}}, ResourceSlice))
+    assert rig.dirty.pop(), "all pods"
+    assert asyncio.run(rig.keeper.anything_new())
+    hub.cache(CLASSES).upsert(msgspec.convert({"metadata": {"name": "c", "uid": "c"}}, DeviceClass))
+    assert rig.dirty.pop()
+    assert asyncio.run(rig.keeper.anything_new())
+    assert len(rig.changed) == 2
+
+
+def test_nothing_is_chosen_before_all_is_known_and_when_that_is_too_old_and_it_is_said_why() -> None:
+    rig = ClaimRig()
+    pod = rig.pod("p", "a", "b").pod
+    reflector = rig.keeper.reflectors["slices"]
+    assert rig.keeper.fault() == ""
+    reflector.num_lists = 0
+    assert rig.keeper.fault() == "slices are not synced yet"
+    assert rig.keeper.read(pod).missing == "a"
+    reflector.last_error = "refused"
+    assert rig.keeper.fault() == "slices are not synced yet: refused"
+    reflector.num_lists, rig.keeper.max_age_s = 1, 30.0
+    assert rig.keeper.fault().startswith("slices were last current")
+    assert rig.keeper.fault().endswith("refused")
 
 
 def test_what_is_another_s_than_before_is_news_once() -> None:
