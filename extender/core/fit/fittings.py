@@ -77,7 +77,7 @@ class GpuFitting(Fitting):
         self.free_mib = self.rows_of(cluster.gpu_free_mib)  # (R, G)
         self.model = self.rows_of(cluster.gpu_model)  # (R, G)
         self.installed = self.left = self.model >= 0  # (R, G)
-        self.taken = np.full(len(rows), self.needed, dtype=np.int64)
+        self.taken = np.full(len(rows), self.needed)
         self.idle = (self.free_milli == WHOLE_MILLI) & (self.free_mib == self.memory)
         self.too_few: tuple[Mask, Longs] = (np.zeros(len(rows), np.bool_), self.taken)
         """Where too few GPUs are known to meet the condition that is checked, and (R,) units that do."""
