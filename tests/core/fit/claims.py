@@ -1,6 +1,7 @@
 """Clusters of nodes whose devices Kerf gives to ResourceClaims."""
 
 from collections.abc import Mapping, Sequence
+from uuid import uuid4
 
 from extender.core.dra.asks import ClaimAsk, Constraint, DeviceAsk, DevicesAsked, RequestAsk, Selector
 from extender.core.dra.devices import Device, DeviceId, Inventory, NodeDevices, Taking
@@ -36,6 +37,11 @@ def gpus(number: int, *taken: int, name: str = "n") -> NodeDevices:
 def ask(*selectors: Selector, count: int = 1, name: str = "gpu", **options: object) -> DeviceAsk:
     """A request for devices."""
     return DeviceAsk(name, selectors, count, **options)  # type: ignore[arg-type]
+
+
+def unheard_of() -> str:
+    """A name of a request by which nothing was asked before: of what was, the answers are remembered."""
+    return f"gpu-{uuid4()}"
 
 
 def claim(*asks: DeviceAsk, constraints: tuple[Constraint, ...] = ()) -> ClaimAsk:

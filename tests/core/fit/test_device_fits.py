@@ -35,7 +35,20 @@ from extender.core.resources.requests import AskedUnit, GpuRequest
 from tests.core.builders import all_rows, cluster_of, node
 from tests.core.dra.cases import selector
 from tests.core.dra.machines import a100_node, partition
-from tests.core.fit.claims import A100, OF_A100, OF_H200, OF_TYPE, ROOT, ask, asked, device, gpus, having, owned
+from tests.core.fit.claims import (
+    A100,
+    OF_A100,
+    OF_H200,
+    OF_TYPE,
+    ROOT,
+    ask,
+    asked,
+    device,
+    gpus,
+    having,
+    owned,
+    unheard_of,
+)
 
 SMALL = selector("gpu.nvidia.com/profile", "1g.5gb")
 
@@ -158,7 +171,7 @@ def test_claims_are_possible_where_nothing_would_have_to_be_taken_from_others() 
 
 
 def test_the_steps_of_searches_are_counted_for_those_who_ask_the_same() -> None:
-    wanted = asked(ask(OF_A100, name="counted"))
+    wanted = asked(ask(OF_A100, name=unheard_of()))
     assert steps_taken(wanted) == 0
     assert best_on(gpus(2), wanted) is not None
     assert steps_taken(wanted) > 0

@@ -11,7 +11,7 @@ from extender.core.dra.devices import NodeDevices
 from extender.core.fit.device_obstacles import why_not, why_not_on
 from extender.core.fit.fits import fit_devices
 from tests.core.builders import all_rows
-from tests.core.fit.claims import OF_A100, OF_H200, OF_TYPE, ask, asked, gpus, having, owned
+from tests.core.fit.claims import OF_A100, OF_H200, OF_TYPE, ask, asked, gpus, having, owned, unheard_of
 
 NO_DEVICES = "no devices that Kerf allocates on any node that it may go to"
 FOUR = asked(ask(OF_A100, count=4))
@@ -120,6 +120,16 @@ def test_of_one_node_it_is_said_without_its_name() -> None:
     assert why_not_on(None, FOUR) == "no devices here that Kerf allocates"
     assert why_not_on(gpus(3), FOUR) == f"{NEEDS_4}, 3 would do"
     assert why_not_on(having(), FOUR) == "request gpu: no device meets gpu.nvidia.com/productName == 'A100'"
+
+
+def test_what_nobody_has_asked_before_is_worked_out_and_then_remembered() -> None:
+    name = unheard_of()
+    unheard = asked(ask(OF_A100, count=4, name=name), ask(OF_A100, name="b"))
+    for _ in range(2):
+        assert why_not_on(gpus(5, 0, 1), unheard) == f"request {name}: needs 4 devices of one node; 5 would do, 3 free"
+        assert why_not_on(gpus(4), unheard) == (
+            "the devices that are free can't all be had at once: 5 devices of one node needed"
+        )
 
 
 def test_the_same_node_is_told_by_what_is_taken_now() -> None:
