@@ -43,13 +43,13 @@ def device_relaxations(cluster: Cluster, request: GpuRequest, asked: DevicesAske
 def device_shortfalls(cluster: Cluster, asked: DevicesAsked, rows: Rows, most: int = 3) -> list[Shortfall]:
     """The nodes among R rows where claims could be met if others let go of devices, those that lack least first."""
     busy = rows[fit_devices(cluster, asked, rows).reason == Reason.BUSY]
-    found: list[tuple[int, int, Shortfall]] = []
+    found: dict[tuple[int, int], Shortfall] = {}
     for row in busy[np.argsort(-cluster.gpu_free_milli[busy].sum(axis=1), kind="stable")][:_MAX_ROWS].tolist():
         devices = devices_at(cluster, row)
         obstacle = None if devices is None else obstacle_on(devices, asked)
         if obstacle is not None and obstacle.lack is Lack.FREE and obstacle.missing:
-            found.append((obstacle.missing, int(cluster.tie_rank[row]), Shortfall(row, obstacle.missing, "devices")))
-    return [shortfall for _, _, shortfall in sorted(found, key=lambda entry: entry[:2])[:most]]
+            found[obstacle.missing, int(cluster.tie_rank[row])] = Shortfall(row, obstacle.missing, "devices")
+    return [found[nearness] for nearness in sorted(found)[:most]]
 
 
 _Variant = tuple[str, str, str, float, DevicesAsked]

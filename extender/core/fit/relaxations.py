@@ -113,7 +113,7 @@ class Checked(Protocol):
 
 def lacking(cluster: Cluster, request: GpuRequest, rows: Rows, checked: Checked, most: int) -> list[Shortfall]:
     """The same where the rows were checked before."""
-    found: list[tuple[float, int, Shortfall]] = []
+    found: dict[tuple[float, int], Shortfall] = {}
     for check in TABLE.checks:
         if check.missing is None:
             continue
@@ -125,8 +125,8 @@ def lacking(cluster: Cluster, request: GpuRequest, rows: Rows, checked: Checked,
             row, lacks = int(rows[at[index]]), int(missing[index])
             part = lacks / max(int(asked[index]), 1)
             counted = "MIG devices" if request.mig else check.missing.unit
-            found.append((part, int(cluster.tie_rank[row]), Shortfall(row, lacks, counted)))
-    return [shortfall for _, _, shortfall in sorted(found, key=lambda entry: entry[:2])[:most] if shortfall.missing > 0]
+            found[part, int(cluster.tie_rank[row])] = Shortfall(row, lacks, counted)
+    return [found[nearness] for nearness in sorted(found)[:most] if found[nearness].missing > 0]
 
 
 def _joined(first: Relaxation, further: Relaxation) -> Relaxation:

@@ -11,9 +11,9 @@ def nth_largest(values: Ints, nth: int) -> Longs:
     if nth > values.shape[1]:
         return np.zeros(len(values), np.int64)
     if nth == 1:
-        most: Longs = values.max(axis=1, initial=0).astype(np.int64)
+        most: Longs = values.max(axis=1).astype(np.int64)
         return most
-    ordered: Longs = np.partition(values, values.shape[1] - nth, axis=1).astype(np.int64)
+    ordered: Longs = np.partition(values, values.shape[1] - nth).astype(np.int64)
     return ordered[:, values.shape[1] - nth]
 
 

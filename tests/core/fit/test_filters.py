@@ -220,11 +220,11 @@ def test_what_it_relaxes_is_told_where_that_fits() -> None:
 
 def test_what_it_relaxes_is_told_by_its_name_where_it_has_no_words_for_that() -> None:
     """Also of two that say the same."""
-    for name, words in (("FIRST", ""), ("SECOND", "two GPUs"), ("THIRD", "two GPUs")):
+    for name, words, fewer in (("FIRST", "", 2), ("SECOND", "fewer GPUs", 1), ("THIRD", "fewer GPUs", 2)):
         of_two = Filter(
             lambda cluster, request, rows: np.full(len(rows), request.count < 3),
             "",
-            relax=lambda request: GpuRequest(2) if request.count > 2 else None,
+            relax=lambda request, fewer=fewer: GpuRequest(fewer) if request.count > 2 else None,  # type: ignore[misc]
             relaxed=words,
         )
         TABLE.add(_check(name, of_two))
@@ -232,8 +232,8 @@ def test_what_it_relaxes_is_told_by_its_name_where_it_has_no_words_for_that() ->
     assert [one.text for one in relaxations(cluster, GpuRequest(3), all_rows(cluster))] == [
         "2 GPUs instead of 3",
         "as filter FIRST would have it",
-        "two GPUs",
-        "two GPUs",
+        "fewer GPUs",
+        "fewer GPUs",
     ]
 
 

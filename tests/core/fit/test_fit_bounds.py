@@ -262,7 +262,16 @@ def test_how_much_of_a_gpu_is_free_and_how_much_is_asked() -> None:
     assert asked_fraction(cluster, memory, rows).tolist() == [[0.5, 7680.0]]
 
 
+def test_a_gpu_of_the_least_memory_is_a_whole_one() -> None:
+    cluster = cluster_of({"n": node(("odd", 1))})
+    one = GpuRequest(1, memory_each_mib=1)
+    assert free_fraction(cluster, one, all_rows(cluster)).tolist() == [[1.0]]
+    assert asked_fraction(cluster, one, all_rows(cluster)).tolist() == [[1.0]]
+
+
 def test_the_smallest_gpu_with_room() -> None:
+    none = cluster_of({"cpu": node()})
+    assert smallest_mib(none, all_rows(none), fit(none, GpuRequest(1), all_rows(none))).tolist() == [LARGEST_MIB]
     cluster = cluster_of({"a": node(A100, T4), "b": node(A100, T4, held=[1]), "c": node(T4, held=[0])})
     rows = np.array([2, 1, 0])
     assert smallest_mib(cluster, rows, fit(cluster, GpuRequest(1), rows)).tolist() == [LARGEST_MIB, 81920, 15360]

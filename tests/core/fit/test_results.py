@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from extender.core.dra.asks import DevicesAsked
-from extender.core.fit.fits import fit
+from extender.core.fit.fits import fit, lost
 from extender.core.fit.fittings import mig_devices
+from extender.core.fit.reasons import Reason
 from extender.core.fit.results import Fit
 from extender.core.fit.sizes import most_memory_mib, nth_largest
 from extender.core.resources.nodes import GpuUnit, LeftOut
@@ -105,6 +106,13 @@ def test_each_kind_of_request_is_answered_in_arrays_of_the_same_types(request_: 
             id="five of eight may be taken",
         ),
         pytest.param(
+            node(("odd", 4), unit=GpuUnit.REPLICA, units_per_gpu=4),
+            GpuRequest(0, AskedUnit.SHARED, memory_total_mib=3),
+            4,
+            3,
+            id="slices of the least memory",
+        ),
+        pytest.param(
             node(("", 0), ("odd", 1), ("odd", 1)), GpuRequest(0, memory_total_mib=2), 2, 2, id="of the least memory"
         ),
     ],
@@ -118,6 +126,13 @@ def test_the_most_memory_that_is_surely_to_be_had_and_the_units_for_it(
     )
     assert (found[1], taken[1]) == (most, units)
     assert {found.dtype, taken.dtype} == {np.dtype(np.int64)}
+
+
+def test_what_takes_gpus_away_is_told_in_codes() -> None:
+    cluster = cluster_of({"n": node(T4, A100, held=[0])})
+    _, codes = lost(cluster, GpuRequest(1, include=pattern("t4")), all_rows(cluster))
+    assert codes.tolist() == [[Reason.BUSY, Reason.WRONG_MODEL]]
+    assert codes.dtype == np.uint8
 
 
 def test_the_nth_largest_of_each_row_is_counted_in_64_bits() -> None:
