@@ -19,6 +19,7 @@ from extender.core.dra.devices import Capacity, Device, Inventory, NodeDevices, 
 from extender.core.dra.given import Allocation, Given
 from extender.core.fit.checks import sentence
 from extender.core.fit.device_fits import (
+    DeviceFitting,
     Part,
     best_on,
     could_serve,
@@ -93,7 +94,7 @@ def test_each_node_tells_what_becomes_of_claims_there_and_what_of_its_gpus_they_
 def test_a_node_that_is_set_aside_or_kept_for_a_move_gives_no_devices() -> None:
     arrays = owned({"a": gpus(1), "b": gpus(1)})
     arrays.set_closed(1, closed=True)
-    cluster = replace(arrays.snapshot(), set_aside=np.array([3, 0]))
+    cluster = replace(arrays.snapshot(), set_aside=np.array([1, 0]))
     wanted = asked(ask())
     checked = fit_devices(cluster, wanted, all_rows(cluster))
     request = GpuRequest(1, AskedUnit.CLAIM, devices=wanted)
@@ -101,7 +102,7 @@ def test_a_node_that_is_set_aside_or_kept_for_a_move_gives_no_devices() -> None:
         sentence(int(code), request, int(number))
         for code, number in zip(checked.reason, checked.available, strict=True)
     ] == [
-        "set aside: 3 pods failed here soon after their start",
+        "set aside: 1 pod failed here soon after their start",
         "needs 1 device by ResourceClaim, what is free here is kept for a move that makes room",
     ]
 
@@ -109,6 +110,8 @@ def test_a_node_that_is_set_aside_or_kept_for_a_move_gives_no_devices() -> None:
 def test_what_does_not_ask_for_devices_is_not_checked_for_them() -> None:
     cluster = owned({"a": gpus(1)}).snapshot()
     assert fit(cluster, GpuRequest(1, AskedUnit.CLAIM), all_rows(cluster)).fits.tolist() == [True]
+    with pytest.raises(ValueError, match=r"^it asks for no devices$"):
+        DeviceFitting(cluster, GpuRequest(1), all_rows(cluster))
 
 
 def test_where_claims_fit_the_same_devices_are_given_and_elsewhere_it_is_a_bug_to_ask() -> None:
@@ -160,7 +163,8 @@ def test_gpus_of_a_device_plugin_are_not_taken_by_claims(unit: GpuUnit) -> None:
     cluster = replace(cluster_of({"n": state}), devices=np.array([gpus(1)], np.object_))
     of_claims = unit in (GpuUnit.CLAIM, GpuUnit.OWNED)
     assert parts_at(cluster, 0, given(Taking(0))) == ((Part(0, 1000, 40960),) if of_claims else ())
-    assert parts_at(cluster_of({"n": state}), 0, given(Taking(0))) == ()
+    for none in (cluster_of({"n": state}), replace(cluster, devices=None)):
+        assert parts_at(none, 0, given(Taking(0))) == ()
 
 
 def test_claims_are_possible_where_nothing_would_have_to_be_taken_from_others() -> None:

@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from extender.core.dra.asks import DevicesAsked
+from extender.core.dra.asks import Constraint, DevicesAsked
 from extender.core.dra.devices import NodeDevices
 from extender.core.fit.device_obstacles import why_not, why_not_on
 from extender.core.fit.fits import fit_devices
 from tests.core.builders import all_rows
-from tests.core.fit.claims import OF_A100, OF_H200, OF_TYPE, ask, asked, gpus, having, owned, unheard_of
+from tests.core.fit.claims import OF_A100, OF_H200, OF_TYPE, ROOT, ask, asked, gpus, having, owned, unheard_of
 
 NO_DEVICES = "no devices that Kerf allocates on any node that it may go to"
 FOUR = asked(ask(OF_A100, count=4))
@@ -130,6 +130,8 @@ def test_what_nobody_has_asked_before_is_worked_out_and_then_remembered() -> Non
         assert why_not_on(gpus(4), unheard) == (
             "the devices that are free can't all be had at once: 5 devices of one node needed"
         )
+    alike = asked(ask(OF_A100, count=3, name=name), constraints=(Constraint(ROOT),))
+    assert why_not_on(gpus(4), alike) == f"no devices that would do are alike in {ROOT}, as a constraint wants"
 
 
 def test_the_same_node_is_told_by_what_is_taken_now() -> None:

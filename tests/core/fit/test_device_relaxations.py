@@ -82,6 +82,18 @@ def test_of_several_capacities_the_one_that_is_too_large_is_given_up() -> None:
     ]
 
 
+def test_each_of_two_capacities_that_are_had_one_by_one_is_told() -> None:
+    wanted = asked(ask(capacity=(("cores", 80), ("memory", 80))))
+    little, much = Capacity(40), Capacity(80)
+    node = having(
+        device("x", capacity={"cores": much, "memory": little}), device("y", capacity={"cores": little, "memory": much})
+    )
+    assert [(one.change, one.text) for one in relaxed(wanted, node)] == [
+        ("capacity", "without a capacity of cores for request gpu"),
+        ("capacity", "without a capacity of memory for request gpu"),
+    ]
+
+
 def test_of_several_constraints_the_one_in_the_way_is_given_up_and_a_smaller_number_is_told_first() -> None:
     alike, apart = Constraint(COLOUR), Constraint(MODEL, distinct=True)
     wanted = asked(ask(count=3), constraints=(apart, alike))
@@ -116,19 +128,21 @@ def test_of_several_smaller_numbers_the_largest_that_fits_is_told(count: int, he
 def test_a_request_of_any_claim_may_be_the_one_that_asks_less_and_all_others_ask_the_same() -> None:
     first, second = claim(ask(count=1, name="a"), ask(count=3, name="b")), claim(ask(count=3, name="c"))
     constrained = replace(first, constraints=(Constraint(PRODUCT),))
-    assert told(DevicesAsked((constrained, second)), gpus(5)) == [
+    assert told(DevicesAsked((constrained, second)), gpus(6)) == [
         (
             "count",
-            "1 device instead of 3 for request b",
-            2 / 3,
-            DevicesAsked((replace(constrained, requests=claim(ask(name="a"), ask(name="b")).requests), second)),
+            "2 devices instead of 3 for request b",
+            1 / 3,
+            DevicesAsked(
+                (replace(constrained, requests=claim(ask(name="a"), ask(count=2, name="b")).requests), second)
+            ),
             [0],
         ),
         (
             "count",
-            "1 device instead of 3 for request c",
-            2 / 3,
-            DevicesAsked((constrained, claim(ask(name="c")))),
+            "2 devices instead of 3 for request c",
+            1 / 3,
+            DevicesAsked((constrained, claim(ask(count=2, name="c")))),
             [0],
         ),
     ]
@@ -167,9 +181,9 @@ def test_nothing_helps_where_two_conditions_are_in_the_way() -> None:
     assert relaxed(asked(ask(OF_A100)), gpus(2, 0, 1)) == []
 
 
-def lacking(wanted: DevicesAsked, nodes: Mapping[str, NodeDevices | None], most: int = 3) -> list[tuple[str, int, str]]:
+def lacking(wanted: DevicesAsked, nodes: Mapping[str, NodeDevices | None], **most: int) -> list[tuple[str, int, str]]:
     cluster = owned(nodes).snapshot()
-    found = device_shortfalls(cluster, wanted, all_rows(cluster), most)
+    found = device_shortfalls(cluster, wanted, all_rows(cluster), **most)
     return [(cluster.node_names[one.row], one.missing, one.text) for one in found]
 
 
@@ -187,8 +201,8 @@ def test_nodes_where_others_hold_devices_lack_those_and_the_least_are_told_first
         ("d", 2, "2 more devices free"),
         ("e", 2, "2 more devices free"),
     ]
-    assert lacking(asked(ask(OF_A100, count=4)), nodes, 1) == [("b", 1, "1 more device free")]
-    assert len(lacking(asked(ask(OF_A100, count=4)), nodes, 5)) == 4
+    assert lacking(asked(ask(OF_A100, count=4)), nodes, most=1) == [("b", 1, "1 more device free")]
+    assert len(lacking(asked(ask(OF_A100, count=4)), nodes, most=5)) == 4
 
 
 def test_what_no_number_of_free_devices_would_help_is_not_told_as_lacking() -> None:
@@ -200,7 +214,7 @@ def test_what_no_number_of_free_devices_would_help_is_not_told_as_lacking() -> N
 def test_of_many_nodes_those_of_which_most_is_free_are_asked() -> None:
     nodes: dict[str, NodeDevices | None] = {f"n{number:03}": gpus(4, 0, 1) for number in range(500)}
     nodes["last"] = gpus(4, 0)
-    assert lacking(asked(ask(OF_A100, count=4)), nodes, 1) == [("last", 1, "1 more device free")]
+    assert lacking(asked(ask(OF_A100, count=4)), nodes, most=1) == [("last", 1, "1 more device free")]
 
 
 def test_one_row_alone_is_asked_where_one_is_given() -> None:

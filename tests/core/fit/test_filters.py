@@ -192,7 +192,10 @@ def test_what_does_not_pass_for_good_makes_none_and_helps_nobody() -> None:
 def test_nodes_are_asked_about_for_mig_devices_and_resource_claims_too(of_gpus: bool) -> None:
     """Of their GPUs one has to pass."""
 
+    requests: list[GpuRequest] = []
+
     def second(cluster: Cluster, request: GpuRequest, rows: Rows) -> Mask:
+        requests.append(request)
         passes = np.zeros(cluster.gpu_model.shape, np.bool_)
         passes[1, -1] = True
         return passes[rows] if of_gpus else passes[rows, -1]
@@ -200,11 +203,14 @@ def test_nodes_are_asked_about_for_mig_devices_and_resource_claims_too(of_gpus: 
     add(second)
     states = {name: builders.node(T4, T4, mig={"1g.5gb": 1}) for name in "ab"}
     cluster = cluster_of(states)
-    checked = fit(cluster, GpuRequest(1, AskedUnit.MIG, mig=(("1g.5gb", 1),)), all_rows(cluster))
+    of_mig = GpuRequest(1, AskedUnit.MIG, mig=(("1g.5gb", 1),))
+    checked = fit(cluster, of_mig, all_rows(cluster))
     assert (checked.reason.tolist(), checked.available.tolist()) == ([64, Reason.FITS], [0, 1])
+    assert checked.available.dtype == np.int64
     claimed = owned({"a": gpus(2), "b": gpus(2)}).snapshot()
     checked = fit_devices(claimed, asked(ask()), all_rows(claimed))
     assert (checked.reason.tolist(), checked.available.tolist()) == ([64, Reason.FITS], [0, 1])
+    assert requests == [of_mig, GpuRequest(1, AskedUnit.CLAIM, devices=asked(ask()))]
 
 
 def test_what_it_relaxes_is_told_where_that_fits() -> None:
