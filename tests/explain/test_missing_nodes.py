@@ -197,8 +197,7 @@ def test_what_the_queue_knows_of_those_that_wait() -> None:
     rig.pod("goes", 2)
     rig.round()
     held = waiting_in(rig.queue.backlog).held
-    assert held.keys() == {"gang", "goes"}
-    assert held["gang"] == "gang ns/g waits for its pods: 1 of 2 exist"
+    assert held == {"gang": "gang ns/g waits for its pods: 1 of 2 exist", "goes": "on its way to a node"}
     assert waiting_in(None) == Waiting()
 
 

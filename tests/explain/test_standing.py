@@ -105,15 +105,21 @@ def test_nodes_of_several_shapes_that_have_the_same_gpus_are_counted_together_an
     assert asked.missing.told() == {"at": 1_701, "pods": 9, "unplaced": 0, "sentence": "x" * 500}
 
 
-def test_it_looks_again_and_again_until_it_is_stopped() -> None:
+def test_it_looks_again_and_again_until_it_is_stopped(caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever happens meanwhile."""
     asked = Asked(every_s=0.001)
+    assert asked.missing.standing is None
+    asked.answer = RuntimeError("out of cheese")
 
     async def look_often() -> None:
         asked.missing.start()
+        assert list(asked.missing.tasks.names) == ["missing nodes"]
         asked.now = 2_000.0
-        for number in range(1, 3):
-            await until(partial(asked.has_asked, number))
+        await until(lambda: "working out the missing nodes failed" in caplog.messages)
+        asked.answer = FOUND
+        for number in range(2, 4):
             asked.now += 1.0
+            await until(partial(asked.has_asked, number))
         await asked.missing.stop()
 
     asyncio.run(look_often())

@@ -169,9 +169,10 @@ def test_a_claim_that_nobody_knows_is_not_looked_at_beside_gpus_by_resource_and_
     assert asked.unchecked == {"ns/p"}
 
 
-ALTERNATIVES = {
-    "devices": {"requests": [{"name": "r", "firstAvailable": [{"name": "a", "deviceClassName": "gpu.x.com"}]}]}
-}
+def alternatives(*device_classes: str) -> Manifest:
+    """Of a claim that asks a device of one class or another."""
+    found = [{"name": f"a{number}", "deviceClassName": name} for number, name in enumerate(device_classes)]
+    return {"devices": {"requests": [{"name": "r", "firstAvailable": found}]}}
 
 
 @pytest.mark.parametrize(
@@ -183,6 +184,8 @@ ALTERNATIVES = {
         pytest.param([named("nic"), from_template("gpus")], 0, False, id="a GPU besides"),
         pytest.param([named("mig")], 0, False, id="a partition of one"),
         pytest.param([named("alternatives")], 0, False, id="perhaps a GPU"),
+        pytest.param([named("cards")], 0, True, id="one card or another"),
+        pytest.param([from_template("gpu-first")], 0, False, id="a GPU before it"),
         pytest.param([named("gone")], 0, False, id="nobody knows what"),
         pytest.param([named("nic"), from_template("gone")], 0, False, id="nobody knows what the second is"),
         pytest.param([named("nothing")], 0, False, id="nothing at all"),
@@ -193,10 +196,12 @@ def test_where_kerf_allocates_nothing_claims_of_others_are_not_looked_at(
     claims: Sequence[Mapping[str, str]], gpus: int, others: bool
 ) -> None:
     given = [claim("nic", spec=spec("nic.example.com")), claim("mig", spec=spec("mig.nvidia.com"))]
-    given += [claim("alternatives", spec=ALTERNATIVES), claim("nothing", spec={})]
+    given += [claim("alternatives", spec=alternatives("nic", "gpu.x.com"))]
+    given += [claim("cards", spec=alternatives("nic", "dpu")), claim("nothing", spec={})]
     templates = {
         "nics": spec("nic", "dpu"),
         "gpus": spec("nic", "gpu.nvidia.com"),
+        "gpu-first": spec("gpu.nvidia.com", "nic"),
         "imaginary": spec("gpus-not", "migrate"),
     }
     asked = asking(given=given, templates=templates, allocates=False)
