@@ -147,6 +147,14 @@ def test_a_node_is_drained_once_and_one_whose_pods_nobody_has_told_of_is_empty()
     assert [entry["node"] for entry in found["assignments"]] == ["b"]
 
 
+def test_a_node_that_has_as_many_pods_as_it_takes_gets_no_more() -> None:
+    known = facts([node("a", 8), node("b", 8)])
+    full = replace(known, num_pods={"a": 110, "b": 109})
+    found = told(full, pods=[pod("p", 1), pod("q", 1)])
+    assert [(entry["pod"], entry["node"]) for entry in found["assignments"]] == [("ns/p", "b")]
+    assert told(known, pods=[pod("p", 1), pod("q", 1)])["placed"] == 2
+
+
 def test_claims_and_templates_are_those_beside_the_pods_and_those_of_objects() -> None:
     def claiming(name: str, **claim: str) -> Manifest:
         return pod(name, 1, spec={"resourceClaims": [{"name": "c", **claim}]})
