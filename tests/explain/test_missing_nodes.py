@@ -103,6 +103,50 @@ def test_equal_machines_are_one_shape_and_broken_ones_stand_for_none() -> None:
     assert "kubernetes.io/hostname" not in (shapes[0].node.metadata.labels or {})
 
 
+def test_new_nodes_are_numbered_after_those_that_are_added_and_shapes_of_one_name_are_told_apart() -> None:
+    known = facts([node("a", 8)], [pod("x", 8, on="a")])
+    found = told(known, pods=[pod("p", 8)], replicas=3, addNodes=[{"template": "a"}])
+    assert sorted(entry["node"] for entry in found["assignments"]) == ["a+1", "a+2", "a+3"]
+    assert [(entry["like"], entry["count"]) for entry in found["missing"]["nodes"]] == [("a", 2)]
+    both = [pod("old", 8, gpu_model="a100"), pod("new", 8, gpu_model="h100")]
+    found = told(known, pods=both, candidates=[node("a", 8, H100)])
+    assert {entry["pod"]: entry["node"] for entry in found["assignments"]} == {"ns/old": "a+1", "ns/new": "a.1+1"}
+    assert found["missing"]["sentence"] == "1 node of 8 x a100-sxm4-40gb and 1 node of 8 x h100-80gb-hbm3"
+
+
+def machine(name: str, gpus: int, product: str = A100, *, cpu: str = "64", memory: str = "256Gi") -> Manifest:
+    made = node(name, gpus, product, memory)
+    made["status"]["allocatable"] |= {"cpu": cpu}
+    return made
+
+
+@pytest.mark.parametrize(
+    ("dear", "cheap"),
+    [
+        pytest.param(machine("a", 8), machine("b", 4, H100, cpu="99", memory="1Ti"), id="of fewer GPUs"),
+        pytest.param(machine("a", 4, H100), machine("b", 4, cpu="99", memory="1Ti"), id="of less memory of GPUs"),
+        pytest.param(machine("a", 4), machine("b", 4, cpu="63", memory="1Ti"), id="of less CPU"),
+        pytest.param(machine("a", 4), machine("b", 4, memory="255Gi"), id="of less memory"),
+    ],
+)
+def test_of_those_that_would_do_the_cheapest_is_missing(dear: Manifest, cheap: Manifest) -> None:
+    full = [pod(f"on-{number}", 1, on=one["metadata"]["name"]) for one in (dear, cheap) for number in range(8)]
+    for number, one in enumerate(full):
+        one["metadata"]["uid"] = f"u{number}"
+    found = told(facts([dear, cheap, node("cpu", 0)], full), pods=[pod("p", 4)])["missing"]
+    assert [(one["like"], one["count"]) for one in found["nodes"]] == [("b", 1)]
+    assert found["fewest"]
+
+
+def test_what_is_found_when_time_is_up_may_not_be_the_fewest() -> None:
+    known = facts([node("a", 8), node("b", 4)], [pod("x", 8, on="a"), pod("y", 4, on="b")])
+    mixed = [pod("p", 8), pod("q", 4), pod("r", 3), pod("s", 1)]
+    assert told(known, pods=mixed)["missing"]["fewest"]
+    hurried = told(replace(known, max_s=0.0), pods=mixed)
+    assert not hurried["missing"]["fewest"]
+    assert (hurried["placed"], hurried["unassigned"]) == (4, [])
+
+
 def test_pods_without_gpus_get_a_node_without_them() -> None:
     known = facts([node("a", 8), node("cpu", 0)], [pod("x", 1, on="a")])
     asks = {"containers": [{"resources": {"requests": {"cpu": "60"}}}]}
@@ -153,8 +197,7 @@ def test_what_the_queue_knows_of_those_that_wait() -> None:
     rig.pod("goes", 2)
     rig.round()
     held = waiting_in(rig.queue.backlog).held
-    assert held.keys() == {"gang", "goes"}
-    assert held["gang"] == "gang ns/g waits for its pods: 1 of 2 exist"
+    assert held == {"gang": "gang ns/g waits for its pods: 1 of 2 exist", "goes": "on its way to a node"}
     assert waiting_in(None) == Waiting()
 
 

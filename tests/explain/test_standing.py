@@ -3,14 +3,17 @@
 import asyncio
 import json
 import math
+from functools import partial
 from typing import Any
 
+import pytest
 from prometheus_client.core import Metric
 
-from extender.explain.processes import BusyError
+from extender.explain.processes import BusyError, QuestionError
 from extender.explain.what_if.standing import MissingNodes
 from extender.kube.client import ClusterError
 from extender.metrics.queueing import missing_metrics
+from tests.ledger.builders import until
 
 FOUND = {
     "pods": 9,
@@ -29,7 +32,7 @@ FOUND = {
 class Asked:
     """What-if, and a cluster in which a pod has waited since 1,000."""
 
-    def __init__(self) -> None:
+    def __init__(self, every_s: float = 300.0) -> None:
         self.now, self.oldest, self.standby = 1_500.0, 1_000.0, ""
         self.answer: Any = FOUND
         self.questions: list[Any] = []
@@ -37,8 +40,8 @@ class Asked:
             self.ask,
             *(lambda: self.oldest, lambda: self.standby),
             after_s=600.0,
-            every_s=300.0,
-            clock=lambda: self.now,
+            every_s=every_s,
+            clock=lambda: self.now - 1_000.0,
             wall_clock=lambda: self.now,
         )
 
@@ -51,6 +54,9 @@ class Asked:
     def look(self, now: float) -> None:
         self.now = now
         asyncio.run(self.missing.look())
+
+    def has_asked(self, number: int) -> bool:
+        return len(self.questions) == number
 
     def metric(self, name: str) -> Metric:
         return {metric.name: metric for metric in missing_metrics(self.missing)}[name]
@@ -87,6 +93,44 @@ def test_what_is_missing_is_told_by_shape_until_nobody_waits_any_more() -> None:
     asked.look(1_701)
     assert asked.missing.told() == {}
     assert not asked.metric("kerf_missing_nodes").samples
+
+
+def test_nodes_of_several_shapes_that_have_the_same_gpus_are_counted_together_and_a_long_sentence_is_cut() -> None:
+    asked = Asked()
+    nodes = [{"like": name, "count": 2, "gpus": 8, "model": "h100"} for name in "abc"]
+    asked.answer = {"pods": 9, "missing": {"nodes": nodes, "sentence": "x" * 501, "stillUnplaced": []}}
+    asked.look(1_700.6)
+    assert asked.missing.standing is not None
+    assert asked.missing.standing.nodes == {("h100", 8): 6}
+    assert asked.missing.told() == {"at": 1_701, "pods": 9, "unplaced": 0, "sentence": "x" * 500}
+
+
+def test_it_looks_again_and_again_until_it_is_stopped(caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever happens meanwhile."""
+    asked = Asked(every_s=0.001)
+    assert asked.missing.standing is None
+    asked.answer = RuntimeError("out of cheese")
+
+    async def look_often() -> None:
+        asked.missing.start()
+        assert list(asked.missing.tasks.names) == ["missing nodes"]
+        asked.now = 2_000.0
+        await until(lambda: "working out the missing nodes failed" in caplog.messages)
+        asked.answer = FOUND
+        for number in range(2, 4):
+            asked.now += 1.0
+            await until(partial(asked.has_asked, number))
+        await asked.missing.stop()
+
+    asyncio.run(look_often())
+    assert asked.missing.standing is not None
+
+
+def test_a_fault_is_told_to_the_administrator(caplog: pytest.LogCaptureFixture) -> None:
+    asked = Asked()
+    asked.answer = QuestionError("no such node")
+    asked.look(1_700)
+    assert "which nodes are missing is not known: no such node" in caplog.text
 
 
 def test_what_is_not_known_any_more_is_not_told() -> None:

@@ -183,15 +183,13 @@ def _total_too_small(fitting: GpuFitting) -> Failure | None:
 
 
 def _memory_unknown(fitting: GpuFitting) -> Failure | None:
-    asked, failure = fitting.request.memory_total_mib, None
-    if asked:
-        total, unknown = fitting.total_mib
-        failure = (total < asked) & unknown, total
     if fitting.request.memory_each_mib:
         fitting.keep(fitting.of_size)
-        few, number = fitting.too_few
-        failure = (few, number) if failure is None else (few | failure[0], np.where(few, number, failure[1]))
-    return failure
+        return fitting.too_few
+    if not fitting.request.memory_total_mib:
+        return None
+    total, unknown = fitting.total_mib
+    return (total < fitting.request.memory_total_mib) & unknown, total
 
 
 def _set_aside(fitting: Fitting) -> Failure:

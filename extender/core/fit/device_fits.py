@@ -93,7 +93,7 @@ class DeviceFitting(Fitting):
         asked = request.devices
         if asked is None:
             raise ValueError("it asks for no devices")
-        self.found = np.full(len(rows), Found.ALL, np.uint8)  # (R,)
+        self.found = np.full(len(rows), Found.ALL)  # (R,)
         self.num_devices = np.zeros(len(rows), np.int64)  # (R,) of those found
         self.num_gpus = np.zeros(len(rows), np.int64)  # (R,) that they are of
         self.room = np.zeros((len(rows), cluster.gpu_model.shape[1]), np.bool_)  # (R, G) those GPUs

@@ -42,9 +42,9 @@ def why_not(cluster: Cluster, asked: DevicesAsked, rows: Rows, reason: npt.NDArr
     same text for the same nodes, round for round.
     """
     kept = reason == Reason.KEPT_FOR_MOVE
-    rows, reason = (rows[~kept], reason[~kept]) if (~kept).any() else (rows, reason)
     if kept.all() and len(kept):
         return "every node with devices that Kerf allocates is kept for a move"
+    rows, reason = rows[~kept], reason[~kept]
     aside = reason == Reason.SET_ASIDE
     if aside.any() and (reason[~aside] == Reason.NO_GPUS).all():
         return "every node with devices that Kerf allocates is set aside: pods failed there soon after their start"

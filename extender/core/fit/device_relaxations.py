@@ -13,7 +13,7 @@ import numpy as np
 
 from extender.core.clusters import Cluster, Rows
 from extender.core.dra.asks import ClaimAsk, DeviceAsk, DevicesAsked
-from extender.core.dra.explained.obstacles import Lack, shown
+from extender.core.dra.explained.obstacles import shown
 from extender.core.fit.device_fits import devices_at
 from extender.core.fit.device_obstacles import obstacle_on
 from extender.core.fit.fits import fit_devices
@@ -43,13 +43,13 @@ def device_relaxations(cluster: Cluster, request: GpuRequest, asked: DevicesAske
 def device_shortfalls(cluster: Cluster, asked: DevicesAsked, rows: Rows, most: int = 3) -> list[Shortfall]:
     """The nodes among R rows where claims could be met if others let go of devices, those that lack least first."""
     busy = rows[fit_devices(cluster, asked, rows).reason == Reason.BUSY]
-    found: list[tuple[int, int, Shortfall]] = []
+    found: dict[tuple[int, int], Shortfall] = {}
     for row in busy[np.argsort(-cluster.gpu_free_milli[busy].sum(axis=1), kind="stable")][:_MAX_ROWS].tolist():
         devices = devices_at(cluster, row)
         obstacle = None if devices is None else obstacle_on(devices, asked)
-        if obstacle is not None and obstacle.lack is Lack.FREE and obstacle.missing:
-            found.append((obstacle.missing, int(cluster.tie_rank[row]), Shortfall(row, obstacle.missing, "devices")))
-    return [shortfall for _, _, shortfall in sorted(found, key=lambda entry: entry[:2])[:most]]
+        if obstacle is not None and obstacle.missing:
+            found[obstacle.missing, int(cluster.tie_rank[row])] = Shortfall(row, obstacle.missing, "devices")
+    return [found[nearness] for nearness in sorted(found)[:most]]
 
 
 _Variant = tuple[str, str, str, float, DevicesAsked]
@@ -59,30 +59,29 @@ _Variant = tuple[str, str, str, float, DevicesAsked]
 def _variants(asked: DevicesAsked) -> Iterator[_Variant]:
     for number, claim in enumerate(asked.claims):
         for constraint in claim.constraints:
-            others = tuple(other for other in claim.constraints if other is not constraint)
+            rest = tuple(other for other in claim.constraints if other is not constraint)
             text = f"without the constraint on {shown(constraint.attribute)}"
             yield (
                 "constraint",
                 constraint.attribute,
                 text,
                 1.0,
-                _with_claim(asked, number, replace(claim, constraints=others)),
+                _with_claim(asked, number, replace(claim, constraints=rest)),
             )
         for place, request in enumerate(claim.requests):
-            for ask in request.alternatives[:1]:
-                for change, where, text, size, smaller in _of_ask(ask):
-                    alternatives = (smaller, *request.alternatives[1:])
-                    requests = list(claim.requests)
-                    requests[place] = replace(request, alternatives=alternatives)
-                    about = f" for request {shown(request.name)}"
-                    key = f"{number}/{place}/{where}"
-                    yield (
-                        change,
-                        key,
-                        text + about,
-                        size,
-                        _with_claim(asked, number, replace(claim, requests=tuple(requests))),
-                    )
+            first, *others = request.alternatives
+            for change, where, text, size, smaller in _of_ask(first):
+                requests = list(claim.requests)
+                requests[place] = replace(request, alternatives=(smaller, *others))
+                about = f" for request {shown(request.name)}"
+                key = f"{number}/{place}/{where}"
+                yield (
+                    change,
+                    key,
+                    text + about,
+                    size,
+                    _with_claim(asked, number, replace(claim, requests=tuple(requests))),
+                )
 
 
 def _of_ask(ask: DeviceAsk) -> Iterator[tuple[str, str, str, float, DeviceAsk]]:

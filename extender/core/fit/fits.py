@@ -56,7 +56,7 @@ def _fit_mig(fitting: MigFitting) -> Fit:
     failures = _failures(fitting, TABLE.mig)
     free_units = sum((free for _, _, free in fitting.devices), np.zeros(len(fitting.rows), np.int64))
     none = np.zeros((len(fitting.rows), fitting.cluster.gpu_model.shape[1]), np.bool_)
-    taken = np.full(len(fitting.rows), fitting.request.count, dtype=np.int64)
+    taken = np.full(len(fitting.rows), fitting.request.count)
     reason, available = _first(failures, free_units)
     return Fit(reason, available, none, none, free_units, taken, np.zeros(len(fitting.rows), np.bool_))
 

@@ -13,33 +13,29 @@ from extender.core.resources.nodes import GpuUnit
 from extender.core.resources.requests import AskedUnit, GpuRequest
 from extender.core.vendors.registry import SEVERAL
 
-
-def _accepts(*units: GpuUnit) -> Mask:
-    """One boolean per GpuUnit."""
-    return np.isin(np.arange(len(GpuUnit)), units)
-
-
+_UNITS: Final = np.arange(len(GpuUnit))
 _ACCEPTED_UNITS: Final = {
-    AskedUnit.GPU: _accepts(GpuUnit.WHOLE, GpuUnit.REPLICA_AS_GPU, GpuUnit.PART, GpuUnit.CLAIM),
-    AskedUnit.WHOLE: _accepts(GpuUnit.WHOLE, GpuUnit.PART),
-    AskedUnit.SHARED: _accepts(GpuUnit.REPLICA),
-    AskedUnit.PART: _accepts(GpuUnit.PART),
-    AskedUnit.CLAIM: _accepts(GpuUnit.CLAIM, GpuUnit.OWNED),
+    AskedUnit.GPU: np.isin(_UNITS, (GpuUnit.WHOLE, GpuUnit.REPLICA_AS_GPU, GpuUnit.PART, GpuUnit.CLAIM)),
+    AskedUnit.WHOLE: np.isin(_UNITS, (GpuUnit.WHOLE, GpuUnit.PART)),
+    AskedUnit.SHARED: _UNITS == GpuUnit.REPLICA,
+    AskedUnit.PART: _UNITS == GpuUnit.PART,
+    AskedUnit.CLAIM: np.isin(_UNITS, (GpuUnit.CLAIM, GpuUnit.OWNED)),
 }
 """For each way of asking for GPUs, where it can be had."""
-_INDEXED_UNITS: Final = _accepts(GpuUnit.WHOLE, GpuUnit.PART, GpuUnit.CLAIM, GpuUnit.OWNED)
+_INDEXED_UNITS: Final = np.isin(_UNITS, (GpuUnit.WHOLE, GpuUnit.PART, GpuUnit.CLAIM, GpuUnit.OWNED))
 """Where it is known which GPU a pod gets, as a choice of UUIDs needs."""
-_PARTS: Final = _accepts(GpuUnit.PART)
+_PARTS: Final = _UNITS == GpuUnit.PART
 """Where a share under the name of whole GPUs can be had: other plugins hand out a whole GPU for it."""
 
 
 class Fitting:
     """A request on R rows."""
 
+    check: int
+    """Code of the check that is made."""
+
     def __init__(self, cluster: Cluster, request: GpuRequest, rows: Rows) -> None:
         self.cluster, self.request, self.rows = cluster, request, rows
-        self.check = 0
-        """Code of the check that is made."""
         self._every = cluster.taken(cluster.unit, rows) is cluster.unit
 
     def rows_of(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -65,6 +61,11 @@ class GpuFitting(Fitting):
     only where nobody holds the whole.
     """
 
+    num_healthy: Longs
+    """(R,) units."""
+    available: Longs
+    """(R,) units that can be had."""
+
     def __init__(self, cluster: Cluster, request: GpuRequest, rows: Rows) -> None:
         super().__init__(cluster, request, rows)
         self.needed = max(request.count, 1)
@@ -77,7 +78,7 @@ class GpuFitting(Fitting):
         self.free_mib = self.rows_of(cluster.gpu_free_mib)  # (R, G)
         self.model = self.rows_of(cluster.gpu_model)  # (R, G)
         self.installed = self.left = self.model >= 0  # (R, G)
-        self.taken = np.full(len(rows), self.needed, dtype=np.int64)
+        self.taken = np.full(len(rows), self.needed)
         self.idle = (self.free_milli == WHOLE_MILLI) & (self.free_mib == self.memory)
         self.too_few: tuple[Mask, Longs] = (np.zeros(len(rows), np.bool_), self.taken)
         """Where too few GPUs are known to meet the condition that is checked, and (R,) units that do."""
@@ -85,8 +86,6 @@ class GpuFitting(Fitting):
         self.gives_shares = not request.memory_total_mib and bool(self.shares.any())
         self.num_installed = self.units(self.installed)
         """(R,) units."""
-        self.available = self.num_healthy = self.num_installed
-        """(R,) units that can be had by the last check."""
         self.lost: npt.NDArray[np.uint8] | None = None
         """(R, G) codes of the checks that have taken GPUs away, where somebody wants to know."""
 
@@ -152,7 +151,8 @@ def _shares(request: GpuRequest, unit: npt.NDArray[np.int8]) -> Mask:
     if request.milli:
         return np.ones(len(unit), np.bool_)
     if request.shares_by_memory:
-        return _PARTS[unit]
+        parts: Mask = _PARTS[unit]
+        return parts
     return np.zeros(len(unit), np.bool_)
 
 

@@ -79,7 +79,7 @@ def relaxations(cluster: Cluster, request: GpuRequest, rows: Rows) -> list[Relax
     """
     if request.mig or not len(rows):
         return []
-    dropped = list(_dropped(request))
+    dropped = list(_dropped(request, rows))
     found = [*_reduced(cluster, request, rows), *_fitting(cluster, dropped, rows)]
     if not found:
         found = [
@@ -87,7 +87,7 @@ def relaxations(cluster: Cluster, request: GpuRequest, rows: Rows) -> list[Relax
             for first in dropped
             for further in (
                 *_reduced(cluster, first.request, rows),
-                *_fitting(cluster, [one for one in _dropped(first.request) if one.change > first.change], rows),
+                *_fitting(cluster, [one for one in _dropped(first.request, rows) if one.change > first.change], rows),
             )
         ]
         found += _smaller_and_fewer(cluster, request, rows)
@@ -111,9 +111,9 @@ class Checked(Protocol):
         """(R,) the number behind it."""
 
 
-def lacking(cluster: Cluster, request: GpuRequest, rows: Rows, checked: Checked, most: int = 3) -> list[Shortfall]:
+def lacking(cluster: Cluster, request: GpuRequest, rows: Rows, checked: Checked, most: int) -> list[Shortfall]:
     """The same where the rows were checked before."""
-    found: list[tuple[float, int, Shortfall]] = []
+    found: dict[tuple[float, int], Shortfall] = {}
     for check in TABLE.checks:
         if check.missing is None:
             continue
@@ -125,8 +125,8 @@ def lacking(cluster: Cluster, request: GpuRequest, rows: Rows, checked: Checked,
             row, lacks = int(rows[at[index]]), int(missing[index])
             part = lacks / max(int(asked[index]), 1)
             counted = "MIG devices" if request.mig else check.missing.unit
-            found.append((part, int(cluster.tie_rank[row]), Shortfall(row, lacks, counted)))
-    return [shortfall for _, _, shortfall in sorted(found, key=lambda entry: entry[:2])[:most] if shortfall.missing > 0]
+            found[part, int(cluster.tie_rank[row])] = Shortfall(row, lacks, counted)
+    return [found[nearness] for nearness in sorted(found)[:most] if found[nearness].missing > 0]
 
 
 def _joined(first: Relaxation, further: Relaxation) -> Relaxation:
@@ -154,18 +154,17 @@ def _smaller_and_fewer(cluster: Cluster, request: GpuRequest, rows: Rows) -> lis
 
 def _missing_mig(cluster: Cluster, request: GpuRequest, rows: Rows) -> Longs:
     """(R,) devices that are not free, of all profiles together."""
-    missing = np.zeros(len(rows), np.int64)
-    for profile, count in request.mig:
-        missing += np.maximum(count - mig_devices(cluster, profile, rows)[1], 0)
+    missing: Longs = np.sum(
+        [np.maximum(count - mig_devices(cluster, profile, rows)[1], 0) for profile, count in request.mig], axis=0
+    )
     return missing
 
 
-def _dropped(request: GpuRequest) -> Iterable[Relaxation]:
+def _dropped(request: GpuRequest, rows: Rows) -> Iterable[Relaxation]:
     """The request without each of its conditions on what a GPU is; whether they fit is not looked at."""
-    nowhere = np.empty(0, np.intp)
     found = [(check.change or _OF_FILTER, relaxed) for check in TABLE.checks if (relaxed := check.relaxed(request))]
     for change, (text, smaller) in sorted(found, key=lambda one: one[0]):
-        yield Relaxation(change, text, smaller, 1, nowhere)
+        yield Relaxation(change, text, smaller, 1, rows)
 
 
 def _fitting(cluster: Cluster, candidates: Iterable[Relaxation], rows: Rows) -> Iterable[Relaxation]:
@@ -207,7 +206,7 @@ def _reduced(cluster: Cluster, request: GpuRequest, rows: Rows) -> Iterable[Rela
 def _numbers(cluster: Cluster, request: GpuRequest, rows: Rows) -> Iterable[_Number]:
     """What may be smaller, with the values that make a difference: what some GPU has, or has free."""
     if request.count > 1:
-        largest = min(request.count, int(cluster.gpu_model.shape[1] * cluster.units_per_gpu.max(initial=1)) + 1)
+        largest = min(request.count, int(cluster.gpu_model.shape[1] * cluster.units_per_gpu.max()) + 1)
         yield _Number(
             Change.COUNT,
             request.count,
@@ -225,8 +224,8 @@ def _numbers(cluster: Cluster, request: GpuRequest, rows: Rows) -> Iterable[_Num
             _below(request.memory_each_mib, of_unit, cluster.taken(cluster.gpu_free_mib, rows)),
         )
     if request.memory_total_mib:
-        memory = cluster.taken(cluster.gpu_memory_mib, rows).astype(np.int64)
-        most = min(request.memory_total_mib, int(memory.sum(axis=1).max(initial=0)) + 1)
+        memory = cluster.taken(cluster.gpu_memory_mib, rows)
+        most = min(request.memory_total_mib, int(memory.sum(axis=1).max()) + 1)
         yield _Number(
             Change.MEMORY_TOTAL,
             request.memory_total_mib,

@@ -11,9 +11,9 @@ def nth_largest(values: Ints, nth: int) -> Longs:
     if nth > values.shape[1]:
         return np.zeros(len(values), np.int64)
     if nth == 1:
-        most: Longs = values.max(axis=1, initial=0).astype(np.int64)
+        most: Longs = values.max(axis=1).astype(np.int64)
         return most
-    ordered: Longs = np.partition(values, values.shape[1] - nth, axis=1).astype(np.int64)
+    ordered: Longs = np.partition(values, values.shape[1] - nth).astype(np.int64)
     return ordered[:, values.shape[1] - nth]
 
 
@@ -25,8 +25,8 @@ def most_memory_mib(
     A request without a number takes the fewest that hold its total. The `untracked` units may be the largest ones,
     so those are left out. A time slice's memory is its part of the GPU's.
     """
-    memory = np.where(selection, memory_mib // units_per_gpu[:, None], 0).astype(np.int64)
-    memory = -np.sort(-memory, axis=1)  # (R, G) of each GPU's unit, largest first
+    memory = np.where(selection, memory_mib // units_per_gpu[:, None], 0)
+    memory = np.sort(memory)[:, ::-1]  # (R, G) of each GPU's unit, largest first
     per_gpu = units_per_gpu.astype(np.int64)[:, None]  # (R, 1)
     num_units = memory.shape[1] * per_gpu[:, 0]  # (R,)
     before = np.arange(memory.shape[1]) * per_gpu  # (R, G) units on larger GPUs
@@ -40,7 +40,7 @@ def most_memory_mib(
     skipped = largest(first)
     most = largest(np.minimum(first + (request.count or num_units), num_units)) - skipped
     if request.count:
-        return most, np.full(len(memory), request.count, dtype=np.int64)
+        return most, np.full(len(memory), request.count)
     # Every GPU gives units until the total is reached: rounded up, and no more than it has.
     missing = skipped[:, None] + request.memory_total_mib - (np.cumsum(memory, axis=1) - memory) * per_gpu  # (R, G)
     given = np.clip(-(-missing // np.maximum(memory, 1)), 0, per_gpu)

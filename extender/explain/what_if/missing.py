@@ -143,19 +143,19 @@ def _offers(state: PlanState, units: Sequence[Unit], shapes: Sequence[Shape], tr
             num_alike.setdefault(state.view.alike(state.pods[position]), []).append(position)
     cluster = state.view.cluster
     needs = [0] * len(shapes)
-    costs = [_cost(state.view, cluster.row_of[node.metadata.name]) for node in trial]
-    order = sorted(range(len(shapes)), key=lambda number: (costs[number], shapes[number].like))
-    chosen: dict[int, None] = {}
     rows = [cluster.row_of[node.metadata.name] for node in trial]
+    costs = [_cost(state.view, row) for row in rows]
+    order = sorted(range(len(shapes)), key=lambda number: (costs[number], shapes[number].like))
+    chosen: set[int] = set()
     for positions in num_alike.values():
         fits = state.fits(positions[0])
         helping = [number for number in order if fits[rows[number]]]
         for number in helping:
             needs[number] += -(-len(positions) // max(alone(state, positions[0], rows[number], len(positions)), 1))
-        chosen |= dict.fromkeys(helping[:1])
+        chosen.update(helping[:1])
     for number in order:
         if needs[number] and len(chosen) < _MOST_SHAPES:
-            chosen[number] = None
+            chosen.add(number)
     most = _MOST_ROWS // max(len(chosen), 1)
     return [
         _Offer(number, shapes[number], costs[number], *_gpus(cluster, rows[number]), min(needs[number], most))

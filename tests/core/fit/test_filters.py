@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from extender.core.clusters import Cluster, Mask, Rows
 from extender.core.evaluations import Memo, evaluate
 from extender.core.fit import filters
-from extender.core.fit.checks import BUILT_IN, TABLE
+from extender.core.fit.checks import BUILT_IN, TABLE, could_fit, resolvable
 from extender.core.fit.filters import Filter, _check
-from extender.core.fit.fits import fit
+from extender.core.fit.fits import fit, fit_devices
 from extender.core.fit.obstacles import obstacles
 from extender.core.fit.reasons import MAX_FILTERS, Reason
 from extender.core.fit.relaxations import relaxations
@@ -30,6 +30,7 @@ from tests.api.bodies import node, pod
 from tests.api.services import running
 from tests.core import builders
 from tests.core.builders import NodeState, all_rows, arrays_of, cluster_of
+from tests.core.fit.claims import ask, asked, gpus, owned
 from tests.core.fit.test_fits import CLUSTERS, requests
 from tests.docs.example import broken, example_on_path
 from tests.docs.recipe_uses import annotated
@@ -107,11 +108,24 @@ def test_one_that_fails_refuses_all_and_says_so() -> None:
     assert words == "needs 1 GPU, filter OTHER has failed: KeyError: 'rack'"
 
 
-@pytest.mark.parametrize("wrong", [np.ones(3, np.bool_), np.ones(1), 1], ids=["rows", "floats", "a number"])
-def test_what_is_no_mask_of_its_rows_refuses_all(wrong: Mask) -> None:
-    add(lambda cluster, request, rows: wrong)
+@pytest.mark.parametrize(
+    ("wrong", "fault"),
+    [
+        pytest.param(np.ones(3, np.bool_), "it returned bool of shape (3,) for 1 rows", id="rows"),
+        pytest.param(np.ones(1), "it returned float64 of shape (1,) for 1 rows", id="floats"),
+        pytest.param(1, "it returned int64 of shape () for 1 rows", id="a number"),
+    ],
+)
+def test_what_is_no_mask_of_its_rows_refuses_all_until_it_is_one(wrong: Mask, fault: str) -> None:
+    given = [wrong]
+    add(lambda cluster, request, rows: given[0])
     cluster = cluster_of({"a": builders.node(T4)})
+    assert TABLE[64].says(GpuRequest(1), 3) == "needs 1 GPU, no: 3"
     assert not fit(cluster, GpuRequest(1), all_rows(cluster)).fits.any()
+    assert TABLE[64].says(GpuRequest(1), 3) == f"needs 1 GPU, filter OTHER has failed: ValueError: {fault}"
+    given[0] = np.ones(1, np.bool_)
+    assert fit(cluster, GpuRequest(1), all_rows(cluster)).fits.all()
+    assert TABLE[64].says(GpuRequest(1), 3) == "needs 1 GPU, no: 3"
 
 
 @given(CLUSTERS, requests(), st.data())
@@ -144,6 +158,7 @@ def test_of_gpus_it_takes_those_away_that_do_not_pass() -> None:
     checked = fit(cluster, GpuRequest(1), all_rows(cluster))
     assert checked.room.tolist() == [[False, True, True], [False, False, False]]
     assert checked.fits.tolist() == [True, False]
+    assert fit(cluster, GpuRequest(2), all_rows(cluster)).fits.tolist() == [True, False]
     assert obstacles(cluster, GpuRequest(1), all_rows(cluster)) == [
         ["of too little memory", "", ""],
         ["of too little memory", "", ""],
@@ -156,8 +171,46 @@ def test_what_passes_when_pods_go_makes_a_candidate_for_preemption() -> None:
     add(lambda cluster, request, rows: np.zeros(len(rows), np.bool_), lasting=False)
     cluster = cluster_of({"a": builders.node(T4), "b": builders.node(T4, held=[0]), "c": builders.node()})
     reasons = fit(cluster, GpuRequest(1), all_rows(cluster)).reason
+    assert reasons.tolist() == [160, 160, Reason.NO_GPUS]
     assert [TABLE[code].name for code in reasons.tolist()] == ["OTHER", "OTHER", "NO_GPUS"]
-    assert TABLE.is_resolvable[reasons].tolist() == [True, True, False]
+    assert resolvable(reasons).tolist() == [True, True, False]
+    assert resolvable(np.array([Reason.OCCUPIED, 160], np.uint8)).tolist() == [False, True]
+    assert could_fit(np.array([Reason.OCCUPIED, 160, Reason.FITS], np.uint8)).tolist() == [False, True, True]
+
+
+def test_what_does_not_pass_for_good_makes_none_and_helps_nobody() -> None:
+    add(lambda cluster, request, rows: np.zeros(len(rows), np.bool_))
+    cluster = cluster_of({"a": builders.node(T4), "b": builders.node(T4, held=[0]), "c": builders.node()})
+    reasons = fit(cluster, GpuRequest(1), all_rows(cluster)).reason
+    assert reasons.tolist() == [64, 64, Reason.NO_GPUS]
+    assert not resolvable(reasons).any()
+    assert relaxations(cluster, GpuRequest(1), all_rows(cluster)) == []
+    assert list(TABLE[64].remedies(GpuRequest(1), "a", 0)) == []
+
+
+@pytest.mark.parametrize("of_gpus", [False, True], ids=["of nodes", "of GPUs"])
+def test_nodes_are_asked_about_for_mig_devices_and_resource_claims_too(of_gpus: bool) -> None:
+    """Of their GPUs one has to pass."""
+
+    requests: list[GpuRequest] = []
+
+    def second(cluster: Cluster, request: GpuRequest, rows: Rows) -> Mask:
+        requests.append(request)
+        passes = np.zeros(cluster.gpu_model.shape, np.bool_)
+        passes[1, -1] = True
+        return passes[rows] if of_gpus else passes[rows, -1]
+
+    add(second)
+    states = {name: builders.node(T4, T4, mig={"1g.5gb": 1}) for name in "ab"}
+    cluster = cluster_of(states)
+    of_mig = GpuRequest(1, AskedUnit.MIG, mig=(("1g.5gb", 1),))
+    checked = fit(cluster, of_mig, all_rows(cluster))
+    assert (checked.reason.tolist(), checked.available.tolist()) == ([64, Reason.FITS], [0, 1])
+    assert checked.available.dtype == np.int64
+    claimed = owned({"a": gpus(2), "b": gpus(2)}).snapshot()
+    checked = fit_devices(claimed, asked(ask()), all_rows(claimed))
+    assert (checked.reason.tolist(), checked.available.tolist()) == ([64, Reason.FITS], [0, 1])
+    assert requests == [of_mig, GpuRequest(1, AskedUnit.CLAIM, devices=asked(ask()))]
 
 
 def test_what_it_relaxes_is_told_where_that_fits() -> None:
@@ -169,6 +222,25 @@ def test_what_it_relaxes_is_told_where_that_fits() -> None:
     cluster = cluster_of({"a": builders.node(T4)})
     (found,) = relaxations(cluster, GpuRequest(1, AskedUnit.WHOLE), all_rows(cluster))
     assert (found.change, found.text, found.rows.tolist()) == ("filter", "GPUs by nvidia.com/gpu", [0])
+
+
+def test_what_it_relaxes_is_told_by_its_name_where_it_has_no_words_for_that() -> None:
+    """Also of two that say the same."""
+    for name, words, fewer in (("FIRST", "", 2), ("SECOND", "fewer GPUs", 1), ("THIRD", "fewer GPUs", 2)):
+        of_two = Filter(
+            lambda cluster, request, rows: np.full(len(rows), request.count < 3),
+            "",
+            relax=lambda request, fewer=fewer: GpuRequest(fewer) if request.count > 2 else None,  # type: ignore[misc]
+            relaxed=words,
+        )
+        TABLE.add(_check(name, of_two))
+    cluster = cluster_of({"a": builders.node(T4, T4, T4)})
+    assert [one.text for one in relaxations(cluster, GpuRequest(3), all_rows(cluster))] == [
+        "2 GPUs instead of 3",
+        "as filter FIRST would have it",
+        "fewer GPUs",
+        "fewer GPUs",
+    ]
 
 
 def test_nodes_that_are_alike_are_told_apart_unless_it_says_that_they_need_not_be() -> None:
@@ -185,6 +257,25 @@ def test_nodes_that_are_alike_are_told_apart_unless_it_says_that_they_need_not_b
             slow = evaluate(cluster, request, POLICIES["tightest"], all_rows(cluster))
             assert known.reason.tolist() == slow.reason.tolist()
             assert known.fits.tolist() == [False, True]
+
+
+@pytest.mark.parametrize("by_state", [False, True])
+def test_what_is_found_of_one_node_holds_for_those_alike_where_it_says_so(by_state: bool) -> None:
+    looked: list[int] = []
+
+    def passes(cluster: Cluster, request: GpuRequest, rows: Rows) -> Mask:
+        looked.extend(rows.tolist())
+        return np.ones(len(rows), np.bool_)
+
+    add(passes, by_state=by_state)
+    states = {"a": builders.node(T4, T4), "b": builders.node(T4, T4)}
+    arrays, memo, request = arrays_of(states), Memo(), GpuRequest(1)
+    memo.evaluate(arrays.snapshot(), request, POLICIES["tightest"])
+    looked.clear()
+    for row, state in enumerate(states.values()):
+        arrays.set_held(row, builders_held(state, [0]))
+        memo.evaluate(arrays.snapshot(), request, POLICIES["tightest"])
+    assert set(looked) == ({0} if by_state else {0, 1})
 
 
 def builders_held(state: NodeState, held: list[int]) -> Held:

@@ -1,12 +1,14 @@
 """Edges of the fit that random clusters seldom meet, and what it tells beside the verdict."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from extender.core.fit import checks, fittings
 from extender.core.fit.checks import TABLE, resolvable
 from extender.core.fit.fits import LARGEST_MIB, asked_fraction, enough_compute, fit, free_fraction, smallest_mib
 from extender.core.fit.fittings import _model_mask, share_mib, uuid_mask
@@ -110,6 +112,35 @@ WHOLE = AskedUnit.WHOLE
             id="all slices of the model and size",
         ),
         pytest.param(node(), GpuRequest(1, memory_total_mib=1024), Reason.NO_GPUS, 0, id="a total where no GPU is"),
+        pytest.param(
+            node(T4, UNKNOWN),
+            GpuRequest(0, WHOLE, memory_total_mib=15360),
+            Reason.FITS,
+            2,
+            id="what is known is enough",
+        ),
+        pytest.param(
+            node(T4, UNKNOWN),
+            GpuRequest(0, WHOLE, memory_total_mib=15361),
+            Reason.MEMORY_UNKNOWN,
+            15360,
+            id="what is known is not enough",
+        ),
+        pytest.param(
+            node(T4, UNKNOWN),
+            GpuRequest(2, memory_each_mib=1024, memory_total_mib=1024),
+            Reason.MEMORY_UNKNOWN,
+            1,
+            id="the memory of one of two is not known, of which each is to have some",
+        ),
+        pytest.param(
+            node(T4, UNKNOWN),
+            GpuRequest(1, memory_each_mib=1024, memory_total_mib=15361),
+            Reason.TOTAL_TOO_SMALL,
+            15360,
+            id="and one that has it is not enough in total",
+        ),
+        pytest.param(node(T4, T4, aside=1), GpuRequest(1), Reason.SET_ASIDE, 1, id="set aside after one pod"),
         pytest.param(node(T4, picks=True, unserved=1), GpuRequest(1), Reason.KEPT_APART, 1, id="beside one unserved"),
         pytest.param(node(T4, picks=True, unserved=1), GpuRequest(1, WHOLE), Reason.FITS, 1, id="as it is unserved"),
         pytest.param(
@@ -222,6 +253,27 @@ def test_which_uuids_are_allowed(uuids: set[str], excluded: set[str], allowed: l
     assert uuid_mask(MODELS, request).tolist() == allowed
 
 
+def test_a_node_that_is_kept_for_a_move_tells_what_of_it_is_healthy() -> None:
+    arrays = arrays_of({"n": node(T4, T4, T4, broken=[0])})
+    arrays.set_closed(0, closed=True)
+    cluster = arrays.snapshot()
+    checked = fit(cluster, GpuRequest(1), all_rows(cluster))
+    assert (checked.reason.tolist(), checked.available.tolist()) == ([Reason.KEPT_FOR_MOVE], [2])
+
+
+def test_where_there_are_several_vendors_each_gives_its_own_gpus_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (checks, fittings):
+        monkeypatch.setattr(module, "SEVERAL", True)
+    sliced = node(T4, unit=GpuUnit.REPLICA, units_per_gpu=4)
+    cluster = cluster_of({"own": node(T4, T4), "other": node(T4), "none": node(), "sliced": sliced})
+    cluster = replace(cluster, vendor=np.array([0, 1, 0, 0], np.int8))
+    first, second = (fit(cluster, GpuRequest(1, vendor=vendor), all_rows(cluster)) for vendor in (0, 1))
+    assert first.reason.tolist() == [Reason.FITS, Reason.NOT_THIS_KIND, Reason.NO_GPUS, Reason.NOT_THIS_KIND]
+    assert first.available.tolist() == [2, 2**24 + 1, 0, 4]
+    assert second.reason.tolist() == [Reason.NOT_THIS_KIND, Reason.FITS, Reason.NO_GPUS, Reason.NOT_THIS_KIND]
+    assert second.available.tolist() == [2**24, 1, 0, 2**24]
+
+
 def test_cpu_and_main_memory_are_enough_to_the_last() -> None:
     arrays = arrays_of({"a": node(T4), "b": node(T4)})
     for row, (cpu_milli, memory_mib) in enumerate([(500, 1024), (501, 1023)]):
@@ -262,7 +314,16 @@ def test_how_much_of_a_gpu_is_free_and_how_much_is_asked() -> None:
     assert asked_fraction(cluster, memory, rows).tolist() == [[0.5, 7680.0]]
 
 
+def test_a_gpu_of_the_least_memory_is_a_whole_one() -> None:
+    cluster = cluster_of({"n": node(("odd", 1))})
+    one = GpuRequest(1, memory_each_mib=1)
+    assert free_fraction(cluster, one, all_rows(cluster)).tolist() == [[1.0]]
+    assert asked_fraction(cluster, one, all_rows(cluster)).tolist() == [[1.0]]
+
+
 def test_the_smallest_gpu_with_room() -> None:
+    for none, mib in ((cluster_of({"cpu": node()}), [LARGEST_MIB]), (cluster_of({}), [])):
+        assert smallest_mib(none, all_rows(none), fit(none, GpuRequest(1), all_rows(none))).tolist() == mib
     cluster = cluster_of({"a": node(A100, T4), "b": node(A100, T4, held=[1]), "c": node(T4, held=[0])})
     rows = np.array([2, 1, 0])
     assert smallest_mib(cluster, rows, fit(cluster, GpuRequest(1), rows)).tolist() == [LARGEST_MIB, 81920, 15360]

@@ -42,7 +42,7 @@ def test_a_node_of_500_gpus_gives_64_and_says_so() -> None:
     offer = read_node({GPU_RESOURCE: "500"}, {})
     assert (len(offer.gpus), offer.left_out) == (MAX_GPUS_PER_NODE, LeftOut.TOO_MANY)
     told = f"none given here: of one node {MAX_GPUS_PER_NODE} GPUs are counted, no more (kerf install check)"
-    assert why(NodeState(offer), GpuRequest(8)) == "fits"
+    assert why(NodeState(offer), GpuRequest(8)) == why(NodeState(offer), GpuRequest(64)) == "fits"
     assert why(NodeState(offer), GpuRequest(65)) == f"needs 65 GPUs, {told}"
     full = NodeState(offer, held=frozenset(range(60)))
     assert why(full, GpuRequest(4)) == "fits"

@@ -3,10 +3,13 @@
 import numpy as np
 import pytest
 
+from extender.core.dra.devices import NodeDevices, Taking
 from extender.core.fit.obstacles import obstacles
 from extender.core.resources.nodes import GpuUnit
 from extender.core.resources.requests import AskedUnit, GpuRequest
 from tests.core.builders import NodeState, all_rows, cluster_of, node, pattern
+from tests.core.dra.machines import a100_node, partition
+from tests.core.fit.claims import ask, asked, gpus, owned
 
 A100, T4 = ("NVIDIA-A100-SXM4-80GB", 81920), ("Tesla-T4", 15360)
 WHOLE = AskedUnit.WHOLE
@@ -104,4 +107,17 @@ def test_each_row_tells_of_its_own_node() -> None:
         ["in use", ""],
         ["", ""],
         ["not of the requested kind", ""],
+    ]
+
+
+def test_where_claims_ask_what_is_gone_of_each_gpu_is_told() -> None:
+    inventory = a100_node("parts", 3)
+    parts = NodeDevices.of(inventory, [Taking(0), Taking(partition(inventory, 1, "1g.5gb", 0))])
+    arrays = owned({"free": gpus(1), "parts": parts, "none": None}, broken=[2])
+    cluster = arrays.snapshot()
+    request = GpuRequest(1, AskedUnit.CLAIM, devices=asked(ask()))
+    assert obstacles(cluster, request, np.array([1, 2, 0])) == [
+        ["in use", "partly in use", "unhealthy"],
+        ["", "", ""],
+        ["", "", ""],
     ]

@@ -17,6 +17,21 @@ TWO = GpuRequest(2, memory_each_mib=40960)
         pytest.param(Reason.FITS, TWO, 3, "fits", id="fits"),
         pytest.param(Reason.UNKNOWN_NODE, TWO, 0, "node not known to Kerf yet", id="unknown node"),
         pytest.param(Reason.SET_ASIDE, TWO, 7, "set aside: 7 pods failed here soon after their start", id="set aside"),
+        pytest.param(Reason.SET_ASIDE, TWO, 1, "set aside: 1 pod failed here soon after their start", id="one aside"),
+        pytest.param(
+            Reason.KEPT_FOR_MOVE,
+            TWO,
+            2,
+            "needs 2 GPUs with 40 GiB, what is free here is kept for a move that makes room",
+            id="kept for a move",
+        ),
+        pytest.param(
+            Reason.OCCUPIED,
+            TWO,
+            2,
+            "needs 2 GPUs with 40 GiB, free by bookings but in use by unknown processes, or faulty",
+            id="occupied",
+        ),
         pytest.param(Reason.NO_GPUS, TWO, 0, "needs 2 GPUs with 40 GiB, no GPUs here", id="no GPUs"),
         pytest.param(
             Reason.NOT_THIS_KIND,
@@ -31,6 +46,19 @@ TWO = GpuRequest(2, memory_each_mib=40960)
             8,
             "needs 2 GPUs, only time-sliced GPUs here",
             id="asks whole",
+        ),
+        pytest.param(
+            Reason.NOT_THIS_KIND,
+            GpuRequest(1, AskedUnit.WHOLE, milli=500),
+            8,
+            "needs 500 milli of a GPU, only time-sliced GPUs here",
+            id="asks a share by annotation alone",
+        ),
+        pytest.param(
+            Reason.NOT_THIS_KIND, GpuRequest(1), 8, "needs 1 GPU, only time-sliced GPUs here", id="asks one by number"
+        ),
+        pytest.param(
+            Reason.NOT_THIS_KIND, GpuRequest(1), 2**24, "needs 1 GPU, only NVIDIA GPUs here", id="another vendor's"
         ),
         pytest.param(Reason.TOO_FEW_INSTALLED, GpuRequest(3), 2, "needs 3 GPUs, best here: 2 installed", id="few (G2)"),
         pytest.param(
@@ -139,6 +167,7 @@ def test_every_reason_has_a_sentence() -> None:
         pytest.param([Reason.NO_GPUS, Reason.WRONG_MODEL, Reason.TOO_FEW_INSTALLED], Reason.WRONG_MODEL, id="never"),
         pytest.param([Reason.TOO_SMALL, Reason.TOO_SMALL, Reason.BUSY], Reason.BUSY, id="taken now"),
         pytest.param([Reason.BUSY, Reason.OCCUPIED, Reason.BUSY], Reason.BUSY, id="one node is odd"),
+        pytest.param([Reason.KEPT_APART, Reason.KEPT_APART, Reason.BUSY], Reason.KEPT_APART, id="most are kept apart"),
     ],
 )
 def test_the_nearest_reason_is_what_most_lack_that_would_do(reasons: list[Reason], nearest: Reason) -> None:

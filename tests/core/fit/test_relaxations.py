@@ -67,7 +67,8 @@ def test_suggestions(request_: GpuRequest, expected: list[str]) -> None:
 def test_nothing_helps_an_empty_cluster() -> None:
     cluster = cluster_of({"cpu": node()})
     assert texts(cluster, GpuRequest(2, memory_each_mib=1024)) == []
-    assert relaxations(cluster, GpuRequest(2), np.empty(0, np.intp)) == []
+    for request in (GpuRequest(2), GpuRequest(0, memory_total_mib=1024)):
+        assert relaxations(cluster, request, np.empty(0, np.intp)) == []
 
 
 def test_shares() -> None:
@@ -160,6 +161,13 @@ def told(cluster: Cluster, request: GpuRequest) -> list[tuple[str, str, object, 
             ("memoryEach", "3840 MiB instead of 4 GiB each", 1 / 16),
             id="the memory of a time slice",
         ),
+        pytest.param(
+            node(("odd", 1)),
+            GpuRequest(1, memory_total_mib=2),
+            ("memoryTotal", "1 MiB instead of 2 MiB in total", 1 / 2),
+            id="the least memory",
+        ),
+        pytest.param(SLICED, GpuRequest(5, SHARED), ("count", "4 GPUs instead of 5", 1 / 5), id="all slices of a GPU"),
         pytest.param(
             node(A100),
             GpuRequest(1, memory_total_mib=102400),
@@ -268,6 +276,15 @@ def test_what_is_dropped_is_dropped_alone() -> None:
     asked = GpuRequest(2, exclude=pattern("h100"), uuids=UUIDS, uuids_exclude=frozenset({"GPU-b"}))
     (one,) = relaxations(cluster, asked, all_rows(cluster))
     assert one.request == replace(asked, uuids=frozenset(), uuids_exclude=frozenset())
+
+
+def test_conditions_that_help_alike_are_told_by_their_names() -> None:
+    cluster = cluster_of({"a": node(T4, uuids=["GPU-x"]), "b": node(A100, uuids=["GPU-b"])})
+    asked = GpuRequest(1, include=pattern("a100"), uuids=UUIDS)
+    assert [(change, size, nodes) for change, _, size, nodes in told(cluster, asked)] == [
+        ("model", 1, ["a"]),
+        ("uuid", 1, ["b"]),
+    ]
 
 
 def test_there_is_room_on_the_models_of_gpus_that_have_it_where_the_request_fits() -> None:

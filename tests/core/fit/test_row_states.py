@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from extender.core.clusters import Cluster
-from extender.core.fit.row_states import state_of
+from extender.core.fit.row_states import keep, state_of
 from tests.core.builders import cluster_of, node
 
 T4 = ("Tesla-T4", 15360)
@@ -27,3 +27,11 @@ def test_every_column_counts(name: str) -> None:
     changed = replace(CLUSTER, **{name: column})
     assert state_of(changed, 1) != state_of(CLUSTER, 1)
     assert state_of(changed, 2) == state_of(CLUSTER, 2)
+
+
+def test_as_many_states_are_kept_and_then_the_one_that_was_met_first_is_forgotten() -> None:
+    known: dict[int, str] = {}
+    for state in range(2050):
+        keep(known, state, f"row {state}")
+    assert list(known) == list(range(2, 2050))
+    assert known[2049] == "row 2049"
