@@ -16,9 +16,8 @@ from extender.agent.preference import Preference
 from extender.agent.report import Reporter
 from extender.agent.steering import Steering
 from extender.kube.background import Tasks, until_set
-from extender.kube.paths import PODS_PATH
-from extender.kube.transport import Transport
-from extender.kube.watches.reflector import Reflector
+from extender.kube.transport import PODS_PATH, Transport
+from extender.kube.watches import Reflector
 
 logger = logging.getLogger(__name__)
 

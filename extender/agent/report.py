@@ -19,8 +19,7 @@ from extender.agent.pods import NodePods, Pod
 from extender.kube.background import Background, until_set
 from extender.kube.decoding import Decoder
 from extender.kube.objects import Named
-from extender.kube.paths import NODES_PATH
-from extender.kube.transport import ClusterError, Transport
+from extender.kube.transport import NODES_PATH, ClusterError, Transport
 
 logger = logging.getLogger(__name__)
 

@@ -1,47 +1,43 @@
-"""All parts of a service, wired together as the settings want them."""
+"""All parts of a service, wired together as the settings want them.
+
+Parts that settings may leave out, or that need little.
+"""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from prometheus_client.core import Metric
+
 from extender.api.evictions import Evictions
-from extender.api.optional_parts import (
-    affinity_writer,
-    certificate_metrics_of,
-    cpu_pods_of,
-    keeper_of,
-    missing_nodes_of,
-    recorder_of,
-    usage_of,
-)
 from extender.api.readiness import Readiness
 from extender.api.service import Service
 from extender.api.verbs import Verbs
+from extender.api.webhooks.node_affinity import AffinityWriter
 from extender.core.policies.policy import Policy
+from extender.core.resources.requests import NO_REQUEST
 from extender.dra.pod_claims import NO_CLAIMS, PodClaims
 from extender.explain.build import build_applying, build_room, build_what_if, stranding_in
 from extender.explain.defrag.answers import RoomAnswers
-from extender.explain.defrag_policy.build import build_policy
-from extender.explain.defrag_policy.policy import MovePolicy
+from extender.explain.defrag_policy import MovePolicy, build_policy
 from extender.explain.explanations import RejectionLog
 from extender.explain.fixes import Fixes
-from extender.explain.node_devices import DeviceViews
+from extender.explain.occupants import DeviceViews
 from extender.explain.overview import Overviews
-from extender.explain.pending import PendingPods
-from extender.explain.pod_answers import PodAnswers
-from extender.explain.undecided_pods import UndecidedPods
-from extender.explain.waiting_pods import Waitlist
+from extender.explain.pending import PendingPods, Waitlist
+from extender.explain.pod_answers import PodAnswers, UndecidedPods
 from extender.explain.what_if.answers import WhatIfAnswers
 from extender.explain.what_if.standing import MissingNodes
-from extender.explain.workload_tables.bound_pods import belonging
-from extender.explain.workload_tables.build import build_workloads
-from extender.kube.background import Tasks
+from extender.explain.workloads import belonging, build_workloads
+from extender.kube.background import Background, Tasks
 from extender.kube.client import Transport
 from extender.kube.objects import Pod
 from extender.kube.rights import MissingRights
-from extender.kube.watches.feeds import BOUND_PODS, NODES, PENDING_PODS, PODS
+from extender.kube.watches import BOUND_PODS, NODES, PENDING_PODS, PODS
 from extender.metrics import scheduling as of_scheduling
 from extender.metrics.devices import DeviceFigures, device_metrics
 from extender.metrics.gpu_hours import gpu_hour_metrics
@@ -61,34 +57,152 @@ from extender.pipelines.build import build_pipelines
 from extender.pipelines.controller import PipelineController
 from extender.queueing.build import build_queue
 from extender.queueing.controller import QueueController
-from extender.queueing.defrag.build import Mover, build_mover
+from extender.queueing.defrag.mover import Mover, build_mover
+from extender.queueing.pods.batches import gang_of
+from extender.ranking.demands import Kind, gpu_mix
 from extender.ranking.evidence import Evidence
 from extender.ranking.learning.build import build_beside
 from extender.ranking.learning.controller import Learning
 from extender.ranking.service import LearnedRank
 from extender.ranking.shadow import Shadow
-from extender.recording.recorder import Recorder
+from extender.recording import PodRows, Recorder, Writer
 from extender.scheduling import build as scheduling
-from extender.scheduling.build import Foundation
+from extender.scheduling.build import (
+    Foundation,
+)
 from extender.scheduling.callers import Callers, Unasked
 from extender.scheduling.corrections import Corrections
+from extender.scheduling.cpu_pods import CpuPods
 from extender.scheduling.leader_label import LeaderLabel
 from extender.scheduling.placer import Placer
 from extender.scheduling.preemption import Preemptor
 from extender.scheduling.queue_rules import QueueRules
 from extender.scheduling.reporters import Reporters
-from extender.scheduling.setting_aside.keeper import Keeper
+from extender.scheduling.setting_aside import Keeper
 from extender.scheduling.takeover import Leadership
-from extender.scheduling.waking.unbound_pods import UnboundPods
-from extender.scheduling.waking.waker import Waker
+from extender.scheduling.unbound_pods import UnboundPods
+from extender.scheduling.waking import Waker
+from extender.server.certificates import CertificateError, CertificateFiles
 from extender.settings.tree import Settings
 from extender.telemetry.owners import OwnerUsage
 from extender.telemetry.readings import Feed
-from extender.telemetry.service import Telemetry, build_telemetry, interference_of, policies_of, rules_of
-from extender.usage.report import Usage
+from extender.telemetry.service import Telemetry, build_telemetry, interference_of, policies_of, rules_of, wanted_of
+from extender.telemetry.sources.source import PROMETHEUS
+from extender.usage.budgets import DAY_S, Budgets
+from extender.usage.meter import Meter, Sight
+from extender.usage.past import Past
+from extender.usage.report import BudgetWatch, IdleRecall, Usage
 
 if TYPE_CHECKING:
     from extender.server.certificate_keeper import CertificateKeeper
+
+
+def _certificate_metrics_of(path: Path) -> Callable[[], Iterable[Metric]]:
+    """Metrics of the certificate in a file."""
+    from extender.metrics.certificates import certificate_metrics  # and with it the same library
+
+    return partial(certificate_metrics, path)
+
+
+def _keeper_of(settings: Settings, transport: Transport) -> "CertificateKeeper | None":
+    """What makes certificates, where none are given. Raises CertificateError."""
+    if not settings.certificates.secret:
+        return None
+    from extender.server.certificate_keeper import CertificateKeeper  # and with it a library of 10 MB
+
+    server = settings.server
+    if server.tls_cert_file is None or server.tls_key_file is None:
+        raise CertificateError("certificates.secret needs server.tls_cert_file and server.tls_key_file, to write them")
+    files = CertificateFiles(
+        certificate=server.tls_cert_file, key=server.tls_key_file, client_ca=server.tls_client_ca_file
+    )
+    return CertificateKeeper(transport, settings.certificates, files, lambda: datetime.now(UTC))
+
+
+def _recorder_of(settings: Settings, base: Foundation) -> Recorder | None:
+    """What keeps the history, where there is to be one."""
+    wanted, ledger, clock = settings.history, base.ledger, base.clock
+    if wanted.path is None:
+        return None
+
+    def rows_by(salt: bytes | None) -> PodRows:
+        return PodRows(ledger.read_request, gang_of, lambda: ledger.snapshot(clock()).models, salt)
+
+    writer = Writer(wanted.path, wanted, time.time)
+    snapshot, standby = lambda: ledger.snapshot(clock()), base.fence.standby
+    return Recorder(writer, wanted.flush_s, base.mirror.hub, rows_by, snapshot, standby, time.time)
+
+
+def _cpu_pods_of(settings: Settings, placer: Placer) -> CpuPods:
+    """What ranks nodes for pods without GPUs."""
+    wanted = settings.decisions
+    policy = partial(placer.policy_of, NO_REQUEST)
+    return CpuPods(policy, placer.snapshot, near_best_nodes=wanted.near_best_nodes, enabled=wanted.rank_cpu_pods)
+
+
+def _affinity_writer(settings: Settings, base: Foundation, placer: Placer) -> AffinityWriter:
+    """What the webhooks write of nodes on pods."""
+    rows = base.ledger.rows
+
+    def labels_of(name: str) -> Mapping[str, str]:
+        node = rows.manifest(name)
+        return (node.metadata.labels or {}) if node is not None else {}
+
+    return AffinityWriter(
+        placer if settings.webhook.write_affinity else None,
+        labels_of=labels_of,
+        products=tuple(settings.webhook.products),
+        aliases=settings.models.aliases,
+        memory_tolerance_frac=settings.decisions.memory_tolerance_frac,
+        clock=base.clock,
+    )
+
+
+def _usage_of(
+    settings: Settings, base: Foundation, mix: Callable[[], Mapping[Kind, float]]
+) -> tuple[Usage | None, Sequence[Background]]:
+    """What counts GPU-hours, where that is wanted, and what of it works in the background; `mix` is of the pods that
+    are expected."""
+    wanted, telemetry, ledger = settings.usage, settings.telemetry, base.ledger
+    if not wanted.enabled or settings.webhook.alone:
+        return None, ()
+    sight = Sight(
+        ledger=ledger,
+        led=base.fence.led,
+        standby=base.fence.standby,
+        fault=lambda: base.fence.fault() or base.mirror.fault(),
+        mix=lambda cluster: gpu_mix(cluster, mix()),
+        clock=base.clock,
+        wall_clock=time.time,
+    )
+    meter = Meter(wanted, sight)
+    meter.holders.subscribe(base.mirror.hub)
+    budgets = Budgets(wanted.budgets, wanted.budget_days * DAY_S)
+    asked = wanted_of(telemetry)
+    url = next(iter(asked.addresses), "") if asked.kind == PROMETHEUS and telemetry.source != "off" else ""
+    past = Past(url, asked.access, wanted.matchers, base.clock, tuple(wanted.budgets)) if url else None
+    usage = Usage(meter, budgets, past, base.fence.standby, base.clock, time.time)
+    watches = [BudgetWatch(usage, base.events)] if wanted.budgets else []
+    return usage, (meter, *watches, *([IdleRecall(usage, past)] if past is not None else []))
+
+
+def _missing_nodes_of(
+    settings: Settings, base: Foundation, what_if: WhatIfAnswers, unbound: UnboundPods
+) -> MissingNodes | None:
+    """What works out which nodes are missing, where that is wanted."""
+    wanted = settings.missing
+    if not wanted.after_s:
+        return None
+
+    def oldest() -> float:
+        return min((pod.created for pod in unbound.all()), default=float("inf"))
+
+    def standby() -> str:
+        return base.fence.standby() or base.mirror.fault()
+
+    return MissingNodes(
+        what_if.answer, oldest, standby, after_s=wanted.after_s, every_s=wanted.every_s, clock=base.clock
+    )
 
 
 class Part(Protocol):
@@ -171,7 +285,7 @@ def build_parts(
     evictions = Evictions(preemptor, placer, readiness, metrics, rules)
     verbs = Verbs(
         placer=placer,
-        cpu_pods=cpu_pods_of(settings, placer),
+        cpu_pods=_cpu_pods_of(settings, placer),
         binder=binder,
         waker=waker,
         fence=base.fence,
@@ -187,12 +301,12 @@ def build_parts(
     )
     mirror.hub.part(PENDING_PODS).subscribe(unbound.changed)
     mirror.hub.part(PENDING_PODS).subscribe(waker.pod_changed)
-    pipelines, recorder = build_pipelines(settings, base), recorder_of(settings, base)
-    traces, keeper = Traces(settings.traces), keeper_of(settings, transport)
+    pipelines, recorder = build_pipelines(settings, base), _recorder_of(settings, base)
+    traces, keeper = Traces(settings.traces), _keeper_of(settings, transport)
     label, set_aside = scheduling.build_label(settings, base), scheduling.build_keeper(settings, base)
-    usage, counting = usage_of(settings, base, rank.mix.counts)
+    usage, counting = _usage_of(settings, base, rank.mix.counts)
     what_if = build_what_if(settings, base, placer, queue, usage)
-    missing = missing_nodes_of(settings, base, what_if, unbound)
+    missing = _missing_nodes_of(settings, base, what_if, unbound)
     room = build_room(settings, base, what_if, queue, mover)
     policy = build_policy(settings, base, room, queue, mover, unbound)
     catch_ups = [part.catch_up for part in (queue, mover) if part is not None]
@@ -335,7 +449,7 @@ def build_service(settings: Settings, parts: Parts, rights: MissingRights) -> Se
         pods=PodAnswers(placer, fixes, undecided, waitlist, costs, workloads.of_pod),
         rank=parts.rank,
         missing=parts.missing,
-        affinity=affinity_writer(settings, base, placer),
+        affinity=_affinity_writer(settings, base, placer),
         label=parts.label,
         certified=parts.keeper.ready if parts.keeper else None,
         observer=parts.telemetry.observer if parts.telemetry else None,
@@ -373,7 +487,7 @@ def _add_metrics(parts: Parts, service: Service) -> None:
     add(lambda: pending_metrics(service.waitlist))
     add(lambda: of_scheduling.caller_metrics(parts.unasked))
     if (certificate := service.settings.server.tls_cert_file) is not None:
-        add(certificate_metrics_of(certificate))
+        add(_certificate_metrics_of(certificate))
     if parts.usage is not None:
         add(partial(gpu_hour_metrics, parts.usage))
     if parts.learning is not None:

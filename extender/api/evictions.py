@@ -4,7 +4,7 @@ import logging
 from dataclasses import dataclass
 from typing import Final
 
-from extender.api import preemption_wire, wire
+from extender.api import wire
 from extender.api.readiness import Readiness, UnavailableError, check_names
 from extender.core.preemption import Candidate
 from extender.core.resources.requests import PodRequest, RequestError
@@ -32,7 +32,7 @@ class Evictions:
 
     async def preempt(self, body: bytes) -> bytes:
         """Answer preempt: nobody is evicted on a guess, so in doubt no node is left. Raises WireError."""
-        asked = preemption_wire.read_preemption_args(body)
+        asked = wire.read_preemption_args(body)
         running = await self.queue.running_gangs(uid for proposal in asked.proposals for uid in proposal.uids)
         gangs = self.preemptor.gangs_of(running)
         candidates = [
@@ -60,9 +60,7 @@ class Evictions:
             logger.warning("pod %s evicts nobody: %s", key, error)
             self.metrics.preemptions.labels("refused").inc(len(candidates))
             candidates = []
-        return wire.encode(
-            preemption_wire.PreemptionResult({candidate.node: _meta(candidate) for candidate in candidates})
-        )
+        return wire.encode(wire.PreemptionResult({candidate.node: _meta(candidate) for candidate in candidates}))
 
     def _is_room_coming(self, pod: objects.Pod, request: PodRequest) -> bool:
         """Whether a pod will fit without more evictions: then it is woken as soon as it does."""
@@ -85,6 +83,6 @@ def _in_log(candidate: Candidate) -> str:
     return f"{candidate.node} ({len(candidate.victims)} pods{ending})"
 
 
-def _meta(candidate: Candidate) -> preemption_wire.MetaVictims:
-    pods = [preemption_wire.MetaPod(victim.uid) for victim in candidate.victims]
-    return preemption_wire.MetaVictims(pods, candidate.num_pdb_violations)
+def _meta(candidate: Candidate) -> wire.MetaVictims:
+    pods = [wire.MetaPod(victim.uid) for victim in candidate.victims]
+    return wire.MetaVictims(pods, candidate.num_pdb_violations)

@@ -12,9 +12,9 @@ from fastapi import APIRouter, HTTPException, Response
 from fastapi.responses import JSONResponse
 
 from extender.api import wire
-from extender.api.blindness import Blindness
+from extender.api.readiness import Blindness
 from extender.core.resources.requests import RequestError
-from extender.explain.undecided_pods import UndecidedError
+from extender.explain.pod_answers import UndecidedError
 from extender.usage.questions import PastError
 from extender.usage.steps import SpanError
 

@@ -12,15 +12,14 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from extender import __version__
-from extender.api.calls import Call, Caller, calls_of
-from extender.api.endpoints import Endpoint
+from extender.api.calls import Call, Caller, Endpoint, calls_of
 from extender.api.openapi import describe_calls
 from extender.api.reads import ProbeStatus, Reads, RunningVersion
 from extender.core.resources.requests import NO_REQUEST
 from extender.explain import pending
 from extender.explain.answers import Explanation, NodeDetails, NodesPage, PendingList, WorkloadList
-from extender.explain.workload_tables.selections import Question
-from extender.history import archives
+from extender.explain.workloads import Question
+from extender.history import files
 from extender.queueing.defrag.state import RoomState
 from extender.ranking.descriptions import Rank
 from extender.ranking.descriptions import describe as describe_rank
@@ -147,8 +146,8 @@ def _install_others(reads: Reads, service: Service) -> None:
         why_not = service.fence.standby() if recorder else "no history is kept: setting history.path"
         if recorder is None or why_not:
             raise HTTPException(404, why_not)
-        opened = await asyncio.to_thread(archives.opened, recorder.writer.directory)
-        return StreamingResponse(archives.archive(opened), media_type="application/x-tar")
+        opened = await asyncio.to_thread(files.opened, recorder.writer.directory)
+        return StreamingResponse(files.archive(opened), media_type="application/x-tar")
 
 
 def _install_explanations(reads: Reads, service: Service) -> None:

@@ -6,19 +6,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from extender import __version__
-from extender.api.blindness import Blindness
+from extender.api.readiness import Blindness
 from extender.api.verbs import Verbs
 from extender.api.webhooks.node_affinity import NO_AFFINITY, AffinityWriter
 from extender.core.resources.requests import NO_REQUEST
 from extender.explain.defrag.applying import Applying
 from extender.explain.fixes import Fixes
 from extender.explain.overview import Overviews
-from extender.explain.pending import PendingPods
+from extender.explain.pending import PendingPods, Waitlist
 from extender.explain.pod_answers import PodAnswers
-from extender.explain.waiting_pods import Waitlist
 from extender.explain.what_if.answers import WhatIfAnswers
 from extender.explain.what_if.standing import MissingNodes
-from extender.explain.workload_tables.answers import Workloads
+from extender.explain.workloads import Workloads
 from extender.kube.background import Tasks
 from extender.kube.rights import MissingRights
 from extender.ledger.mirror import Mirror
@@ -28,7 +27,7 @@ from extender.ranking.evidence import Evidence
 from extender.ranking.learning.controller import Learning
 from extender.ranking.service import LearnedRank
 from extender.ranking.shadow import Shadow
-from extender.recording.recorder import Recorder
+from extender.recording import Recorder
 from extender.scheduling.callers import Unasked
 from extender.scheduling.fence import Fence
 from extender.scheduling.leader_label import LeaderLabel

@@ -22,16 +22,16 @@ from extender.core.policies.policy import Policy
 from extender.core.resources.requests import AskedUnit, GpuRequest, PodRequest, RequestError
 from extender.explain.explanations import RejectionLog, failures
 from extender.metrics.registry import Metrics
-from extender.plugins.managed_resources import UNMARKED, is_managed
+from extender.plugins.pod_resources import UNMARKED, is_managed
 from extender.plugins.pods import has_soft_preferences
 from extender.scheduling.assignments import Without
-from extender.scheduling.binding.binder import Binder, BindError
+from extender.scheduling.binding import Binder, BindError
 from extender.scheduling.callers import Callers
 from extender.scheduling.cpu_pods import CpuPods
 from extender.scheduling.fence import Fence
 from extender.scheduling.placer import Placement, Placer, PodIdentity
 from extender.scheduling.queue_rules import QueueRules
-from extender.scheduling.waking.waker import Waker
+from extender.scheduling.waking import Waker
 from extender.settings.decisions import Mode
 
 logger = logging.getLogger(__name__)

@@ -1,9 +1,11 @@
 """The extender protocol on the wire, `k8s.io/kube-scheduler/extender/v1`, as kube-scheduler really sends it.
 
 The Go types carry no JSON tags: keys are written `NodeNames`, and Go reads them in any case. So does Kerf.
+
+The verb preempt on the wire: victims by UID, or as whole pods; the answer is by UID, whatever was asked in.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final, TypeVar
 
@@ -12,7 +14,10 @@ import msgspec
 from extender.core.decisions import MAX_LEVEL
 from extender.kube import objects
 from extender.kube.decoding import Decoder
-from extender.kube.paths import is_name
+from extender.kube.transport import is_name
+from extender.ledger.tenants import DemandingPod, SpecDemands
+
+_ArgsT = TypeVar("_ArgsT")
 
 
 class WireError(ValueError):
@@ -25,7 +30,7 @@ class NodeList(msgspec.Struct, gc=False):
     items: list[msgspec.Raw] | None = None
 
 
-NULL: Final = msgspec.Raw(b"null")
+_NULL: Final = msgspec.Raw(b"null")
 
 NamesField = Annotated[
     msgspec.Raw, msgspec.Meta(extra_json_schema={"type": ["array", "null"], "items": {"type": "string"}})
@@ -76,7 +81,7 @@ class ExtenderArgs(msgspec.Struct, gc=False):
 
     pod: objects.Pod | None = msgspec.field(name="Pod", default=None)
     nodes: NodeList | None = msgspec.field(name="Nodes", default=None)
-    node_names: NamesField = msgspec.field(name="NodeNames", default_factory=lambda: NULL)
+    node_names: NamesField = msgspec.field(name="NodeNames", default_factory=lambda: _NULL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +117,7 @@ class FilterResult(msgspec.Struct, gc=False):
     """Answer of filter. `nodes` is what came, for callers that send whole nodes."""
 
     nodes: NodeList | None = msgspec.field(name="Nodes", default=None)
-    node_names: NamesField = msgspec.field(name="NodeNames", default_factory=lambda: NULL)
+    node_names: NamesField = msgspec.field(name="NodeNames", default_factory=lambda: _NULL)
     failed: dict[str, str] = msgspec.field(name="FailedNodes", default_factory=dict)
     unresolvable: dict[str, str] = msgspec.field(name="FailedAndUnresolvableNodes", default_factory=dict)
     error: str = msgspec.field(name="Error", default="")
@@ -173,8 +178,6 @@ def _as_format(text: str) -> str:
     return text.replace("%", "%%")
 
 
-ArgsT = TypeVar("ArgsT")
-
 _SCORE_TAILS: Final = [b"%d}," % score for score in range(MAX_LEVEL + 1)]
 _names_decoder: Final = Decoder(list[str])
 _args_decoder: Final = Decoder(ExtenderArgs)
@@ -188,19 +191,19 @@ encode = _encoder.encode
 
 def read_args(body: bytes) -> Asked:
     """The body of filter or prioritize. Raises WireError."""
-    args = decode(_args_decoder, body)
-    if args.pod is None or (args.nodes is None and args.node_names == NULL):
-        args = decode(_args_decoder, _with_exact_keys(body, ExtenderArgs))
+    args = _decode(_args_decoder, body)
+    if args.pod is None or (args.nodes is None and args.node_names == _NULL):
+        args = _decode(_args_decoder, _with_exact_keys(body, ExtenderArgs))
     if args.pod is None:
         raise WireError("the request has no Pod")
-    return Asked(args.pod, args.nodes, None if args.node_names == NULL else NodeNames(args.node_names))
+    return Asked(args.pod, args.nodes, None if args.node_names == _NULL else NodeNames(args.node_names))
 
 
 def read_binding_args(body: bytes) -> ExtenderBindingArgs:
     """The body of bind, every field of it present. Raises WireError."""
-    args = decode(_binding_decoder, body)
+    args = _decode(_binding_decoder, body)
     if not (args.pod_name and args.pod_namespace and args.pod_uid and args.node):
-        args = decode(_binding_decoder, _with_exact_keys(body, ExtenderBindingArgs))
+        args = _decode(_binding_decoder, _with_exact_keys(body, ExtenderBindingArgs))
     if not (args.pod_name and args.pod_namespace and args.pod_uid and args.node):
         fields = msgspec.structs.fields(ExtenderBindingArgs)
         missing = ", ".join(field.encode_name for field in fields if not getattr(args, field.name))
@@ -216,7 +219,7 @@ def check_name(key: str, name: str) -> None:
         raise WireError(f"{key}: {name[:80]!r} is not a valid Kubernetes name")
 
 
-def decode(decoder: Decoder[ArgsT], body: bytes | msgspec.Raw) -> ArgsT:
+def _decode(decoder: Decoder[_ArgsT], body: bytes | msgspec.Raw) -> _ArgsT:
     """A body, or a part of one. Raises WireError."""
     try:
         return decoder.decode(body)
@@ -224,15 +227,126 @@ def decode(decoder: Decoder[ArgsT], body: bytes | msgspec.Raw) -> ArgsT:
         raise WireError(f"the request can't be read: {error}") from None
 
 
-def fields(raw: bytes | msgspec.Raw, names: Sequence[str]) -> dict[str, msgspec.Raw]:
+def _fields(raw: bytes | msgspec.Raw, names: Sequence[str]) -> dict[str, msgspec.Raw]:
     """An object with these keys in the case of the Go types; of keys that differ in case only, the last counts.
 
     Raises WireError.
     """
     exact = {name.lower(): name for name in names}
-    return {exact.get(key.lower(), key): value for key, value in decode(_fields_decoder, raw).items()}
+    return {exact.get(key.lower(), key): value for key, value in _decode(_fields_decoder, raw).items()}
 
 
 def _with_exact_keys(body: bytes, kind: type[ExtenderArgs] | type[ExtenderBindingArgs]) -> bytes:
     """The same object with its keys in the case of the Go types."""
-    return _encoder.encode(fields(body, [field.encode_name for field in msgspec.structs.fields(kind)]))
+    return _encoder.encode(_fields(body, [field.encode_name for field in msgspec.structs.fields(kind)]))
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Pods that kube-scheduler would evict from a node."""
+
+    node: str
+    uids: tuple[str, ...]
+    """Each once."""
+    num_pdb_violations: int
+
+
+@dataclass(frozen=True, slots=True)
+class AskedPreemption:
+    """A request of preempt: a pod, and on each node those that would have to go for it."""
+
+    pod: objects.Pod
+    demands: SpecDemands
+    proposals: list[Proposal]
+
+
+Violations = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+"""How many victims' disruption budgets an eviction would break."""
+
+
+class MetaPod(msgspec.Struct, gc=False):
+    """A pod by its UID alone."""
+
+    uid: Annotated[str, msgspec.Meta(min_length=1)] = msgspec.field(name="UID")
+
+
+class MetaVictims(msgspec.Struct, gc=False):
+    """The victims on one node."""
+
+    pods: list[MetaPod] = msgspec.field(name="Pods", default_factory=list)
+    num_pdb_violations: Violations = msgspec.field(name="NumPDBViolations", default=0)
+
+
+class ProposedMetaVictims(msgspec.Struct, gc=False):
+    """The victims on one node as asked; where Go has none it writes null."""
+
+    pods: list[MetaPod] | None = msgspec.field(name="Pods", default=None)
+    num_pdb_violations: Violations | None = msgspec.field(name="NumPDBViolations", default=None)
+
+
+class ProposedVictims(msgspec.Struct, gc=False):
+    """The same as whole pods, where kube-scheduler sends whole objects."""
+
+    pods: list[objects.Pod] | None = msgspec.field(name="Pods", default=None)
+    num_pdb_violations: Violations | None = msgspec.field(name="NumPDBViolations", default=None)
+
+
+class ExtenderPreemptionArgs(msgspec.Struct, gc=False):
+    """Body of preempt, as it is on the wire."""
+
+    pod: objects.Pod | None = msgspec.field(name="Pod", default=None)
+    victims: dict[str, ProposedVictims | None] | None = msgspec.field(name="NodeNameToVictims", default=None)
+    meta_victims: dict[str, ProposedMetaVictims | None] | None = msgspec.field(
+        name="NodeNameToMetaVictims", default=None
+    )
+
+
+class PreemptionResult(msgspec.Struct, gc=False):
+    """Answer of preempt: the nodes left and who has to go there; always in this form, whatever was asked in."""
+
+    meta_victims: dict[str, MetaVictims] = msgspec.field(name="NodeNameToMetaVictims", default_factory=dict)
+
+
+_victims_decoder: Final = Decoder(dict[str, msgspec.Raw])
+_list_decoder: Final[Decoder[list[msgspec.Raw] | None]] = Decoder(list[msgspec.Raw] | None)  # type: ignore[arg-type]
+_violations_decoder: Final[Decoder[int | None]] = Decoder(Violations | None)  # type: ignore[arg-type]
+_text_decoder: Final = Decoder(str)
+_pod_decoder: Final = Decoder(objects.Pod)
+_demands_decoder: Final = Decoder(DemandingPod)
+
+
+def read_preemption_args(body: bytes) -> AskedPreemption:
+    """The body of preempt, in either form; the one by UIDs goes first where both came. Raises WireError."""
+    outer = _fields(body, ("Pod", "NodeNameToVictims", "NodeNameToMetaVictims"))
+    pod = outer.get("Pod", _NULL)
+    if pod == _NULL:
+        raise WireError("the request has no Pod")
+    by_uid = _proposals(outer.get("NodeNameToMetaVictims", _NULL), _uid_of_meta)
+    by_pod = _proposals(outer.get("NodeNameToVictims", _NULL), _uid_of_pod)
+    demands = _decode(_demands_decoder, pod).spec
+    proposals = by_uid if by_uid is not None else by_pod or []
+    return AskedPreemption(_decode(_pod_decoder, pod), demands, proposals)
+
+
+def _proposals(raw: msgspec.Raw, uid_of: Callable[[msgspec.Raw], str]) -> list[Proposal] | None:
+    """Victims by node, None when there is no such map. Raises WireError."""
+    if raw == _NULL:
+        return None
+    result: list[Proposal] = []
+    for node, raw_victims in _decode(_victims_decoder, raw).items():
+        victims = {} if raw_victims == _NULL else _fields(raw_victims, ("Pods", "NumPDBViolations"))
+        num_violations = _decode(_violations_decoder, victims.get("NumPDBViolations", _NULL)) or 0
+        uids = [uid_of(pod) for pod in _decode(_list_decoder, victims.get("Pods", _NULL)) or ()]
+        if not all(uids):
+            raise WireError(f"a victim on node {node[:80]!r} has no UID")
+        result.append(Proposal(node, tuple(dict.fromkeys(uids)), num_violations))
+    return result
+
+
+def _uid_of_meta(raw: msgspec.Raw) -> str:
+    uid = _fields(raw, ("UID",)).get("UID")
+    return "" if uid is None else _decode(_text_decoder, uid)
+
+
+def _uid_of_pod(raw: msgspec.Raw) -> str:
+    return _decode(_pod_decoder, raw).metadata.uid

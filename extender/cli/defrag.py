@@ -22,8 +22,7 @@ from extender.cli.client.kerf import (
     fail,
     show,
 )
-from extender.cli.client.tables import names
-from extender.cli.printing import echo
+from extender.cli.printing import echo, names
 
 _ANSWER_S: Final = 300.0
 """For which an answer is waited for: others may have their turn first."""

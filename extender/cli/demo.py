@@ -33,7 +33,7 @@ def demo(
     from extender.demo.cluster import sample_cluster
     from extender.demo.metrics import SampleFeed
     from extender.kube.memory import MemoryCluster
-    from extender.server.listeners import ListenError, listen
+    from extender.server.connections import ListenError, listen
 
     try:
         for free in listen(loaded.server.host, loaded.server.port):

@@ -18,7 +18,7 @@ from extender.cli.install.running import asked, site_of
 from extender.cli.settings import ConfigOption, ContextOption, KubeconfigOption, SetOption, api_server, connected, load
 from extender.kube.client import CredentialsError, Transport
 from extender.settings.tree import Settings
-from extender.telemetry.aliases import ALIAS_OF, FRACTIONS
+from extender.telemetry.series import ALIAS_OF, FRACTIONS
 
 _UNITS = {0.01: "percent", 1 / 2**20: "bytes"}
 

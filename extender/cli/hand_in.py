@@ -22,7 +22,7 @@ def hand_in(
     import msgspec
 
     from extender.kube.client import ClusterError
-    from extender.kube.paths import is_name
+    from extender.kube.transport import is_name
     from extender.ranking import files
     from extender.ranking.learning.shelf import LearnedModels
 

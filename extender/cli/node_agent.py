@@ -43,8 +43,7 @@ def node_agent(  # noqa: PLR0913, PLR0917 - options of a command
         from extender.agent.agent import Agent, AgentError, Options
     except ModuleNotFoundError as error:
         _fail(f"kerf node-agent needs the extra kerf[agent] ({error})", 2)
-    from extender.kube.paths import is_name
-    from extender.kube.transport import CredentialsError
+    from extender.kube.transport import CredentialsError, is_name
 
     if not is_name(node):
         _fail(f"{node!r} is no name of a node", 2)

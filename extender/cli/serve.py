@@ -44,10 +44,10 @@ def run(settings: "Settings", transport: Any, feed: Any = None) -> None:
     from extender.cli.logs import configure_logs
     from extender.kube.client import CredentialsError
     from extender.metrics.traces import TraceError
+    from extender.server.access import TokenError
     from extender.server.certificates import CertificateError
-    from extender.server.listeners import ListenError
+    from extender.server.connections import ListenError
     from extender.server.run import run as run_server
-    from extender.server.tokens import TokenError
 
     configure_logs(settings.log)
     try:

@@ -11,8 +11,8 @@ import numpy.typing as npt
 from extender.core.bookings import booked_each
 from extender.core.clusters import WHOLE_MILLI, Cluster, Mask, Rows
 from extender.core.devices import choose_among, crossed_groups
+from extender.core.dra.allocator import Allocation
 from extender.core.dra.asks import DevicesAsked
-from extender.core.dra.given import Allocation
 from extender.core.evaluations import Evaluation, Memo, reasons
 from extender.core.fit.device_fits import given_at, parts_at
 from extender.core.fit.fits import fit

@@ -12,9 +12,8 @@ import numpy.typing as npt
 from extender.core.clusters import Cluster, Floats, Longs, Mask, Rows
 from extender.core.fit.checks import TABLE, resolvable
 from extender.core.fit.fits import fit
-from extender.core.fit.reasons import Reason
-from extender.core.fit.results import Fit
-from extender.core.fit.row_states import RowState, keep, state_of
+from extender.core.fit.fittings import RowState, keep, state_of
+from extender.core.fit.reasons import Fit, Reason
 from extender.core.occupancies import Counting, ObservedRules, counting_observed
 from extender.core.policies.breakdowns import Breakdown, BreakdownOf, Part
 from extender.core.policies.devices import device_breakdown, device_score

@@ -5,7 +5,7 @@ from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 from extender.core.clusters import Cluster, Floats, Rows
-from extender.core.fit.results import Fit
+from extender.core.fit.reasons import Fit
 from extender.core.resources.requests import GpuRequest
 
 WorkedT = TypeVar("WorkedT")

@@ -12,7 +12,7 @@ from extender.core.gauges import Gauge
 from extender.core.resources.nodes import read_node
 from extender.kube import objects
 from extender.kube.memory import MemoryCluster
-from extender.kube.paths import NODES_PATH, PODS_PATH
+from extender.kube.transport import NODES_PATH, PODS_PATH
 from extender.plugins.kerf import ASSIGNED_GPUS, parse_gpus
 from extender.telemetry.readings import Float32s, Inventory, Reading
 from extender.telemetry.series import Host

@@ -2,13 +2,34 @@
 
 Checks as in kubernetes 1.37.2 `dynamic-resource-allocation/structured/internal/incubating/allocator_incubating.go`:
 `Allocate` and `validateDeviceRequest`. What the API server defaults is defaulted here as well.
+
+What claims ask that Kerf can't evaluate exactly: it allocates nothing for them.
+
+Selectors of devices in CEL, as `k8s.io/dynamic-resource-allocation/cel` evaluates them.
+
+What is kept of a claim is its expression's text and what it reads. What evaluates it takes thirty times as much memory:
+that is shared, bounded, and made again where it is needed after it was given up.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
-from extender.core.dra.asks import ClaimAsk, Constraint, DeviceAsk, DevicesAsked, RequestAsk, Selector, Toleration
-from extender.core.dra.devices import Amount
+from extender.core.dra.asks import (
+    ClaimAsk,
+    Constraint,
+    DeviceAsk,
+    DevicesAsked,
+    RequestAsk,
+    Selector,
+    SelectorFault,
+    Toleration,
+)
+from extender.core.dra.devices import Amount, Device
+from extender.core.resources.requests import RequestError
+from extender.core.texts import printable
+from extender.dra.cel.compiling import MAX_SAID_CHARS, Program, Programs
+from extender.dra.cel.parsing import AbortError, EvaluationError, RefusedError, tokens_of
 from extender.dra.objects import (
     DeviceClass,
     DeviceConstraint,
@@ -17,9 +38,101 @@ from extender.dra.objects import (
     ExactRequest,
     ResourceClaim,
 )
-from extender.dra.quantities import amount_of
-from extender.dra.selectors import compile_selector
-from extender.dra.unhandled import MISSING_CLASS, UnhandledError
+from extender.dra.results import amount_of
+
+MISSING_CLASS: Final = "missing class"
+KINDS: Final = {
+    MISSING_CLASS: "a DeviceClass that does not exist",
+    "request": "a request of an unknown type, or without a class",
+    "allocation mode": "an unknown allocation mode, or a count below 1",
+    "too many devices": "more devices than a claim may have",
+    "derived attributes": "attributes derived by expressions: alpha in Kubernetes 1.37",
+    "selector": "a selector that is no CEL expression",
+    "constraint": "a constraint of an unknown type",
+    "capacity": "an amount of capacity that is no quantity, or negative",
+    "CEL": "an expression that Kerf can't evaluate exactly, or not in bounded time: the kind goes on with what of it",
+}
+"""What is counted, and what it means."""
+
+
+class UnhandledError(RequestError):
+    """What can't be evaluated exactly; `kind` is one of KINDS, or begins with "CEL: "."""
+
+    def __init__(self, sentence: str, kind: str) -> None:
+        super().__init__(sentence)
+        self.kind = kind
+
+
+_MAX_SELECTOR_CHARS: Final = 10 * 1024
+"""`CELSelectorExpressionMaxLength`."""
+_MAX_PARTS: Final = 16
+_OPENING: Final = ("(", "[", "{")
+_CLOSING: Final = (")", "]", "}")
+_MAX_REMEMBERED_CHARS: Final = 512 * 1024
+"""Of all expressions whose programs are kept: 16 MB of these."""
+
+
+_PROGRAMS: Final = Programs(_MAX_REMEMBERED_CHARS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Matches:
+    """Whether a device meets an expression."""
+
+    expression: str
+
+    def __call__(self, device: Device) -> bool:
+        program = _PROGRAMS.of(self.expression)
+        try:
+            value = program.run([device, *[None] * (program.num_slots - 1)])
+        except (EvaluationError, AbortError) as error:
+            raise _fault(device, str(error)) from None
+        except RecursionError:
+            raise _fault(device, "nested too deep") from None
+        if value is not True and value is not False:
+            raise _fault(device, "gives no bool")
+        return bool(value)
+
+
+def _fault(device: Device, what: str) -> SelectorFault:
+    return SelectorFault(printable(f"on device {device.id.device}: {what[:MAX_SAID_CHARS]}"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """The conditions that an expression joins by `&&` outside of all brackets; none where it is a single one."""
+
+    expression: str
+
+    def __call__(self) -> tuple[Selector, ...]:
+        texts, depth, begin = list[str](), 0, 0
+        for token in tokens_of(self.expression):
+            depth += (token.kind in _OPENING) - (token.kind in _CLOSING)
+            if depth == 0 and token.kind in ("||", "?"):
+                return ()
+            if depth == 0 and token.kind in ("&&", "end"):
+                texts.append(self.expression[begin : token.position].strip())
+                begin = token.position + len(token.kind)
+        try:
+            return tuple(map(_compile_selector, texts)) if 1 < len(texts) <= _MAX_PARTS else ()
+        except UnhandledError:
+            return ()
+
+
+def _compile_selector(expression: str) -> Selector:
+    """A selector. Raises UnhandledError where it can't be evaluated exactly as kube-scheduler does, in bounded time."""
+    program = _program(expression)
+    return Selector(expression, _Matches(expression), program.reads, _Parts(expression), program.cost)
+
+
+def _program(expression: str) -> Program:
+    if len(expression) > _MAX_SELECTOR_CHARS:
+        raise UnhandledError(f"has more than {_MAX_SELECTOR_CHARS} characters", "CEL: length")
+    try:
+        return _PROGRAMS.of(expression)
+    except RefusedError as error:
+        raise UnhandledError(str(error), f"CEL: {error.kind}") from None
+
 
 _MAX_DEVICES: Final = 32
 """`AllocationResultsMaxSize`: of one claim."""
@@ -123,7 +236,7 @@ class _Reader:
         if selector.cel is None:
             raise self.fault(name, "a selector of an unknown type", "selector")
         try:
-            return compile_selector(selector.cel.expression)
+            return _compile_selector(selector.cel.expression)
         except UnhandledError as error:
             raise self.fault(name, f"selector {selector.cel.expression[:80]!r}: {error}", error.kind) from None
 

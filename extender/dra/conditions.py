@@ -17,8 +17,7 @@ from extender.core.resources.quantities import mib_of_bytes, parse_quantity
 from extender.core.resources.requests import AskedUnit, GpuRequest
 from extender.core.vendors.registry import DRIVERS, NUMBER_OF_DRIVER
 from extender.core.vendors.vendor import Driver
-from extender.dra.cel.errors import RefusedError
-from extender.dra.cel.parsing import Call, Index, ListOf, Literal, Name, Node, Select, parse
+from extender.dra.cel.parsing import Call, Index, ListOf, Literal, Name, Node, RefusedError, Select, parse
 from extender.dra.objects import ExactRequest, ResourceClaim
 from extender.kube.patterns import compile_pattern
 

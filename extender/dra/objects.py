@@ -1,14 +1,19 @@
 """Dynamic resource allocation, `resource.k8s.io/v1`: slices of devices, taint rules, claims and classes.
 
 Fields as in kubernetes 1.37 `api/resource/v1/types.go`. Of what Kerf does not handle it is read that it is there.
+
+DeviceClasses by name.
+
+Which objects of `resource.k8s.io` are mirrored.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from extender.kube.objects import Metadata, Named, NodeSelector, Object
+from extender.kube.watches import Feed
 
 Quantity = str | int | float
 
@@ -278,3 +283,37 @@ class DeviceClassSpec(Object, rename="camel"):
 
 class DeviceClass(Named):
     spec: DeviceClassSpec = msgspec.field(default_factory=DeviceClassSpec)
+
+
+class DeviceClasses:
+    """As the watch tells of them. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, DeviceClass] = {}
+        self._names: dict[str, str] = {}  # by uid
+        self.version = 0
+        """Grows with every change."""
+
+    def upsert(self, item: DeviceClass) -> None:
+        """One was added or changed."""
+        self.by_name[item.metadata.name] = item
+        self._names[item.metadata.uid] = item.metadata.name
+        self.version += 1
+
+    def remove(self, uid: str) -> None:
+        """One is gone; another may have its name by now."""
+        name = self._names.pop(uid, "")
+        if name and self.by_name[name].metadata.uid == uid:
+            del self.by_name[name]
+        self.version += 1
+
+
+_API: Final = "/apis/resource.k8s.io/v1"
+_RULES: Final = f"{_API}/devicetaintrules"
+CLAIMS: Final = Feed("claims", f"{_API}/resourceclaims", ResourceClaim, served_at=_API)
+SLICES: Final = Feed("slices", f"{_API}/resourceslices", ResourceSlice, served_at=_API)
+CLASSES: Final = Feed("device classes", f"{_API}/deviceclasses", DeviceClass, served_at=_API)
+RULES: Final = Feed("device taint rules", _RULES, DeviceTaintRule, served_at=f"{_RULES}?limit=1")
+"""From 1.37 on."""
+TO_ALLOCATE: Final[tuple[Feed[Any], ...]] = (SLICES, CLAIMS, CLASSES)
+"""Without all of these nothing is allocated."""

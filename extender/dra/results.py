@@ -2,11 +2,14 @@
 
 As kube-scheduler writes it: kubernetes 1.37.2 `dynamic-resource-allocation/structured/internal/incubating`, the end of
 `Allocate`, and `createNodeSelector`.
+
+Quantities as Kubernetes parses them: `ParseQuantity` of `k8s.io/apimachinery/pkg/api/resource`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from fractions import Fraction
+from math import ceil
 from typing import Any, Final
 from uuid import uuid4
 
@@ -14,8 +17,28 @@ import msgspec
 
 from extender.core.dra.allocator import Given
 from extender.core.dra.devices import WHOLE, Amount, Device, DeviceId, Inventory, Taking
+from extender.core.resources.quantities import parse_quantity
 from extender.dra.objects import AllocatedDevice, DeviceClass, ExactRequest, Opaque, ResourceClaim
-from extender.dra.quantities import amount_of
+
+_NANO: Final = 10**9
+_LARGEST: Final = 2**63 - 1
+
+
+def amount_of(quantity: str | int | float) -> Amount:
+    """A quantity, exactly: to a billionth, rounded up as Kubernetes does, and in powers of 1024 no more than it keeps.
+
+    Raises ValueError for what is none.
+    """
+    text = str(quantity)
+    exact = parse_quantity(text)
+    size = abs(exact)
+    if size.denominator != 1:
+        size = Fraction(ceil(size * _NANO), _NANO)
+    if text.endswith("i"):
+        size = min(size, Fraction(_LARGEST))
+    amount = -size if exact < 0 else size
+    return int(amount) if amount.denominator == 1 else amount
+
 
 _FROM_CLASS: Final = "FromClass"
 _FROM_CLAIM: Final = "FromClaim"

@@ -6,7 +6,7 @@ from functools import partial
 from extender.core.dra.devices import Inventory
 from extender.core.resources.nodes import NodeReading
 from extender.dra.objects import DeviceTaintRule, ResourceSlice
-from extender.dra.published.inventory import NodePools, read_pools
+from extender.dra.published import NodePools, read_pools
 from extender.kube.indexes import Index
 
 _NO_POOLS = NodePools()

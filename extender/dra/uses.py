@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from extender.core.dra.devices import DeviceId, Inventory
-from extender.core.dra.explained.free_room import kind_of
+from extender.core.dra.explained import kind_of
 from extender.dra.objects import ResourceClaim
 from extender.dra.pod_claims import Hold
 

@@ -8,7 +8,7 @@ Parts that differ from pod to pod are left open: docs/reference/ has their keys.
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 State = Literal["running", "starting", "ending", "held", "placing", "pending", "gated"]
-"""How a pod is, see `workload_tables.tables.STATES`."""
+"""How a pod is, see `workloads`."""
 By = Literal["pod", "owner", "namespace"]
 Sort = Literal["idle", "gpus", "load", "age", "priority", "pods", "name"]
 

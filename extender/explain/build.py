@@ -7,15 +7,15 @@ from extender.core.occupancies import ObservedRules, sick
 from extender.explain.defrag.answers import RoomAnswers, queued_in
 from extender.explain.defrag.applying import Applying
 from extender.explain.defrag.facts import Costs
-from extender.explain.defrag.healing import by_node
-from extender.explain.defrag_policy.policy import MovePolicy
+from extender.explain.defrag.targets import by_node
+from extender.explain.defrag_policy import MovePolicy
 from extender.explain.processes import Turns
 from extender.explain.what_if.answers import WhatIfAnswers
 from extender.explain.what_if.waiting import waiting_in
 from extender.planning.quotas import Quotas
 from extender.queueing.controller import QueueController
-from extender.queueing.defrag.build import Mover
 from extender.queueing.defrag.checks import crowded
+from extender.queueing.defrag.mover import Mover
 from extender.scheduling.build import Foundation
 from extender.scheduling.placer import Placer
 from extender.settings.telemetry import TelemetrySettings

@@ -13,16 +13,15 @@ from extender.core.clusters import WHOLE_MILLI, Mask, Rows
 from extender.core.decisions import ranked
 from extender.core.evaluations import Evaluation
 from extender.core.fit.checks import TABLE, resolvable, sentence
-from extender.core.fit.device_fits import devices_at
-from extender.core.fit.device_obstacles import why_not, why_not_on
+from extender.core.fit.device_fits import devices_at, why_not, why_not_on
 from extender.core.fit.fits import fit
-from extender.core.fit.obstacles import obstacles
 from extender.core.fit.reasons import Reason
+from extender.core.fit.relaxations import obstacles
 from extender.core.occupancies import ObservedRules, counting_observed
 from extender.core.resources.requests import GpuRequest
 from extender.explain.answers import Explanation
 from extender.explain.fixes import Question, now
-from extender.explain.gpu_details import gpus_of
+from extender.explain.occupants import gpus_of
 from extender.explain.sentences.features import FEATURE_WORDS
 from extender.explain.sentences.nearest import in_short
 from extender.explain.sentences.placed import Scores, scores_of, why_there

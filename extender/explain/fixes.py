@@ -10,8 +10,14 @@ import numpy as np
 from extender.core.clusters import Cluster, Mask, Rows
 from extender.core.decisions import near_best, ranked
 from extender.core.evaluations import evaluate
-from extender.core.fit.device_relaxations import device_relaxations, device_shortfalls
-from extender.core.fit.relaxations import Relaxation, Shortfall, relaxations, shortfalls
+from extender.core.fit.relaxations import (
+    Relaxation,
+    Shortfall,
+    device_relaxations,
+    device_shortfalls,
+    relaxations,
+    shortfalls,
+)
 from extender.core.occupancies import ObservedRules, counting_observed
 from extender.core.policies.policy import Policy
 from extender.core.policies.registry import POLICIES

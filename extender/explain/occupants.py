@@ -1,16 +1,167 @@
-"""Who has the GPUs of a node: pods, unknown processes, faults, and what its device plugin keeps back."""
+"""Who has the GPUs of a node: pods, unknown processes, faults, and what its device plugin keeps back.
+
+The GPUs of nodes one by one, for people: what is free of each, and what it was last seen doing.
+
+Devices of ResourceClaims on a node, for people: whose they are, who has them, and what is still to be had.
+"""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
+from math import isnan
 from typing import Any, Final
 
 import numpy as np
 
-from extender.core.clusters import Cluster, Mask
-from extender.core.dra.explained.free_room import WHOLE
-from extender.core.occupancies import ObservedRules, faulty, unmanaged_mib
+from extender.core.clusters import WHOLE_MILLI, Cluster, Mask, Rows
+from extender.core.dra.devices import NodeDevices
+from extender.core.dra.explained import WHOLE, free_in_words, free_of, total
+from extender.core.gauges import Gauge
+from extender.core.occupancies import ObservedRules, counting_observed, faulty, unaccounted_mib, unmanaged_mib
+from extender.core.resources.nodes import SLICES, GpuUnit
 from extender.dra.uses import HELD, DeviceUse
-from extender.ledger.ledger import Claim, ClaimState
+from extender.ledger.ledger import Claim, ClaimState, Ledger
+
+
+def gpus_of(
+    cluster: Cluster, rows: Rows, rules: ObservedRules, counted: ObservedRules | None
+) -> list[list[dict[str, Any]]]:
+    """R lists, of the GPUs installed; worked out once for all rows, since there may be thousands. `rules` say what is
+    odd of a GPU, `counted` what a policy counts of it."""
+    result: list[list[dict[str, Any]]] = [[] for _ in rows]
+    at, slots = np.nonzero(cluster.gpu_model[rows] >= 0)
+    columns = [
+        array[rows[at], slots].tolist()
+        for array in (
+            *(cluster.gpu_model, cluster.gpu_memory_mib, cluster.gpu_healthy, cluster.gpu_free_milli),
+            *(cluster.gpu_free_mib, counting_observed(cluster, counted).gpu_idle, cluster.gpu_slices),
+        )
+    ]
+    sliced = [_slices(cluster, row) for row in rows.tolist()]
+    observed = _observed(cluster, rows, rules)
+    names = [model.name for model in cluster.models]
+    for node, slot, model, memory, healthy, milli, mib, idle, held in zip(
+        at.tolist(), slots.tolist(), *columns, strict=True
+    ):
+        gpu = {
+            "index": slot,
+            "model": names[model],
+            "memoryMiB": memory,
+            "free": milli == WHOLE_MILLI and mib == memory,
+            "idle": idle,
+            "healthy": healthy,
+            "freeMilli": milli,
+            "freeMemoryMiB": mib,
+        }
+        slices = {"slices": sliced[node], "slicesHeld": held} if sliced[node] else {}
+        result[node].append(gpu | slices | observed.get((node, slot), {}))
+    return result
+
+
+def _slices(cluster: Cluster, row: int) -> int:
+    """Time slices of each GPU of a node, 0 where it has none."""
+    return int(cluster.units_per_gpu[row]) if GpuUnit(int(cluster.unit[row])) in SLICES else 0
+
+
+def _observed(cluster: Cluster, rows: Rows, rules: ObservedRules) -> dict[tuple[int, int], dict[str, Any]]:
+    """By position among the rows and slot, where samples are fresh or a load is expected of pods just placed."""
+    observed = cluster.observed
+    if observed is None:
+        return {}
+    values = observed.value[:, rows]
+    expected = observed.expected_load[rows].round(4)
+    unmanaged, broken = unaccounted_mib(cluster, rows, rules), faulty(cluster, rows, rules)
+    known = (expected != 0) | ~np.isnan(values).all(axis=0)
+    samples = {gauge.name.lower(): values[gauge].tolist() for gauge in Gauge}
+    return {
+        (node, slot): {
+            "observed": {
+                name: round(sample, 4) for name, found in samples.items() if not isnan(sample := found[node][slot])
+            },
+            "expectedLoad": round(float(expected[node, slot]), 4),
+            "unmanagedMiB": int(unmanaged[node, slot]),
+            "faulty": bool(broken[node, slot]),
+        }
+        for node, slot in np.argwhere(known).tolist()
+    }
+
+
+_BOUND: Final = 20_000
+
+
+@dataclass(frozen=True)
+class DeviceViews:
+    """Reads what the ledger knows of devices when somebody looks."""
+
+    ledger: Ledger
+    _free: dict[str, tuple[NodeDevices, str]] = field(default_factory=dict, init=False)
+    """By node: what is free of its devices as they were then."""
+
+    def summary(self, node: str) -> dict[str, Any] | None:
+        """A node's pools, how many devices Kerf allocates there, and what is free; None where it reads no pools."""
+        owned = self.ledger.rows.owned
+        pools = owned.pools_on(node) if owned is not None else ()
+        if owned is None or not pools:
+            return None
+        devices = owned.devices_on(node)
+        return {
+            "owned": 0 if devices is None else len(devices.inventory.devices),
+            "taken": 0 if devices is None else devices.taken.bit_count(),
+            "free": self.free_words(node),
+            "pools": [
+                {
+                    "driver": state.id.driver,
+                    "pool": state.id.pool,
+                    "devices": state.num_devices,
+                    "owner": state.owner.value,
+                    "fault": state.fault or None,
+                }
+                for state in pools
+            ],
+        }
+
+    def free_words(self, node: str) -> str:
+        """What of a node's devices can be had, in words; "" where Kerf allocates none."""
+        owned = self.ledger.rows.owned
+        devices = None if owned is None else owned.devices_on(node)
+        if devices is None:
+            self._free.pop(node, None)
+            return ""
+        known = self._free.get(node)
+        if known is None or known[0] is not devices:
+            if len(self._free) >= _BOUND:
+                self._free.clear()
+            known = self._free[node] = devices, free_in_words(total(free_of(devices).values()))
+        return known[1]
+
+    def faults(self, node: str) -> tuple[str, ...]:
+        """Why devices of a node that Kerf owns are not given."""
+        return () if self.ledger.rows.owned is None else self.ledger.rows.owned.faults_on(node)
+
+    def uses(self, node: str) -> list[dict[str, Any]]:
+        """Who has which devices, as JSON data."""
+        return [_told(use) for use in self.ledger.device_uses(node)]
+
+    def by_gpu(self, node: str) -> dict[int, dict[str, Any]]:
+        """Of each GPU of which claims have something, or Kerf allocates devices: who has what, and what is free."""
+        owned = self.ledger.rows.owned
+        devices = None if owned is None else owned.devices_on(node)
+        free = {} if devices is None else free_of(devices)
+        uses: dict[int, list[dict[str, Any]]] = {}
+        for use in self.ledger.device_uses(node):
+            uses.setdefault(use.gpu, []).append(_told(use))
+        known = {device.gpu for device in devices.inventory.devices} if devices is not None else set[int]()
+        return {
+            gpu: {
+                "uses": uses.get(gpu, []),
+                "freeDevices": free_in_words(free.get(gpu, {})) if gpu in known else None,
+            }
+            for gpu in sorted((known | uses.keys()) - {-1})
+        }
+
+
+def _told(use: DeviceUse) -> dict[str, Any]:
+    return asdict(use) | {"gpu": use.gpu if use.gpu >= 0 else None, "kind": use.kind or None, "pods": list(use.pods)}
+
 
 _MAX_NAMES: Final = 4
 

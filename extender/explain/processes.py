@@ -18,7 +18,7 @@ import msgspec
 
 from extender.children import Child
 from extender.kube.client import ClusterError, Query, Transport
-from extender.kube.watches.lists import Lister
+from extender.kube.watches import Lister
 
 _MAX_WAITING: Final = 4
 _NICE: Final = 10

@@ -3,19 +3,23 @@
 A folder holds `history.json`, `pods-*.parquet` and `nodes-*.parquet`, in the order of their names. That of a running
 Kerf has a row in `pods-open.parquet` for each pod that has not ended, after those that have, and journals of what is
 still to be made columns of. Needs pyarrow (Kerf's extra `history`), which whoever only records does without.
+
+A history's folder as a tar archive, made while it is sent.
 """
 
+import contextlib
 import os
-from collections.abc import Mapping, Sequence
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 import msgspec
 import numpy as np
 
+from extender.history import journals
 from extender.history.journals import PATTERN, Account, columns, rows
 from extender.history.journals import read as read_journal
-from extender.history.names import look_hashed
 from extender.history.records import (
     NODE_COLUMNS,
     POD_COLUMNS,
@@ -28,6 +32,7 @@ from extender.history.records import (
     Kind,
     columns_of,
     latest,
+    look_hashed,
 )
 
 MANIFEST: Final = "history.json"
@@ -195,3 +200,39 @@ def _values(column: Any) -> Any:
     if column.null_count:
         raise ValueError(f"a column has {column.null_count} values that are null")
     return column.to_numpy()
+
+
+_CHUNK_BYTES: Final = 2**18
+
+
+def opened(directory: Path) -> list[tuple[str, BinaryIO]]:
+    """The files of a history by name, opened: what is made columns of meanwhile is in one form or the other."""
+    names = [path.name for path in sorted(directory.glob(journals.PATTERN))]  # first: they go once they are in columns
+    names += [OPEN, NODES, MANIFEST, *(path.name for path in parts_of(directory))]
+    found: list[tuple[str, BinaryIO]] = []
+    for name in names:
+        with contextlib.suppress(FileNotFoundError):
+            found.append((name, (directory / name).open("rb")))
+    return found
+
+
+def archive(members: list[tuple[str, BinaryIO]]) -> Iterator[bytes]:
+    """Chunks of the archive; closes the files. Of one that grows meanwhile what was there at first."""
+    with contextlib.ExitStack() as stack:
+        for _, file in members:
+            stack.enter_context(file)
+        for name, file in members:
+            size = file.seek(0, 2)
+            file.seek(0)
+            header = tarfile.TarInfo(name)
+            header.size = size
+            yield header.tobuf()
+            left = size
+            while left:
+                chunk = file.read(min(left, _CHUNK_BYTES))
+                if not chunk:  # cut short: whoever reads it hears of that by the archive's end
+                    return
+                left -= len(chunk)
+                yield chunk
+            yield bytes(-size % tarfile.BLOCKSIZE)
+        yield bytes(2 * tarfile.BLOCKSIZE)

@@ -20,8 +20,7 @@ from yarl import URL
 
 from extender.kube.connections import MAX_CONNECTIONS, MAX_IDLE_S, ConnectionPool
 from extender.kube.http_transport import HEADERS, HttpTransport
-from extender.kube.kubeconfigs.access import Access, access_of
-from extender.kube.kubeconfigs.exec_plugins import Credentials, PluginCredentials
+from extender.kube.kubeconfigs import Access, Credentials, PluginCredentials, access_of
 from extender.kube.transport import ApiError, ClusterError, CredentialsError, Query, Transport, UnreachableError
 
 __all__ = ["ApiError", "ApiServer", "ClusterError", "CredentialsError", "Query", "Transport", "UnreachableError"]

@@ -26,9 +26,8 @@ import msgspec
 
 from extender.kube import objects
 from extender.kube.background import Background, repeat
-from extender.kube.pauses import Pauses
 from extender.kube.transport import ApiError, ClusterError
-from extender.kube.turns import in_turn
+from extender.kube.turns import Pauses, in_turn
 
 logger = logging.getLogger(__name__)
 

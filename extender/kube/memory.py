@@ -14,7 +14,7 @@ from uuid import uuid4
 import msgspec
 
 from extender.kube.client import ApiError, Query
-from extender.kube.paths import NODES_PATH, PODS_PATH
+from extender.kube.transport import NODES_PATH, PODS_PATH
 
 _POD: Final = re.compile(r"/api/v1/namespaces/(?P<namespace>[^/]+)/pods/(?P<name>[^/]+)(?:/(?P<part>binding|status))?")
 _LEASES: Final = re.compile(r"/apis/coordination\.k8s\.io/v1/namespaces/[^/]+/leases")

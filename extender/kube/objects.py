@@ -266,7 +266,7 @@ class PodStatus(Object, rename="camel"):
 
 
 class Pod(Named, gc=True, dict=True):
-    """A version of a pod. What follows from it alone is kept beside its fields (`derived.once`)."""
+    """A version of a pod. What follows from it alone is kept beside its fields (`plugins.pods.once`)."""
 
     spec: PodSpec = msgspec.field(default_factory=PodSpec)
     status: PodStatus = msgspec.field(default_factory=PodStatus)

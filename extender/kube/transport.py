@@ -1,6 +1,8 @@
 """What Kerf asks of an API server, and what can go wrong: the seam behind which one in memory can stand.
 
 Apart from `client`, so that who has another way to an API server need not load that one's libraries.
+
+Where the API server has what Kerf reads.
 """
 
 import asyncio
@@ -13,6 +15,18 @@ import msgspec
 
 from extender.kube import objects
 from extender.kube.decoding import Decoder
+
+NODES_PATH: Final = "/api/v1/nodes"
+PODS_PATH: Final = "/api/v1/pods"
+NAMESPACES_PATH: Final = "/api/v1/namespaces"
+
+_NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)  # RFC 1123, as the API server checks it
+
+
+def is_name(name: str) -> bool:
+    """Whether Kubernetes takes it as the name of an object: names become parts of these paths."""
+    return _NAME.fullmatch(name) is not None
+
 
 Query = Mapping[str, str]
 

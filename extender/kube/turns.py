@@ -1,9 +1,18 @@
-"""Whose turn it is, so that no namespace takes all turns."""
+"""Whose turn it is, so that no namespace takes all turns; and when what failed is tried again.
+
+A right that Kerf lacks, credentials that are not taken, a server that can't or does not answer meet all objects of a
+namespace alike; anything else is one object's own, and keeps no other waiting. The first try after a failure is at
+once: most of what fails does so once.
+"""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from itertools import chain, zip_longest
-from typing import TypeVar
+from typing import Final, TypeVar
+
+from extender.kube.background import Backoff
+from extender.kube.transport import ApiError, ClusterError
 
 T = TypeVar("T")
 
@@ -37,3 +46,66 @@ def in_turn(items: Iterable[T], namespace_of: Callable[[T], str]) -> list[T]:
     nothing = object()
     turns = chain.from_iterable(zip_longest(*queues.values(), fillvalue=nothing))
     return [item for item in turns if item is not nothing]  # type: ignore[misc]
+
+
+_FIRST_S: Final = 0.5
+_MAX_S: Final = 60.0
+_MAX_UNREACHABLE_S: Final = 5.0
+"""Of what may be over at any moment."""
+_FORGET_S: Final = 300.0
+"""After which a failure is the first again."""
+_MAX_KEPT: Final = 10_000
+
+_Key = tuple[str, str]
+"""Namespace and name, "" for all of it."""
+
+
+@dataclass(slots=True)
+class _Pause:
+    backoff: Backoff
+    why: Exception
+    until: float
+    """Monotonic time."""
+
+
+class Pauses:
+    """Who rests, by namespace and name."""
+
+    def __init__(self) -> None:
+        self._pauses: OrderedDict[_Key, _Pause] = OrderedDict()
+
+    def failed(self, namespace: str, name: str, error: Exception, now: float) -> float:
+        """A write has failed; seconds until the next try."""
+        general = isinstance(error, ClusterError) and bool(error.trouble)
+        key = namespace, "" if general else name
+        known = self._pauses.pop(key, None)
+        if known is None or now - known.until > _FORGET_S:
+            lasting = not general or (isinstance(error, ApiError) and error.lacks is not None)
+            known = _Pause(Backoff(_FIRST_S, _MAX_S if lasting else _MAX_UNREACHABLE_S), error, now)
+            self._keep(key, known)
+            return 0.0
+        self._keep(key, known)
+        if now < known.until:  # of several at once, the first counts
+            return known.until - now
+        pause_s = known.backoff.failed(error)
+        known.why, known.until = error, now + pause_s
+        return pause_s
+
+    def succeeded(self, namespace: str, name: str) -> None:
+        """A write has not failed."""
+        if self._pauses:
+            self._pauses.pop((namespace, ""), None)
+            self._pauses.pop((namespace, name), None)
+
+    def why(self, namespace: str, name: str, now: float) -> Exception | None:
+        """Why nothing is tried now, None where it may be."""
+        for key in ((namespace, ""), (namespace, name)) if self._pauses else ():
+            pause = self._pauses.get(key)
+            if pause is not None and now < pause.until:
+                return pause.why
+        return None
+
+    def _keep(self, key: _Key, pause: _Pause) -> None:
+        self._pauses[key] = pause
+        if len(self._pauses) > _MAX_KEPT:
+            self._pauses.popitem(last=False)

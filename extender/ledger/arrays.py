@@ -1,17 +1,271 @@
-"""The writer's side of the cluster arrays: grown and changed in place here, copied into immutable snapshots."""
+"""The writer's side of the cluster arrays: grown and changed in place here, copied into immutable snapshots.
+
+Which arrays a cluster has, and what shape they are of.
+
+The writer's side of observations: samples as they come, aged, and the load expected of pods just placed.
+"""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from extender.core.clusters import WHOLE_MILLI, Cluster, Rows
 from extender.core.dra.devices import NodeDevices
+from extender.core.gauges import Gauge
+from extender.core.observations import Gauges, Observations, SampleState
 from extender.core.resources.gpu_models import GpuModel
-from extender.core.resources.nodes import NO_GPUS, NodeOffer
-from extender.ledger.fields import FIELDS, INVENTORY, Array, frozen, grown, size
-from extender.ledger.observed import ObservedArrays, SampleTimes
+from extender.core.resources.nodes import NO_GPUS, GpuUnit, NodeOffer
+
+_Array = npt.NDArray[Any]
+
+
+class _Field(NamedTuple):
+    dtype: type[np.generic]
+    fill: Any
+    columns: str
+    """"" one value a node, "gpu" one a GPU slot, "mig" one a MIG profile."""
+    inventory: bool = False
+    """Whether it tells what nodes offer; else what is left of that."""
+
+
+_FIELDS: Final = {
+    "row_version": _Field(np.int64, 0, ""),
+    "unit": _Field(np.int8, GpuUnit.NONE, "", inventory=True),
+    "units_per_gpu": _Field(np.int32, 1, "", inventory=True),
+    "gpu_model": _Field(np.int32, -1, "gpu", inventory=True),
+    "gpu_memory_mib": _Field(np.int32, 0, "gpu", inventory=True),
+    "gpu_healthy": _Field(np.bool_, False, "gpu", inventory=True),
+    "gpu_numa": _Field(np.int32, -1, "gpu", inventory=True),
+    "gpu_link": _Field(np.int32, -1, "gpu", inventory=True),
+    "plugin_picks": _Field(np.bool_, False, "", inventory=True),
+    "slices_led": _Field(np.bool_, False, "", inventory=True),
+    "set_aside": _Field(np.int32, 0, "", inventory=True),
+    "left_out": _Field(np.int8, 0, "", inventory=True),
+    "vendor": _Field(np.int8, 0, "", inventory=True),
+    "withheld_units": _Field(np.int32, 0, "", inventory=True),
+    "mig_installed": _Field(np.int32, 0, "mig", inventory=True),
+    "cpu_milli": _Field(np.int64, 0, "", inventory=True),
+    "memory_mib": _Field(np.int64, 0, "", inventory=True),
+    "closed": _Field(np.bool_, False, ""),
+    "gpu_free_milli": _Field(np.int32, 0, "gpu"),
+    "gpu_free_mib": _Field(np.int32, 0, "gpu"),
+    "gpu_slices": _Field(np.int32, 0, "gpu"),
+    "untracked_units": _Field(np.int32, 0, ""),
+    "num_served": _Field(np.int32, 0, ""),
+    "num_unserved": _Field(np.int32, 0, ""),
+    "mig_free": _Field(np.int32, 0, "mig"),
+    "devices": _Field(np.object_, None, ""),
+    "cpu_free_milli": _Field(np.int64, 0, ""),
+    "memory_free_mib": _Field(np.int64, 0, ""),
+}
+
+
+_INVENTORY: Final = frozenset(name for name, field in _FIELDS.items() if field.inventory)
+
+
+def _size(field: _Field, shape: Mapping[str, int]) -> tuple[int, ...]:
+    return (shape[""], shape[field.columns]) if field.columns else (shape[""],)
+
+
+def _grown(array: _Array, shape: int | tuple[int, ...], fill: float) -> _Array:
+    """The same in another shape; what was not there is `fill`, and what has no place left is gone."""
+    larger = np.full(shape, fill, array.dtype)
+    kept = tuple(map(slice, np.minimum(array.shape, larger.shape)))
+    larger[kept] = array[kept]
+    return larger
+
+
+def _frozen(array: _Array) -> _Array:
+    array.flags.writeable = False
+    return array
+
+
+_NUM_GAUGES: Final = len(Gauge)
+_NO_ROWS: Final[Rows] = np.empty(0, np.intp)
+
+
+@dataclass(frozen=True, slots=True)
+class SampleTimes:
+    """How long samples count."""
+
+    fresh_s: float = 90.0
+    """Older samples are stale."""
+    forget_s: float = 900.0
+    """Older ones are as good as none."""
+    warmup_s: float = 45.0
+    """How long after its placement a pod's load may not show in samples."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """A pod whose load may not show in samples yet."""
+
+    at: float
+    """Monotonic time."""
+    slots: tuple[int, ...]
+    load: float
+
+
+class ObservedArrays:
+    """Samples of N rows with G slots, in arrays that are replaced and never changed."""
+
+    def __init__(self, times: SampleTimes, num_rows: int, num_slots: int) -> None:
+        self._times = times
+        self._raw: Gauges = np.full((_NUM_GAUGES, num_rows, num_slots), np.nan, np.float32)
+        self._sampled_at = np.full(num_rows, -np.inf)
+        self._placed: dict[int, dict[str, _Placed]] = {}  # by row and UID
+        self._row_of: dict[str, int] = {}
+        self.has_samples = False
+        """Whether any ever came; until then nothing has to be kept in step with them."""
+        self._outdated: npt.NDArray[np.bool_] = np.zeros((num_rows, num_slots), np.bool_)
+        self.current = Observations(
+            version=0,
+            value=self._raw,
+            state=np.full(num_rows, SampleState.MISSING, np.int8),
+            sampled_at=self._sampled_at,
+            expected_load=np.zeros((num_rows, num_slots), np.float32),
+            outdated=self._outdated,
+        )
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """N and G."""
+        return self._raw.shape[1], self._raw.shape[2]
+
+    def resize(self, num_rows: int, num_slots: int) -> None:
+        """Grow to a cluster that has grown."""
+        if self.shape == (num_rows, num_slots):
+            return
+        slots, planes = (num_rows, num_slots), (_NUM_GAUGES, num_rows, num_slots)
+        before = self.current
+        self._outdated = _grown(self._outdated, slots, False)
+        self._raw, self._sampled_at = _grown(self._raw, planes, np.nan), _grown(self._sampled_at, num_rows, -np.inf)
+        state = _grown(before.state, num_rows, SampleState.MISSING)
+        self._publish(_grown(before.value, planes, np.nan), state, _grown(before.expected_load, slots, 0))
+
+    def forget(self, row: int) -> None:
+        """A row is another node's from now on."""
+        for uid in self._placed.pop(row, {}):
+            del self._row_of[uid]
+        self._outdated = self._outdated.copy()
+        self._outdated[row] = False
+        if self._sampled_at[row] == -np.inf and not self.current.expected_load[row].any():
+            return
+        raw, value, sampled_at = self._raw.copy(), self.current.value.copy(), self._sampled_at.copy()
+        state, expected = self.current.state.copy(), self.current.expected_load.copy()
+        raw[:, row] = value[:, row] = np.nan
+        sampled_at[row], state[row], expected[row] = -np.inf, SampleState.MISSING, 0
+        self._raw, self._sampled_at = raw, sampled_at
+        self._publish(value, state, expected)
+
+    def begin(self) -> Gauges:
+        """(M, N, G) a copy of all samples for a refresh to be written into."""
+        return self._raw.copy()
+
+    def commit(self, raw: Gauges, sampled_at: npt.NDArray[np.float64], now: float) -> Rows:
+        """Take over a refresh; returns the rows that changed. `sampled_at` is (N,), of before where nothing came."""
+        newer = sampled_at > self._sampled_at
+        if self._outdated[newer].any():
+            self._outdated = self._outdated & ~newer[:, None]
+        self._raw, self._sampled_at = raw, sampled_at
+        self.has_samples = self.has_samples or bool(newer.any())
+        return self.age(now)
+
+    def age(self, now: float) -> Rows:
+        """Let samples become stale and be forgotten; returns the rows whose effective samples changed."""
+        age_s = now - self._sampled_at
+        state = np.full(len(age_s), SampleState.MISSING, np.int8)
+        state[age_s <= self._times.forget_s] = SampleState.STALE
+        fresh = age_s <= self._times.fresh_s
+        state[fresh] = SampleState.FRESH
+        value = self._raw
+        if len(old := np.flatnonzero(~fresh & np.isfinite(self._sampled_at))):
+            value = self._raw.copy()
+            value[:, old] = np.nan
+        expected = self._expected(now)
+        before = self.current
+        changed = (expected != before.expected_load).any(axis=1) | (state != before.state)
+        changed |= (self._outdated != before.outdated).any(axis=1)
+        # As bits: a NaN is equal to another, and one comparison does.
+        changed |= (value.view(np.int32) != before.value.view(np.int32)).any(axis=0).any(axis=1)
+        rows = np.flatnonzero(changed)
+        if len(rows):
+            self._publish(value, state, expected)
+        elif not np.array_equal(self._sampled_at, before.sampled_at):
+            self.current = replace(before, sampled_at=self._sampled_at)
+        return rows
+
+    def expect(self, uid: str, row: int, slots: tuple[int, ...], load: float, now: float) -> Rows:
+        """A pod was placed on a row's GPUs (all of them, a little each, when it is not known which); what was expected
+        of it before is forgotten. Returns the rows that changed."""
+        before = self._drop(uid)
+        self._placed.setdefault(row, {})[uid] = _Placed(now, slots, load)
+        self._row_of[uid] = row
+        return self._expect_again({row} | before)
+
+    def expect_no_more(self, uid: str) -> Rows:
+        """A pod will not come where it was placed. Returns the rows that changed."""
+        return self._expect_again(self._drop(uid))
+
+    def given_back(self, row: int, slots: tuple[int, ...]) -> None:
+        """GPUs of a row have become freer: what their samples say of memory is of before."""
+        self._outdated = self._outdated.copy()
+        self._outdated[row, list(slots)] = True
+        self.current = replace(self.current, version=self.current.version + 1, outdated=self._outdated)
+
+    def _drop(self, uid: str) -> set[int]:
+        """Forget a pod; returns its row, where it had one."""
+        row = self._row_of.pop(uid, None)
+        if row is None:
+            return set()
+        del self._placed[row][uid]
+        return {row}
+
+    def _expected(self, now: float) -> npt.NDArray[np.float32]:
+        """(N, G) what is still expected: until samples come that were taken a while after the placement."""
+        warm, late = self._times.warmup_s, self._times.warmup_s + self._times.fresh_s
+        expected = np.zeros(self.shape, np.float32)
+        for row, on_row in list(self._placed.items()):
+            since = max(self._sampled_at[row] - warm, now - late)
+            for uid in [uid for uid, placed in on_row.items() if placed.at <= since]:
+                self._drop(uid)
+            if on_row:
+                expected[row] = self._expected_of(row)
+            else:
+                del self._placed[row]
+        return expected
+
+    def _expected_of(self, row: int) -> list[float]:
+        """(G,) what is still expected on a row's GPUs. In plain numbers: there are a few pods on a few GPUs."""
+        num_slots = self.shape[1]
+        expected = [0.0] * num_slots
+        for placed in self._placed[row].values():
+            slots = [slot for slot in placed.slots if slot < num_slots]
+            load = placed.load if slots else placed.load / num_slots
+            for slot in slots or range(num_slots):
+                expected[slot] += load
+        return [min(load, 1.0) for load in expected]
+
+    def _expect_again(self, rows: set[int]) -> Rows:
+        if not rows:
+            return _NO_ROWS
+        expected = self.current.expected_load.copy()
+        for row in rows:
+            expected[row] = self._expected_of(row)
+        expected.flags.writeable = False
+        self.current = replace(self.current, version=self.current.version + 1, expected_load=expected)
+        return np.array(sorted(rows), np.intp)
+
+    def _publish(self, value: Gauges, state: npt.NDArray[np.int8], expected_load: npt.NDArray[np.float32]) -> None:
+        for array in (value, state, expected_load, self._sampled_at):
+            array.flags.writeable = False
+        self.current = Observations(
+            self.current.version + 1, value, state, self._sampled_at, expected_load, self._outdated
+        )
+
 
 _MAX_UNTRACKED: Final = 2**31 - 1  # pods may ask for absurdly many; more than a node has is all of it
 _MAX_COMPUTE: Final = 2**62
@@ -47,10 +301,10 @@ class ClusterArrays:
         self._model_idx: dict[GpuModel, int] = {}
         self._mig_idx: dict[str, int] = {}
         self._shape = {"": 0, "gpu": 1, "mig": 0}  # rows, and columns of each kind
-        self._arrays: dict[str, Array] = {
-            name: np.full(size(field, self._shape), field.fill, field.dtype) for name, field in FIELDS.items()
+        self._arrays: dict[str, _Array] = {
+            name: np.full(_size(field, self._shape), field.fill, field.dtype) for name, field in _FIELDS.items()
         }
-        self._moved = set(FIELDS)  # since the last snapshot
+        self._moved = set(_FIELDS)  # since the last snapshot
         self._snapshot: Cluster | None = None
         self._observed: ObservedArrays | None = None
         self.inventory_version = 0
@@ -84,7 +338,7 @@ class ClusterArrays:
     def __getstate__(self) -> dict[str, Any]:
         """For another process: without devices, which are large."""
         devices = np.full_like(self._arrays["devices"], None)
-        return vars(self) | {"_arrays": self._arrays | {"devices": devices}, "_snapshot": None, "_moved": set(FIELDS)}
+        return vars(self) | {"_arrays": self._arrays | {"devices": devices}, "_snapshot": None, "_moved": set(_FIELDS)}
 
     def set_held(self, row: int, held: Held) -> None:
         """Write who holds what on a node."""
@@ -109,7 +363,7 @@ class ClusterArrays:
     def alone(self, row: int, held: Held) -> Cluster:
         """The cluster of one of the nodes alone, with other holders than it has."""
         free = self._free(row, held)
-        arrays = {name: np.array([values], FIELDS[name].dtype) for name, values in free.items()}
+        arrays = {name: np.array([values], _FIELDS[name].dtype) for name, values in free.items()}
         return replace(self.snapshot().only(row), **arrays)  # type: ignore[arg-type]
 
     def _free(self, row: int, held: Held) -> dict[str, int | list[int]]:
@@ -171,8 +425,8 @@ class ClusterArrays:
         last = self._snapshot
         if last is not None and last.version == self.version:
             return last
-        values: dict[str, Any] = {name: frozen(self._arrays[name][: len(self._names)].copy()) for name in self._moved}
-        if INVENTORY & self._moved:
+        values: dict[str, Any] = {name: _frozen(self._arrays[name][: len(self._names)].copy()) for name in self._moved}
+        if _INVENTORY & self._moved:
             values |= self._derived()
         self._moved = set()
         values |= {"version": self.version, "observed": None if self.observed is None else self.observed.current}
@@ -191,7 +445,7 @@ class ClusterArrays:
             "gpu_uuids": tuple(self._uuids),
             "gpu_at": dict(self._gpu_at),
             "mig_profiles": tuple(self._mig_idx),
-            "tie_rank": frozen(tie_rank),
+            "tie_rank": _frozen(tie_rank),
         }
 
     def _append_row(self) -> int:
@@ -205,10 +459,10 @@ class ClusterArrays:
 
     def _resize(self, axis: str, length: int) -> None:
         self._shape[axis] = length
-        for name, field in FIELDS.items():
+        for name, field in _FIELDS.items():
             if axis in ("", field.columns):
-                self._arrays[name] = grown(self._arrays[name], size(field, self._shape), field.fill)
-        self._moved = set(FIELDS)
+                self._arrays[name] = _grown(self._arrays[name], _size(field, self._shape), field.fill)
+        self._moved = set(_FIELDS)
 
     def _write_offer(self, row: int, offer: NodeOffer) -> None:
         if len(offer.gpus) > self._shape["gpu"]:
@@ -244,14 +498,14 @@ class ClusterArrays:
             self._fill(row, name, [])
         for profile, count in offer.mig:
             self._arrays["mig_installed"][row, self._mig_idx[profile]] = min(count, _MAX_UNTRACKED)
-        self._moved = set(FIELDS)  # of every array: a row may be new
+        self._moved = set(_FIELDS)  # of every array: a row may be new
         self.inventory_version += 1
         self._touch(row, ())
 
     def _fill(self, row: int, name: str, values: list[Any]) -> None:
         """Write the first columns of a row, and empty the others."""
         array = self._arrays[name]
-        array[row] = FIELDS[name].fill
+        array[row] = _FIELDS[name].fill
         array[row, : len(values)] = values
 
     def _write(self, row: int, values: Mapping[str, int | list[int]]) -> None:
@@ -267,8 +521,8 @@ class ClusterArrays:
         self.version += 1
         self._arrays["row_version"][rows] = self.version
         self._moved |= {"row_version", *names}
-        if not INVENTORY.isdisjoint(names):
-            self._moved |= INVENTORY  # together, so that an array of them tells whether any may be another
+        if not _INVENTORY.isdisjoint(names):
+            self._moved |= _INVENTORY  # together, so that an array of them tells whether any may be another
 
 
 def _bounded(amount: int) -> int:

@@ -4,11 +4,17 @@ One writer (the event loop) applies what the watch tells and what decisions rese
 
 What a bound pod holds is what it was first known to hold: what this process wrote with the Binding, else what the watch
 told first. Authors may edit their pods' annotations later; that changes nothing here.
+
+Static pods whose mirror was deleted: their containers run on, so what they hold is kept until a new mirror tells.
+
+A kubelet makes a deleted mirror again at once, and by its next look at its pods at the latest: `syncFrequency`, a
+minute unless set. While it is not at work it makes none, and its containers may run on all the same.
 """
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Final
 
 from extender.core.clusters import WHOLE_MILLI, Cluster
 from extender.core.resources.nodes import NodeReading
@@ -20,11 +26,75 @@ from extender.ledger.arrays import ClusterArrays
 from extender.ledger.bookings import Bookings
 from extender.ledger.claims import Claim, ClaimState
 from extender.ledger.rows import NodeRows, NodeState
-from extender.ledger.static_pods import MIRROR, Orphans
-from extender.plugins.node_reports import told_given
+from extender.plugins.kerf import told_given
 from extender.plugins.pod_resources import read_compute, while_resized
 from extender.plugins.pods import Reading, completed, read_holdings, read_pod_request, read_policy
 from extender.plugins.protocol import Stock
+
+MIRROR: Final = "kubernetes.io/config.mirror"
+"""Annotation that a kubelet gives to the mirror of a static pod."""
+
+_WITHIN_S: Final = 150.0
+"""In which a kubelet at work has made a mirror again: the look every minute, and what two lost calls take. A kubelet
+that has died is known to be not ready after 50 s of it."""
+
+
+@dataclass(slots=True)
+class _Orphan:
+    node: str
+    pod: str
+    since: float | None = None
+    """When it was first seen to be missing while its kubelet was at work."""
+
+
+class _Orphans:
+    """What is kept though its mirror is gone. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._mirrors: set[str] = set()
+        self._orphans: dict[str, _Orphan] = {}
+        self._idle: set[str] = set()  # nodes whose kubelet is not at work
+
+    def note(self, uid: str) -> None:
+        """A pod is the mirror of a static one."""
+        self._mirrors.add(uid)
+
+    def is_mirror(self, uid: str) -> bool:
+        """Whether a pod is the mirror of a static one, and there."""
+        return uid in self._mirrors and uid not in self._orphans
+
+    def adopt(self, uid: str, node: str, pod: str) -> bool:
+        """A pod is gone. Whether it is kept, as the mirror of a static one."""
+        if uid not in self._mirrors:
+            return False
+        self._orphans.setdefault(uid, _Orphan(node, pod))
+        return True
+
+    def of(self, node: str, pod: str) -> list[str]:
+        """The mirrors of a pod that were deleted."""
+        return [uid for uid, item in self._orphans.items() if (item.node, item.pod) == (node, pod)]
+
+    def set_ready(self, node: str, *, ready: bool) -> None:
+        """Whether a node's kubelet is at work."""
+        (self._idle.discard if ready else self._idle.add)(node)
+
+    def expired(self, now: float) -> list[str]:
+        """Those that no mirror has come back for."""
+        found = []
+        for uid, orphan in self._orphans.items():
+            if orphan.node in self._idle:
+                orphan.since = None
+            elif orphan.since is None:
+                orphan.since = now
+            elif orphan.since + _WITHIN_S <= now:
+                found.append(uid)
+        return found
+
+    def forget(self, uid: str) -> None:
+        """A pod holds nothing any more."""
+        self._mirrors.discard(uid)
+        self._orphans.pop(uid, None)
+
 
 __all__ = ["Claim", "ClaimState", "Ledger", "NodeState"]
 
@@ -46,7 +116,7 @@ class Ledger(Bookings):
         reading = NodeReading(memory_tolerance_frac, model_aliases or {}, allocates, extender, sets_aside)
         super().__init__(reading, reservation_ttl_s)
         self._edited: dict[str, Reading] = {}  # by pod: what it says instead, and in vain
-        self._orphans = Orphans()
+        self._orphans = _Orphans()
         self.num_unreadable = 0
         """Pods and nodes, at each change, of which something could not be read or believed: it counts as held."""
         self.num_edits_ignored = 0

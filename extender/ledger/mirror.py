@@ -9,9 +9,7 @@ from typing import Any
 
 from extender.kube import objects
 from extender.kube.client import ApiError, ClusterError, Transport
-from extender.kube.watches.feeds import BOUND_PODS, NODES, PODS, Feed, WatchHub
-from extender.kube.watches.lists import PAGE_SIZE
-from extender.kube.watches.reflector import Reflector, ReflectorTimes
+from extender.kube.watches import BOUND_PODS, NODES, PAGE_SIZE, PODS, Feed, Reflector, ReflectorTimes, WatchHub
 from extender.ledger.ledger import Ledger
 from extender.ledger.tenants import Tenants
 

@@ -8,9 +8,9 @@ from weakref import WeakKeyDictionary
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from extender.core.dra.devices import Inventory
+from extender.dra.asks import KINDS
 from extender.dra.owned import OwnedDevices
-from extender.dra.published.inventory import Owner
-from extender.dra.unhandled import KINDS
+from extender.dra.published import Owner
 from extender.metrics.registry import by_label, counter, gauge
 from extender.queueing.claims.keeper import ClaimKeeper
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from prometheus_client.core import Metric
 
 from extender.metrics.registry import counter, gauge
-from extender.recording.recorder import Recorder
+from extender.recording import Recorder
 
 
 def history_metrics(recorder: Recorder) -> Iterator[Metric]:

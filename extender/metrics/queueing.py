@@ -7,9 +7,8 @@ from typing import Final
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from extender.explain.defrag_policy.options import PURPOSES
-from extender.explain.defrag_policy.policy import MovePolicy
-from extender.explain.waiting_pods import Waitlist
+from extender.explain.defrag_policy import PURPOSES, MovePolicy
+from extender.explain.pending import Waitlist
 from extender.explain.what_if.standing import MissingNodes
 from extender.metrics.registry import by_label, counter, gauge
 from extender.pipelines.controller import PipelineController

@@ -15,9 +15,9 @@ from extender.scheduling.callers import Unasked
 from extender.scheduling.corrections import Corrections
 from extender.scheduling.fence import Fence
 from extender.scheduling.reporters import Reporters
-from extender.scheduling.setting_aside.keeper import Keeper
+from extender.scheduling.setting_aside import Keeper
 from extender.scheduling.takeover import Leadership
-from extender.scheduling.waking.waker import Waker
+from extender.scheduling.waking import Waker
 
 
 class Reader(Protocol):

@@ -12,7 +12,7 @@ from extender.core.observations import SampleState
 from extender.core.occupancies import ObservedRules
 from extender.core.resources.nodes import SLICES, GpuUnit
 from extender.explain.explanations import RejectionLog
-from extender.explain.node_devices import DeviceViews
+from extender.explain.occupants import DeviceViews
 from extender.ledger.ledger import Ledger
 from extender.page.gpu_cells import Mark, cells
 from extender.scheduling.placer import Placement, Placer

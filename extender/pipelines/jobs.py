@@ -10,10 +10,9 @@ import msgspec
 
 from extender.kube import objects
 from extender.pipelines.specs import API_VERSION, KIND, Pipeline, Stage, Step
-from extender.queueing.opt_in import ENABLED, QUEUE_LABEL
 from extender.queueing.pods.batches import GANG, GANG_SIZE, GANG_TOPOLOGY
 from extender.queueing.pods.nominations import gated_by_kerf
-from extender.queueing.pods.objects import PIPELINE_LABEL
+from extender.queueing.pods.objects import ENABLED, PIPELINE_LABEL, QUEUE_LABEL
 
 JOBS_PATH: Final = "/apis/batch/v1/jobs"
 # On Jobs and their pods, beside the pipeline's name: the stage, the step, and which attempt it is.

@@ -13,7 +13,7 @@ from extender.core.decisions import choice
 from extender.core.dra.asks import DevicesAsked
 from extender.core.evaluations import Evaluation, Memo
 from extender.core.fit.checks import TABLE, resolvable, sentence
-from extender.core.fit.device_obstacles import why_not
+from extender.core.fit.device_fits import why_not
 from extender.core.fit.fits import enough_compute
 from extender.core.fit.reasons import Reason
 from extender.core.policies.policy import Policy

@@ -10,17 +10,25 @@ from extender.core.resources.nodes import NO_GPUS, GpuUnit, NodeOffer, NodeReadi
 from extender.core.resources.requests import GpuRequest
 from extender.core.vendors.registry import DRIVERS
 from extender.dra.conditions import read_request
-from extender.dra.feeds import CLAIMS, CLASSES, RULES, SLICES
-from extender.dra.objects import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
+from extender.dra.objects import (
+    CLAIMS,
+    CLASSES,
+    RULES,
+    SLICES,
+    DeviceClass,
+    DeviceTaintRule,
+    ResourceClaim,
+    ResourceSlice,
+)
 from extender.dra.owned import OwnedDevices
 from extender.dra.pod_claims import claim_keys
-from extender.dra.published.inventory import NodePools
+from extender.dra.published import NodePools
 from extender.dra.results import devices_of
 from extender.dra.slices import NodeSlices
 from extender.dra.uses import DeviceUse, uses_of
 from extender.kube import objects
 from extender.kube.indexes import Index
-from extender.kube.watches.feeds import Feed
+from extender.kube.watches import Feed
 from extender.plugins.holdings import Holding, Part, whole_gpus
 from extender.plugins.protocol import DevicePlugin, Stock
 

@@ -19,8 +19,7 @@ from extender.core.resources.nodes import (
 from extender.core.resources.quantities import MIB, parse_quantity
 from extender.core.vendors.registry import GPU_RESOURCES
 from extender.kube import objects
-from extender.plugins.kerf import GPUS, merged, read_gpus
-from extender.plugins.node_reports import with_report
+from extender.plugins.kerf import GPUS, merged, read_gpus, with_report
 from extender.plugins.protocol import DevicePlugin, PluginGoneError, UnreadableError
 from extender.plugins.registry import left_behind, plugin_of
 from extender.plugins.set_aside import SET_ASIDE, num_failed

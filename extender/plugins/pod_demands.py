@@ -20,8 +20,7 @@ from extender.kube.objects import (
     requests_of,
 )
 from extender.planning.demands import ANY_ADDRESS, Choice, Condition, Demands, HostPort, Labels, Spread, Term
-from extender.plugins.managed_resources import managed_names
-from extender.plugins.pod_resources import requested
+from extender.plugins.pod_resources import managed_names, requested
 
 _COMPUTE: Final = frozenset({"cpu", "memory", "pods"})
 _OF_CLASSES: Final = "deviceclass.resource.kubernetes.io/"

@@ -1,15 +1,19 @@
-"""What a pod object means to Kerf: its request, and what it holds once it is bound."""
+"""What a pod object means to Kerf: its request, and what it holds once it is bound.
 
-from collections.abc import Mapping
+What follows from a pod alone: worked out once for each version of it, whoever asks.
+"""
+
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from functools import wraps
+from typing import Final, TypeVar
 
 from extender.core.annotations import POLICY, check_words, read_priority, read_request
 from extender.core.resources.requests import AskedUnit, GpuRequest, PodRequest, RequestError
-from extender.history.names import owner_name
+from extender.history.records import owner_name
 from extender.kube import objects
+from extender.kube.objects import Pod
 from extender.kube.patterns import pattern_reader
-from extender.plugins.derived import once
 from extender.plugins.holdings import NOTHING, Holding, Part
 from extender.plugins.kerf import (
     ASSIGNED_GPUS,
@@ -19,10 +23,33 @@ from extender.plugins.kerf import (
     assigned_gpus,
     assigned_parts,
 )
-from extender.plugins.managed_resources import is_managed
-from extender.plugins.pod_resources import gpu_units, read_compute
+from extender.plugins.pod_resources import gpu_units, is_managed, read_compute
 from extender.plugins.protocol import DevicePlugin, UnreadableError
 from extender.plugins.registry import NATIVE, plugins
+
+T = TypeVar("T")
+
+
+def once(read: Callable[[Pod], T]) -> Callable[[Pod], T]:
+    """A reader of pods that reads each of them once; a RequestError that it raises it raises again."""
+    answer, fault = f"{read.__module__}.{read.__qualname__}", f"{read.__module__}.{read.__qualname__} failed"
+
+    @wraps(read)
+    def known(pod: Pod) -> T:
+        kept = pod.__dict__
+        if answer in kept:
+            found: T = kept[answer]
+            return found
+        if fault in kept:
+            raise RequestError(kept[fault])  # another one: what was raised knows all that led to it
+        try:
+            found = kept[answer] = read(pod)
+        except RequestError as error:
+            kept[fault] = str(error)
+            raise
+        return found
+
+    return known
 
 
 @once

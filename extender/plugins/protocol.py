@@ -15,7 +15,7 @@ from extender.dra.owned import OwnedDevices
 from extender.dra.uses import DeviceUse
 from extender.kube import objects
 from extender.kube.client import Transport
-from extender.kube.watches.feeds import Feed
+from extender.kube.watches import Feed
 from extender.plugins.holdings import Holding
 
 

@@ -16,7 +16,7 @@ from extender.plugins.formats import asks_any
 from extender.plugins.holdings import Holding
 from extender.plugins.native import Native
 from extender.plugins.nvidia.gpushare import GpuShare
-from extender.plugins.nvidia.hami.plugin import Hami
+from extender.plugins.nvidia.hami import Hami
 from extender.plugins.protocol import AssignedGpu, DevicePlugin, Handover, Locks, UnreadableError
 
 logger = logging.getLogger(__name__)

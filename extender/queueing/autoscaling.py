@@ -24,7 +24,7 @@ from extender.kube.objects import Pod
 from extender.kube.turns import LastTurns
 from extender.planning.plans import Plan
 from extender.planning.wait_reasons import Code
-from extender.queueing.direct.products import is_picky
+from extender.queueing.direct.writer import is_picky
 from extender.queueing.dispatch import Dispatcher
 from extender.queueing.gangs import Unit
 from extender.queueing.options import Counts, Options

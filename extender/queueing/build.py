@@ -6,7 +6,7 @@ from functools import partial
 
 from extender.core.resources.requests import GpuRequest
 from extender.dra.owned import OwnedDevices
-from extender.kube.watches.feeds import BOUND_PODS
+from extender.kube.watches import BOUND_PODS
 from extender.queueing.asked import Asked
 from extender.queueing.claims.keeper import ClaimKeeper
 from extender.queueing.controller import QueueController

@@ -23,33 +23,29 @@ from extender.kube import objects
 from extender.kube.background import Tasks, give_way, until_set
 from extender.kube.client import ClusterError, Transport
 from extender.kube.events import EventRecorder
-from extender.kube.paths import NAMESPACES_PATH
-from extender.kube.watches.feeds import BOUND_PODS, NODES, PENDING_PODS, PODS, Feed, WatchHub
-from extender.kube.watches.reflector import Reflector
-from extender.ledger.crowd import Crowd
+from extender.kube.transport import NAMESPACES_PATH
+from extender.kube.watches import BOUND_PODS, NODES, PENDING_PODS, PODS, Feed, Reflector, WatchHub
 from extender.ledger.ledger import Ledger
+from extender.ledger.tenants import Crowd
 from extender.planning.wait_reasons import Code
 from extender.queueing.autoscaling import AutoscalerReleases
 from extender.queueing.claims.keeper import ClaimKeeper
 from extender.queueing.claims.of_queue import QueueClaims
 from extender.queueing.dispatch import Dispatcher, Mode, no_right
-from extender.queueing.gang_eviction import GangEviction
-from extender.queueing.gang_members import GangMembers
-from extender.queueing.gangs import Gangs, units_of
+from extender.queueing.gangs import GangMembers, Gangs, units_of
 from extender.queueing.leavers import Leaver, Leavers
 from extender.queueing.node_view import NodeBook
-from extender.queueing.opt_in import Namespaces, opted_out
 from extender.queueing.options import Counts, Options
 from extender.queueing.passed_pods import PassedPods
 from extender.queueing.pods.backlog import Backlog
 from extender.queueing.pods.entries import Entry
 from extender.queueing.pods.nominations import NOMINATION_LOST, PodWriter
 from extender.queueing.pods.notes import Notes
-from extender.queueing.preempted_gangs import PreemptedGangs
-from extender.queueing.quota_use import QuotaUse
+from extender.queueing.pods.objects import Namespaces, opted_out
+from extender.queueing.preempted_gangs import GangEviction, PreemptedGangs
 from extender.queueing.round_planner import RoundPlanner, in_order
 from extender.queueing.running_pods import RunningPods, learn_finished
-from extender.queueing.shares import Shares
+from extender.queueing.shares import QuotaUse, Shares
 from extender.scheduling.placer import Placer, PodIdentity
 from extender.scheduling.queue_rules import QueueRules
 

@@ -17,9 +17,9 @@ from extender.kube.background import Work, all_of
 from extender.kube.client import ClusterError
 from extender.kube.commit import FencedError, Term
 from extender.kube.objects import Pod
-from extender.kube.pauses import Pauses
 from extender.kube.rights import needed_by
 from extender.kube.transport import right_lacking
+from extender.kube.turns import Pauses
 from extender.ledger.ledger import Ledger
 from extender.planning.plans import Plan, PlanPod
 from extender.planning.wait_reasons import Code, WaitReason

@@ -8,7 +8,7 @@ import numpy as np
 from extender.core.clusters import Cluster, Longs
 from extender.kube.cache import Cache
 from extender.kube.objects import Node
-from extender.ledger.crowd import Crowd
+from extender.ledger.tenants import Crowd
 from extender.planning.neighbours import Neighbours
 from extender.planning.plans import PlanPod, View
 from extender.plugins.pod_demands import offered_of

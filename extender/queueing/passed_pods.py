@@ -9,9 +9,17 @@ from typing import Final
 
 from extender.kube.events import EventRecorder
 from extender.kube.objects import Pod
-from extender.queueing.opt_in import BY_LABEL, BY_NAMESPACE, DISABLED, ENABLED, QUEUE_LABEL, QUEUED_BY, Namespaces
 from extender.queueing.pods.nominations import PLANNED_BY
-from extender.queueing.pods.objects import is_gated
+from extender.queueing.pods.objects import (
+    BY_LABEL,
+    BY_NAMESPACE,
+    DISABLED,
+    ENABLED,
+    QUEUE_LABEL,
+    QUEUED_BY,
+    Namespaces,
+    is_gated,
+)
 
 _OPTED_IN: Final = {
     BY_LABEL: f"its label {QUEUE_LABEL}: {ENABLED}",

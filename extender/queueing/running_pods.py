@@ -9,7 +9,7 @@ from extender.core.durations import Durations
 from extender.kube.cache import Cache, Part
 from extender.kube.client import Transport
 from extender.kube.objects import Pod, unix_time
-from extender.kube.paths import PODS_PATH
+from extender.kube.transport import PODS_PATH
 from extender.plugins.pods import read_holding
 from extender.queueing.sources import list_objects
 

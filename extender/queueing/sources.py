@@ -11,11 +11,10 @@ import yaml
 from extender.core.resources.requests import RequestError
 from extender.kube.client import Query, Transport
 from extender.kube.objects import Named, Node, Pod
-from extender.kube.paths import NODES_PATH, PODS_PATH
-from extender.kube.stand_ins import stand_in
-from extender.kube.watches.lists import Lister
-from extender.ledger.crowd import Crowd
+from extender.kube.transport import NODES_PATH, PODS_PATH
+from extender.kube.watches import Lister, stand_in
 from extender.ledger.ledger import Ledger
+from extender.ledger.tenants import Crowd
 from extender.planning.plans import Plan, PlanPod, View
 from extender.queueing.node_view import view_of
 from extender.queueing.pods.batches import asked_of, by_gang, plan_pod

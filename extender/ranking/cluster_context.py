@@ -10,13 +10,11 @@ from typing import Any
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Cluster
-from extender.core.fragmentation.arrays import Nodes
+from extender.core.fragmentation import Nodes
 from extender.core.policies.kerf import LearnedScore
 from extender.core.valuenet import attention
-from extender.core.valuenet.features import Outlook, Worth
-from extender.core.valuenet.learned_values import prospect
-from extender.core.valuenet.potentials import Potential, PotentialError
-from extender.core.valuenet.states import node_states
+from extender.core.valuenet.features import Outlook, Worth, node_states
+from extender.core.valuenet.potentials import Potential, PotentialError, prospect
 from extender.ranking.demands import Kind, demand_of, outlook_on
 from extender.ranking.files import Actor, Model
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from extender.core.clusters import Cluster
-from extender.core.fragmentation.arrivals import drift
+from extender.core.fragmentation import drift
 from extender.kube.background import Background, repeat
 from extender.ranking.aside import AsideError
 from extender.ranking.demands import Kind, demand_of

@@ -7,8 +7,7 @@ from typing import Final
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Mask
-from extender.core.fragmentation.arrays import Asks, Nodes
-from extender.core.fragmentation.arrivals import expected_count
+from extender.core.fragmentation import Asks, Nodes, expected_count
 from extender.core.resources.requests import GpuRequest
 from extender.core.selective_skip import takes_more
 from extender.core.valuenet.features import Worth

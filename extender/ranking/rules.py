@@ -14,7 +14,7 @@ from extender.core.clusters import WHOLE_MILLI, Cluster, Floats, Longs
 from extender.core.decisions import choice
 from extender.core.evaluations import Memo
 from extender.core.fit.fits import enough_compute, fit
-from extender.core.fragmentation.arrays import ANY_MODEL, Asks, Nodes
+from extender.core.fragmentation import ANY_MODEL, Asks, Nodes
 from extender.core.policies.policy import Policy
 from extender.core.resources.gpu_models import GpuModel, ModelPattern
 from extender.core.resources.nodes import GpuUnit

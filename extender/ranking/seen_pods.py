@@ -4,7 +4,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from typing import Final
 
-from extender.core.fragmentation.arrivals import Arrivals, drift, fair_weights
+from extender.core.fragmentation import Arrivals, drift, fair_weights
 from extender.core.resources.requests import PodRequest, RequestError
 from extender.kube import objects
 from extender.plugins.pod_resources import read_compute

@@ -12,14 +12,12 @@ from typing import Final
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Floats, Longs
-from extender.core.fragmentation.arrays import Asks, Nodes
-from extender.core.fragmentation.arrivals import typical_mix
+from extender.core.fragmentation import Asks, Nodes, typical_mix
 from extender.core.policies import fgd, kerf, tightest
 from extender.core.policies.policy import Options, Policy
 from extender.core.resources.gpu_models import GpuModel
 from extender.core.valuenet.features import Worth
-from extender.core.valuenet.learned_values import prospect
-from extender.core.valuenet.potentials import Potential
+from extender.core.valuenet.potentials import Potential, prospect
 from extender.ranking.aside import Arrays, answer, worked_out
 from extender.ranking.demands import Demand, outlook_on
 from extender.ranking.pricing import arrays_of, demand_in

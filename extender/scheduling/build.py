@@ -11,25 +11,20 @@ from extender.kube import objects
 from extender.kube.client import Transport
 from extender.kube.commit import Resolver
 from extender.kube.events import EventRecorder
-from extender.kube.leadership.elections import Election, Spectator, Unelected
-from extender.kube.leadership.followed_leases import FollowedLease
-from extender.kube.leadership.leases import HeldLease, LeaseName, LeaseTimes
-from extender.kube.watches.feeds import BOUND_PODS, NODES
+from extender.kube.leadership import Election, FollowedLease, HeldLease, LeaseName, LeaseTimes, Spectator, Unelected
+from extender.kube.watches import BOUND_PODS, NODES
 from extender.ledger.ledger import Ledger
 from extender.ledger.mirror import Mirror
-from extender.scheduling.binding.binder import Binder
+from extender.scheduling.binding import Binder
 from extender.scheduling.corrections import Corrections
 from extender.scheduling.fence import Fence
 from extender.scheduling.leader_label import LeaderLabel
 from extender.scheduling.placer import Placer, PodIdentity
 from extender.scheduling.queue_rules import QueueRules
-from extender.scheduling.setting_aside.alike import AlikeNodes
-from extender.scheduling.setting_aside.failures import Failures, Rules
-from extender.scheduling.setting_aside.keeper import Keeper, Terms
-from extender.scheduling.setting_aside.lives import Lives
+from extender.scheduling.setting_aside import AlikeNodes, Failures, Keeper, Lives, Rules, Terms
 from extender.scheduling.takeover import Leadership, epoch_key
-from extender.scheduling.waking.unbound_pods import UnboundPods
-from extender.scheduling.waking.waker import Waker
+from extender.scheduling.unbound_pods import UnboundPods
+from extender.scheduling.waking import Waker
 from extender.settings.leader_election import ElectionMode, LeaderElectionSettings
 from extender.settings.section import Initiative
 from extender.settings.tree import Settings

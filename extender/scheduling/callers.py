@@ -12,7 +12,7 @@ from typing import Final
 
 from extender.core.annotations import MARKER
 from extender.scheduling.fence import Fence
-from extender.scheduling.waking.unbound_pods import UnboundPod, UnboundPods
+from extender.scheduling.unbound_pods import UnboundPod, UnboundPods
 
 _AFTER_S: Final = 300.0
 """kube-scheduler asks again about every pod that it has refused within five minutes, and about a new one at once."""

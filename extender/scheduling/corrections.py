@@ -1,6 +1,6 @@
 """What pods say of their GPUs, put right where the kubelet gave others.
 
-A device plugin may pick GPUs by itself, and a node's agent tells which (`extender.plugins.node_reports`). The
+A device plugin may pick GPUs by itself, and a node's agent tells which (`extender.plugins.kerf`). The
 ledger counts what is true at once; the annotations follow, so that everybody else reads the same.
 """
 
@@ -13,7 +13,7 @@ import msgspec
 from extender.kube.background import Background, repeat
 from extender.kube.client import ApiError, ClusterError, Transport
 from extender.kube.events import EventRecorder
-from extender.kube.pauses import Pauses
+from extender.kube.turns import Pauses
 from extender.ledger.ledger import Claim, Ledger
 from extender.plugins.holdings import Holding
 from extender.plugins.kerf import ASSIGNED_GPUS, ASSIGNED_UUIDS, EXPLANATION, format_gpus

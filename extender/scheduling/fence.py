@@ -14,7 +14,7 @@ from typing import Final
 
 from extender.kube import objects
 from extender.kube.commit import FencedError, Term
-from extender.kube.leadership.elections import Election, Led, Unelected
+from extender.kube.leadership import Election, Led, Unelected
 
 _MAX_KEPT: Final = 20_000
 

@@ -16,8 +16,15 @@ from extender.core.policies.registry import CANDIDATE, POLICIES, names, renamed
 from extender.core.resources.requests import GpuRequest, PodRequest, RequestError
 from extender.kube import objects
 from extender.ledger.ledger import Ledger
-from extender.scheduling.assignments import Assignment, Candidates, Placement, PodIdentity, is_counted, rows_of
-from extender.scheduling.decision_log import DecisionLog
+from extender.scheduling.assignments import (
+    Assignment,
+    Candidates,
+    DecisionLog,
+    Placement,
+    PodIdentity,
+    is_counted,
+    rows_of,
+)
 from extender.scheduling.fair_cache import FairCache
 from extender.scheduling.lost_answers import LostAnswers
 

@@ -14,7 +14,7 @@ from extender.core.preemption import Candidate, Gang, Member, Victim, least_lost
 from extender.core.resources.requests import GpuRequest
 from extender.kube import objects
 from extender.ledger.ledger import Ledger
-from extender.ledger.tenants import Demands, Tenants, asks_resources_alone, repels_pods
+from extender.ledger.tenants import SpecDemands, Tenants, asks_resources_alone, repels_pods
 from extender.plugins.holdings import Holding, Part
 
 _NODES_AT_ONCE: Final = 8
@@ -79,7 +79,7 @@ class Preemptor:
         return _num_gpus(alone, claim.holding) if alone and claim and claim.node == node else 0.0
 
     async def choose(
-        self, pod: objects.Pod, demands: Demands, request: GpuRequest, candidates: Sequence[Candidate]
+        self, pod: objects.Pod, demands: SpecDemands, request: GpuRequest, candidates: Sequence[Candidate]
     ) -> list[Candidate]:
         """The candidates that make the pod fit and lose least, each with the victims that it needs.
 

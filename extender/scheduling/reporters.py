@@ -4,7 +4,7 @@ from typing import Final
 
 from extender.kube.cache import Cache, Index
 from extender.kube.objects import Node, Pod
-from extender.plugins.node_reports import REPORT
+from extender.plugins.kerf import REPORT
 
 AGENT_LABELS: Final = ("app.kubernetes.io/name", "kerf-agent")
 """Of the agent's pods, as the chart labels them."""

@@ -9,7 +9,7 @@ way is its own, and in its ledger, which gives up nothing that may take effect y
 
 The same happens at the start of a process without election, since the process before it may have been killed with
 Bindings on their way. The patches go to `pods/status`, so that no right to change a pod's spec is needed. A pod that
-can't be changed (`marks`) holds nobody up.
+can't be changed (`binding`) holds nobody up.
 """
 
 import asyncio
@@ -26,14 +26,12 @@ from extender.kube import objects
 from extender.kube.background import Backoff, Tasks
 from extender.kube.client import ClusterError, Transport
 from extender.kube.commit import refused
-from extender.kube.leadership.elections import Election
-from extender.kube.paths import PODS_PATH
-from extender.kube.stand_ins import stand_in
-from extender.kube.watches.feeds import PENDING_PODS
-from extender.kube.watches.lists import Lister
+from extender.kube.leadership import Election
+from extender.kube.transport import PODS_PATH
+from extender.kube.watches import PENDING_PODS, Lister, stand_in
 from extender.ledger.mirror import Mirror
 from extender.plugins.pods import read_pod_request
-from extender.scheduling.binding.marks import change
+from extender.scheduling.binding import change
 from extender.scheduling.fence import Fence
 from extender.scheduling.placer import PodIdentity
 

@@ -2,25 +2,144 @@
 
 What kube-scheduler and the API server call is answered before this (`routes.KerfApp`) and has its own rule, that of
 client certificates; probes are open. The rest is for clients on loopback, and for those with a token or a certificate.
+
+Tokens that open the API for readers: a file of them, read again when it changes.
+
+How much one client may ask: so many calls a second, and so many at once. Memory is bounded whoever calls.
+
+By hand: `limits` keeps every client until its window ends, and knows of no calls under way.
 """
 
 import base64
 import binascii
+import hashlib
+import hmac
 import ipaddress
+import logging
 import math
 import time
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from extender.server.http import CLIENT_CERTIFICATE
-from extender.server.rates import Rates
-from extender.server.tokens import Tokens
+from extender.server.connections import CLIENT_CERTIFICATE
 from extender.settings.access import AccessSettings, OpenTo
+
+logger = logging.getLogger(__name__)
+
+_MIN_BYTES: Final = 16
+_MAX_BYTES: Final = 1 << 20
+
+_Stamp = tuple[int, int, int]
+
+
+class TokenError(Exception):
+    """A file that no tokens can be taken from; the sentence says what would be right, and holds nothing of the file."""
+
+
+class Tokens:
+    """The tokens of a file, one a line. Where it can't be read any more, none is good."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stamp: _Stamp | None = None
+        self._digests: list[bytes] = []
+        self._fault = ""
+
+    def load(self) -> None:
+        """Read the file. Raises TokenError."""
+        self._stamp, self._digests = None, []
+        try:
+            state = self._path.stat()
+            lines = self._path.read_bytes()[: _MAX_BYTES + 1].splitlines() if state.st_size <= _MAX_BYTES else None
+        except OSError as error:
+            raise TokenError(f"{self._path}: {error.strerror}; write one token a line into it") from None
+        if lines is None:
+            raise TokenError(f"{self._path}: larger than 1 MiB; write one token a line")
+        tokens = [line.strip() for line in lines if line.strip() and not line.startswith(b"#")]
+        if any(len(token) < _MIN_BYTES for token in tokens):
+            raise TokenError(
+                f"{self._path}: a token has fewer than {_MIN_BYTES} characters; make one with `openssl rand -hex 32`"
+            )
+        self._stamp = state.st_mtime_ns, state.st_ino, state.st_size
+        self._digests = [hashlib.sha256(token).digest() for token in tokens]
+
+    def holder(self, token: bytes) -> str:
+        """A name for whoever shows a token, "" for one that is not in the file. Takes as long for any token."""
+        self._refresh()
+        given = hashlib.sha256(token).digest()
+        found = [digest for digest in self._digests if hmac.compare_digest(digest, given)]
+        return f"token {found[0][:4].hex()}" if found else ""
+
+    def _refresh(self) -> None:
+        """Look whether the file has changed: links are followed, as Kubernetes replaces a mounted Secret."""
+        try:
+            state = self._path.stat()
+            if self._stamp == (state.st_mtime_ns, state.st_ino, state.st_size):
+                return
+            self.load()
+            fault = ""
+        except (OSError, TokenError) as error:
+            self._stamp, self._digests = None, []
+            fault = str(error)
+        if fault and fault != self._fault:
+            logger.warning("no token is accepted until the token file can be read: %s", fault)
+        self._fault = fault
+
+
+_MAX_CLIENTS: Final = 1024
+
+
+class Rates:
+    """A token bucket for each client; of those that have not called for longest nothing is kept."""
+
+    def __init__(self, *, per_s: float, burst: int, at_once: int, clock: Callable[[], float]) -> None:
+        """`per_s` 0: no limit but that of calls at once."""
+        self._per_s = per_s
+        self._burst = burst
+        self._at_once = at_once
+        self._clock = clock
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # calls left, when that was
+        self._under_way: Counter[str] = Counter()
+
+    def wait_s(self, client: str) -> float:
+        """Take one call out of a client's bucket: 0 when there was one, else the seconds until there is."""
+        if not self._per_s:
+            return 0.0
+        now = self._clock()
+        left, at = self._buckets.get(client, (float(self._burst), now))
+        left = min(left + (now - at) * self._per_s, self._burst)
+        taken = left >= 1
+        self._buckets[client] = (left - 1 if taken else left), now
+        self._buckets.move_to_end(client)
+        if len(self._buckets) > _MAX_CLIENTS:
+            self._buckets.popitem(last=False)
+        return 0.0 if taken else (1 - left) / self._per_s
+
+    def begin(self, client: str) -> bool:
+        """Count a call that begins, unless the client has too many under way."""
+        if self._under_way[client] >= self._at_once:
+            return False
+        self._under_way[client] += 1
+        return True
+
+    def end(self, client: str) -> None:
+        """Count a call that has ended."""
+        self._under_way[client] -= 1
+        if not self._under_way[client]:
+            del self._under_way[client]
+
+    @property
+    def num_clients(self) -> int:
+        """How many clients something is kept of."""
+        return len(self._buckets.keys() | self._under_way.keys())
+
 
 Header = tuple[bytes, bytes]
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address

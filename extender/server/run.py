@@ -1,4 +1,10 @@
-"""Running the app: uvicorn with one worker, and a stop that cuts no request off."""
+"""Running the app: uvicorn with one worker, and a stop that cuts no request off.
+
+The port that may be reached by everybody: probes and metrics, and nothing else.
+
+Where Kerf listens on loopback for kube-scheduler alone, the kubelet and Prometheus have to reach something. Whoever
+calls it again and again costs next to nothing: so many calls a second of each address, and metrics made once a second.
+"""
 
 import asyncio
 import ctypes
@@ -8,28 +14,69 @@ import logging
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable
 from functools import partial
 from types import FrameType
-from typing import Any
+from typing import Any, Final
 
 import uvicorn
 from fastapi import FastAPI
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from extender.core.resources.quantities import MIB
+from extender.server.access import METRICS, PROBES, Rates, Refusal, Tokens, client_of, refuse, too_many
 from extender.server.certificates import CertificateFiles, Certificates
-from extender.server.connection_limits import DEFAULT_BODY_BYTES, Doors, Limits
-from extender.server.handshakes import Accepted
-from extender.server.http import Protocol
-from extender.server.listeners import listen
-from extender.server.read_only import ReadOnly
-from extender.server.tokens import Tokens
+from extender.server.connections import DEFAULT_BODY_BYTES, Accepted, Doors, Limits, TimedProtocol, listen
 from extender.settings.access import OpenTo
 from extender.settings.leader_election import ElectionMode
 from extender.settings.server import ServerSettings
 from extender.settings.tree import Settings
 
 logger = logging.getLogger(__name__)
+
+_CALLS_PER_S: Final = 20.0
+_BURST: Final = 60
+_AT_ONCE: Final = 1 << 30
+_KEPT_S: Final = 1.0
+"""For which metrics are told again as they were."""
+_NOT_HERE: Final = Refusal(404, "this port has /metrics, /healthz, /readyz and /syncz, to be read, and nothing else")
+
+
+class _ReadOnly:
+    """ASGI application: of another one, what probes and Prometheus read."""
+
+    def __init__(self, app: ASGIApp, clock: Callable[[], float] = time.monotonic) -> None:
+        self._app = app
+        self._clock = clock
+        self._rates = Rates(per_s=_CALLS_PER_S, burst=_BURST, at_once=_AT_ONCE, clock=clock)
+        self._metrics: list[Message] = []
+        self._made_at = float("-inf")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        if scope["method"] != "GET" or (scope["path"] not in PROBES and scope["path"] != METRICS):
+            await refuse(_NOT_HERE, send)
+        elif wait_s := self._rates.wait_s(client_of(scope)):
+            await refuse(too_many(f"{_CALLS_PER_S:g} a second of one address", wait_s), send)
+        elif scope["path"] == METRICS:
+            await self._tell_metrics(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    async def _tell_metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._clock() - self._made_at > _KEPT_S:
+            made: list[Message] = []
+
+            async def keep(message: Message) -> None:
+                made.append(message)
+
+            await self._app(scope, receive, keep)
+            self._metrics, self._made_at = made, self._clock()
+        for message in self._metrics:
+            await send(dict(message))
+
 
 _GRACE_S = 30
 _HAND_OVER_S = 1.5
@@ -90,7 +137,7 @@ class _DrainingServer(uvicorn.Server):
 
     async def _open_read_only(self, host: str, port: int) -> None:
         """Once the other port is open: who is told that all is well may call that one."""
-        config = _config(ReadOnly(self._app), self._settings, http=Protocol)
+        config = _config(_ReadOnly(self._app), self._settings, http=TimedProtocol)
         config.load()
         limits = Limits(
             request_s=self._settings.request_s,
@@ -98,7 +145,7 @@ class _DrainingServer(uvicorn.Server):
             connections_each=_READ_ONLY_CONNECTIONS_EACH,
             body_bytes=_READ_ONLY_BODY_BYTES,
         )
-        made = partial(Protocol, config=config, server_state=self.server_state, app_state={}, doors=Doors(limits))
+        made = partial(TimedProtocol, config=config, server_state=self.server_state, app_state={}, doors=Doors(limits))
         num_others = len(self.servers)
         for listener in listen(host, port):
             self.servers.append(await asyncio.get_running_loop().create_server(made, sock=listener))
@@ -184,12 +231,12 @@ def _protocols(settings: ServerSettings, body_bytes: int = DEFAULT_BODY_BYTES) -
         )
     )
     if settings.tls_cert_file is None or settings.tls_key_file is None:
-        return partial(Protocol, doors=doors)
+        return partial(TimedProtocol, doors=doors)
     files = CertificateFiles(
         certificate=settings.tls_cert_file, key=settings.tls_key_file, client_ca=settings.tls_client_ca_file
     )
     context = Certificates(files).listen()
-    return lambda **named: Accepted(Protocol(**named, doors=doors), context, doors)
+    return lambda **named: Accepted(TimedProtocol(**named, doors=doors), context, doors)
 
 
 def _body_bytes(settings: Settings) -> int:

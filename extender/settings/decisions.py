@@ -5,7 +5,7 @@ from typing import Self
 
 from pydantic import Field, field_validator, model_validator
 
-from extender.core.policies import installed
+from extender.core.policies import registry
 from extender.core.policies.registry import AUTO, POLICIES, names
 from extender.settings.section import Initiative, Section
 
@@ -69,7 +69,7 @@ class DecisionSettings(Section):
     @classmethod
     def _known_policy(cls, name: str) -> str:
         if name not in POLICIES:
-            fault = installed.faults.get(name, "no policy of that name")
+            fault = registry.faults.get(name, "no policy of that name")
             raise ValueError(f"{fault}; use one of {names(POLICIES)}")
         return name
 

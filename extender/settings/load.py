@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource
 
 from extender.core.fit import filters
-from extender.core.policies import installed, registry
+from extender.core.policies import registry
 from extender.core.vendors import registry as vendors
 from extender.kube.yaml_faults import yaml_fault
 from extender.settings.section import Section
@@ -140,7 +140,7 @@ def describe_settings() -> str:
         for name, policy in registry.POLICIES.items()
         if name != registry.AUTO
     ]
-    lines += ["", *installed.faults.values()]
+    lines += ["", *registry.faults.values()]
     return "\n".join(lines)
 
 

@@ -13,8 +13,8 @@ import numpy as np
 from extender.core.observations import SampleState
 from extender.kube import objects
 from extender.kube.background import Tasks
+from extender.ledger.arrays import SampleTimes
 from extender.ledger.ledger import Ledger
-from extender.ledger.observed import SampleTimes
 from extender.telemetry.errors import TelemetryError
 from extender.telemetry.folding import MAX_SKEW_S, Folder
 from extender.telemetry.readings import Feed, Reading

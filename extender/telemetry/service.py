@@ -14,13 +14,13 @@ from extender.core.clusters import WHOLE_MILLI
 from extender.core.gauges import Gauge
 from extender.core.observations import SampleState
 from extender.core.occupancies import ObservedRules
-from extender.core.policies import installed, registry
+from extender.core.policies import registry
 from extender.core.policies.interference import interference
 from extender.core.policies.policy import Expected, Options, Policy
 from extender.kube.client import Transport
-from extender.kube.watches.feeds import BOUND_PODS, NODES
+from extender.kube.watches import BOUND_PODS, NODES
+from extender.ledger.arrays import SampleTimes
 from extender.ledger.ledger import Ledger
-from extender.ledger.observed import SampleTimes
 from extender.scheduling.build import Foundation
 from extender.scheduling.placer import Placement
 from extender.settings.leader_election import ElectionMode
@@ -146,7 +146,7 @@ def policies_of(settings: Settings) -> dict[str, Policy]:
     )
     policies = registry.policies_of(options)
     chosen = policies.get(settings.decisions.policy)
-    for sentence in (*installed.faults.values(), *filter(None, [chosen and registry.renamed(chosen)])):
+    for sentence in (*registry.faults.values(), *filter(None, [chosen and registry.renamed(chosen)])):
         logger.warning("%s", sentence)
     return policies
 

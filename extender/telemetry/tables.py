@@ -10,9 +10,8 @@ from extender.core.clusters import Floats
 from extender.core.gauges import Gauge
 from extender.core.resources.mig import mig_slices
 from extender.core.vendors.vendor import Metric
-from extender.telemetry.aliases import FRACTIONS, read_values
 from extender.telemetry.errors import SourceError
-from extender.telemetry.series import Device, Host, Labels
+from extender.telemetry.series import FRACTIONS, Device, Host, Labels, read_values
 
 _SUMMED: Final = frozenset({Gauge.MEMORY_USED, Gauge.MEMORY_FREE, Gauge.MEMORY_TOTAL}) | FRACTIONS
 """What the MIG instances of one GPU add up to; of all other gauges each instance tells the GPU's own value."""

@@ -10,8 +10,8 @@ from typing import Final
 import msgspec
 
 from extender.telemetry.errors import SourceError
-from extender.telemetry.sources.prometheus_client import Prometheus, to_float
-from extender.usage.lines import OTHER
+from extender.telemetry.sources.prometheus import Prometheus, to_float
+from extender.usage.accounts import OTHER
 from extender.usage.questions import (
     COUNTED,
     LABELS,

@@ -19,7 +19,7 @@ from extender.core.texts import printable
 from extender.core.vendors.registry import DRIVERS, VENDORS
 from extender.dra.uses import DeviceUse
 from extender.kube import objects
-from extender.kube.watches.feeds import BOUND_PODS, NODES, WatchHub
+from extender.kube.watches import BOUND_PODS, NODES, WatchHub
 from extender.ledger.claims import ClaimState
 from extender.ledger.ledger import Ledger
 from extender.plugins.holdings import Holding, Part

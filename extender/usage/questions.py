@@ -8,9 +8,9 @@ import msgspec
 from extender.telemetry.sources.source import Access
 
 OF_HOLDERS: Final = ("booked", "used", "measured", "idle")
-"""Counters by namespace, owner and GPU model, in the order of `rates.Rates.of_groups`."""
+"""Counters by namespace, owner and GPU model, in the order of `Rates.of_groups`."""
 OF_MODELS: Final = ("capacity", "free", "stranded", "sick")
-"""Counters by GPU model, in the order of `rates.Rates.of_nodes`."""
+"""Counters by GPU model, in the order of `Rates.of_nodes`."""
 LABELS: Final = {"namespace": "namespace", "owner": "owner", "model": "gpu_model"}
 """By what rows are told apart, and its label."""
 COUNTED: Final = "kerf_counted_seconds_total"

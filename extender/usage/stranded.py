@@ -8,9 +8,7 @@ from typing import Final
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Cluster, Longs, Mask, num_true, totals
-from extender.core.fragmentation.arrays import MAX_MODELS
-from extender.core.fragmentation.fragment_tables import FragmentTables, tables_of, unusable_milli
-from extender.core.fragmentation.fragments import Mix
+from extender.core.fragmentation import MAX_MODELS, FragmentTables, Mix, tables_of, unusable_milli
 from extender.core.resources.nodes import SLICES, GpuUnit
 
 _SLICED: Final[Mask] = np.isin(np.arange(len(GpuUnit)), SLICES)

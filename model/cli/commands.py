@@ -24,8 +24,7 @@ from model.cli.moves import moves
 from model.cli.partitions import partitions
 
 if TYPE_CHECKING:
-    from extender.core.fragmentation.arrays import Asks, Nodes
-    from extender.core.fragmentation.fragments import Mix
+    from extender.core.fragmentation import Asks, Mix, Nodes
     from extender.ranking.files import Model
     from model.simulations.delays import Run
     from model.simulations.departures import Churn

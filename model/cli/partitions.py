@@ -9,7 +9,7 @@ from rich.table import Table
 from model.cli.console import JsonOption, progress_bar, publish, seed_range, telling_faults
 
 if TYPE_CHECKING:
-    from extender.core.dra.worth import Weights
+    from extender.core.dra.packing import Weights
 
 _TITLES = {
     **{"first_refusal": "first refusal later, %", "gpus_staying": "GPUs fewer, staying, %"},
@@ -71,7 +71,7 @@ def _some_of(text: str, known: tuple[str, ...], option: str) -> tuple[str, ...]:
 
 
 def _weights(given: list[str]) -> "Weights":
-    from extender.core.dra.worth import Weights
+    from extender.core.dra.packing import Weights
 
     by_kind = {}
     for item in given:

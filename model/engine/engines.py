@@ -8,13 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from extender.core.clusters import Floats, Longs, Mask, Rows
-from extender.core.fragmentation.arrays import Asks, Nodes
-from extender.core.fragmentation.fragments import Mix, fragment_milli
+from extender.core.fragmentation import Asks, Mix, Nodes, fragment_milli
 from extender.core.policies import fgd, kerf
 from extender.core.policies.policy import Policy
 from extender.core.valuenet.features import Outlook
-from extender.core.valuenet.learned_values import prospect
-from extender.core.valuenet.potentials import Potential
+from extender.core.valuenet.potentials import Potential, prospect
 from extender.ranking import rules
 from model.engine import kernels
 from model.engine.clusters import models_of

@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from extender.core.clusters import Floats, Longs, Mask
-from extender.core.fragmentation.arrays import Asks, Nodes
-from extender.core.fragmentation.fragments import Mix
+from extender.core.fragmentation import Asks, Mix, Nodes
 from model.engine import node_values
 from model.engine.compiling import compiled
 from model.engine.node_scores import Learned, book, evaluate_node, fit_node, release

@@ -9,8 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Floats, Ints, Longs
-from extender.core.fragmentation.arrays import Asks, Nodes
-from extender.core.fragmentation.fragments import Mix
+from extender.core.fragmentation import Asks, Mix, Nodes
 from extender.core.resources.nodes import MAX_GPUS_PER_NODE, MAX_MEMORY_MIB
 from extender.core.valuenet.features import FEATURES, Outlook
 from extender.core.valuenet.potentials import TOLERANCE, Potential, in_context

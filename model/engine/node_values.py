@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from extender.core.clusters import CORE_MILLI, GIB_MIB, WHOLE_MILLI, Floats, Longs
-from extender.core.fragmentation.arrays import Nodes
-from extender.core.fragmentation.fragments import THRESHOLDS, Mix
+from extender.core.fragmentation import THRESHOLDS, Mix, Nodes
 from extender.core.valuenet.features import CPU_NEEDS, FEATURES, LEAST_GPU, Hosting, Outlook
 from extender.core.valuenet.potentials import Potential
 from model.engine.compiling import compiled
@@ -26,7 +25,7 @@ _NUM_FEATURES: Final = len(FEATURES)
 def fragment(
     cpu_free: int, free: npt.NDArray[np.int32], gpu: int, milli: int, model: int, mix: Mix, scratch: Longs
 ) -> float:
-    """`fragments.fragment_milli` of one node, `milli` less on one of its GPUs."""
+    """`fragmentation.fragment_milli` of one node, `milli` less on one of its GPUs."""
     idle = 0
     num_sizes = len(mix.sizes)
     for u in range(num_sizes + 1):
@@ -74,7 +73,7 @@ def fragment(
 
 @compiled
 def fgd_score(before: float, after: float) -> int:
-    """`fragments.fgd_score` of one node."""
+    """`fragmentation.fgd_score` of one node."""
     gain = (before - after) / 1000
     low, high = 0, len(THRESHOLDS)
     while low < high:

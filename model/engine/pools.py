@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from extender.core.clusters import Longs, Mask
-from extender.core.fragmentation.arrays import Asks, Nodes
+from extender.core.fragmentation import Asks, Nodes
 from model.engine import kernels
 
 

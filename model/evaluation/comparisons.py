@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from extender.core.fragmentation.arrays import Nodes
+from extender.core.fragmentation import Nodes
 from model.evaluation.ceilings import ceiling
 from model.evaluation.reports import Report
 from model.simulations import delays

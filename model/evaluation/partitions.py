@@ -10,7 +10,7 @@ from scipy.optimize import linprog
 
 from extender.core.clusters import Floats
 from extender.core.dra.devices import NodeDevices, Taking
-from extender.core.dra.worth import Weights
+from extender.core.dra.packing import Weights
 from model.evaluation.reports import interval
 from model.simulations import partitions
 from model.simulations.partitions import KERF, Memory, Policy

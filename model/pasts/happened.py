@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Floats, Longs, Mask
-from extender.core.fragmentation.arrays import Nodes
+from extender.core.fragmentation import Nodes
 from extender.history.records import Columns, History
 from model.engine.engines import Compiled
 from model.pasts.accounts import Account, Steps

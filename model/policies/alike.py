@@ -5,7 +5,7 @@ from typing import Final
 import numpy as np
 
 from extender.core.clusters import Cluster, Floats, Mask, Rows
-from extender.core.fit.results import Fit
+from extender.core.fit.reasons import Fit
 from extender.core.policies.policy import Policy
 from extender.core.resources.requests import GpuRequest
 

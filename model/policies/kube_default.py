@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from extender.core.clusters import Cluster, Floats, Longs, Rows
-from extender.core.fit.results import Fit
+from extender.core.fit.reasons import Fit
 from extender.core.policies.policy import Policy
 from extender.core.resources.requests import GpuRequest
 from model.policies.alike import first_gpu

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from extender.core.policies import installed, registry
+from extender.core.policies import registry
 from extender.core.policies.policy import Policy
 from model.engine.ranks import Rank, Tie
 from model.policies import alike, bestfit, kube_default
@@ -57,8 +57,8 @@ def baseline(name: str) -> Baseline:
     if name in BASELINES:
         return BASELINES[name]
     registry.load_installed()
-    others = installed.made(registry.DEFAULTS)
+    others = registry.made(registry.DEFAULTS)
     if name in others:
         return Baseline(others[name])
-    fault = installed.faults.get(name, f"no policy {name!r}")
+    fault = registry.faults.get(name, f"no policy {name!r}")
     raise UnknownPolicyError(f"{fault}; there are {', '.join([*BASELINES, *others])}")

@@ -6,7 +6,7 @@ from typing import Any, Final
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Longs, Mask
-from extender.core.fragmentation.arrays import Nodes
+from extender.core.fragmentation import Nodes
 from model.engine import kernels
 from model.simulations.simulated_jobs import Kind, Tasks
 

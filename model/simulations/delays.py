@@ -10,8 +10,7 @@ import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Floats
 from extender.core.durations import Durations
-from extender.core.fragmentation.arrays import ANY_MODEL, Asks
-from extender.core.fragmentation.fragments import mix_of
+from extender.core.fragmentation import ANY_MODEL, Asks, mix_of
 from extender.core.orders import HELD_MOST_S, hold_s
 from model.simulations.baselines import Baseline
 from model.simulations.queues import Simulation

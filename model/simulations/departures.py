@@ -9,7 +9,7 @@ import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Floats, Longs, Mask
 from extender.core.durations import Durations
-from extender.core.fragmentation.arrays import Nodes
+from extender.core.fragmentation import Nodes
 from extender.core.selective_skip import takes_more
 from model.engine import kernels
 from model.engine.pools import pooled

@@ -9,8 +9,7 @@ import msgspec
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI
-from extender.history.names import hash_names
-from extender.history.records import NODE_COLUMNS, POD_COLUMNS, About, History, columns_of
+from extender.history.records import NODE_COLUMNS, POD_COLUMNS, About, History, columns_of, hash_names
 from model.simulations.simulated_jobs import CPU_MILLI_PER_GPU, MEMORY_MIB_PER_GPU
 from model.workloads.jobs import GPUS_PER_NODE, nodes_for_load, read_jobs
 from model.workloads.traces import NodeList, PodList, TraceError, pods_path, read_nodes, read_pods

@@ -7,8 +7,7 @@ from typing import Final
 import numpy as np
 
 from extender.core.clusters import Longs
-from extender.core.fragmentation.arrays import Asks, Nodes
-from extender.core.fragmentation.fragments import Mix
+from extender.core.fragmentation import Asks, Mix, Nodes
 from extender.core.policies.registry import POLICIES
 from extender.core.valuenet.features import Outlook
 from extender.core.valuenet.potentials import Potential

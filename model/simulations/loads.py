@@ -16,15 +16,14 @@ import numpy as np
 from extender.core.clusters import WHOLE_MILLI, Floats, Longs
 from extender.core.decisions import decide
 from extender.core.evaluations import Memo
-from extender.core.fragmentation.arrivals import expected_count
+from extender.core.fragmentation import expected_count
 from extender.core.gauges import Gauge
 from extender.core.observations import Observations, SampleState
 from extender.core.policies.interference import interference
 from extender.core.policies.kerf import KerfWeights, LearnedScore, live_term, serving
 from extender.core.policies.policy import Policy
 from extender.core.valuenet.features import Outlook
-from extender.core.valuenet.learned_values import prospect
-from extender.core.valuenet.potentials import Potential
+from extender.core.valuenet.potentials import Potential, prospect
 from extender.ranking import prices
 from extender.ranking.demands import Demand, outlook_on
 from extender.ranking.rules import cluster_of, requests_of

@@ -16,9 +16,8 @@ from typing import Final
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI
-from extender.planning.moves.gains import gain_gpu_s, is_worth
 from extender.planning.moves.planner import plan_moves
-from extender.planning.moves.problems import Move, MovePlan
+from extender.planning.moves.problems import Move, MovePlan, gain_gpu_s, is_worth
 from model.engine import engines
 from model.engine.node_scores import release, retake
 from model.engine.pools import Pools

@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from extender.core.clusters import Floats
-from extender.core.fragmentation.arrays import Asks, Nodes
-from extender.core.fragmentation.arrivals import Arrivals, typical_mix
+from extender.core.fragmentation import Arrivals, Asks, Nodes, typical_mix
 from extender.core.resources.gpu_models import GpuModel
 from extender.core.valuenet.features import Outlook
 from extender.core.valuenet.potentials import Potential

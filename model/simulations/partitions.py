@@ -13,11 +13,11 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI
-from extender.core.dra.allocations import Allocations
+from extender.core.dra.allocator import Allocations
 from extender.core.dra.asks import DevicesAsked, Fault
 from extender.core.dra.devices import NodeDevices, Taking
 from extender.core.dra.first_fit import first_fit
-from extender.core.dra.worth import Weights
+from extender.core.dra.packing import Weights
 from model.workloads.nvidia import GpuKind, inventory
 from model.workloads.partition_mixes import Requests, ask_for
 

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI
-from extender.core.fragmentation.arrays import Nodes
+from extender.core.fragmentation import Nodes
 from model.engine import engines
 from model.engine.pools import Pools
 from model.engine.ranks import Tie

@@ -11,8 +11,7 @@ from enum import StrEnum
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Floats, Longs, Rows
-from extender.core.fragmentation.arrays import ANY_MODEL, Asks, Nodes
-from extender.core.fragmentation.fragments import Mix, mix_of
+from extender.core.fragmentation import ANY_MODEL, Asks, Mix, Nodes, mix_of
 from extender.core.valuenet.features import Outlook
 from extender.core.valuenet.potentials import Potential
 from model.engine import engines

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from extender.core.clusters import Mask
-from extender.core.fragmentation.arrays import Asks
+from extender.core.fragmentation import Asks
 from model.engine import kernels
 from model.engine.engines import Engine
 from model.engine.pools import Pools

@@ -9,11 +9,10 @@ import numpy as np
 
 from extender.core.bookings import booking
 from extender.core.clusters import WHOLE_MILLI, Mask
-from extender.core.fragmentation.arrays import Nodes
+from extender.core.fragmentation import Nodes
 from extender.core.policies.registry import POLICIES
-from extender.planning.moves.covers import cover_costs
-from extender.planning.moves.models import keeping_its_model
-from extender.planning.moves.problems import Problem, Running, Target
+from extender.planning.moves.evictions import cover_costs
+from extender.planning.moves.problems import Problem, Running, Target, keeping_its_model
 from extender.planning.plan_state import DEFAULT_POLICY
 from extender.planning.plans import PlanPod, View
 from extender.ranking.rules import cluster_of, requests_of

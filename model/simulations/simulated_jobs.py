@@ -7,8 +7,7 @@ from typing import Final
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Floats, Longs
-from extender.core.fragmentation.arrays import Asks, Nodes
-from extender.core.fragmentation.fragments import Mix
+from extender.core.fragmentation import Asks, Mix, Nodes
 
 Kind = tuple[tuple[int, int], ...]
 """Parts of a job: classes, each with how many there are of it."""

@@ -1,4 +1,4 @@
-"""Weights of the worth of what is left of a GPU (`extender.core.dra.worth`), learned on mixes of partitions by CMA-ES.
+"""Weights of the worth of what a GPU has left (`extender.core.dra.packing`), learned on mixes of partitions by CMA-ES.
 
 A candidate is tried by how much of what was asked for it has placed, by GPUs, of requests that come and go. The states
 of a GPU, and how many partitions of each kind they have room for, do not depend on the weights: they are worked out
@@ -14,7 +14,7 @@ import numpy as np
 from extender.core.clusters import Floats
 from extender.core.dra.asks import DevicesAsked
 from extender.core.dra.devices import NodeDevices, Taking
-from extender.core.dra.worth import GPU, Weights, kind_of, room_of, worth_of
+from extender.core.dra.packing import GPU, Weights, kind_of, room_of, worth_of
 from model.simulations.partitions import Memory, Offer, Policy, kerf, placed
 from model.training import strategies
 from model.workloads import partition_mixes

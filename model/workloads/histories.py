@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from extender.core.clusters import Mask
-from extender.core.fragmentation.arrivals import fair_weights
+from extender.core.fragmentation import fair_weights
 from extender.history import files
 from extender.history.records import Columns, History, HistoryError
 from model.workloads.traces import NodeList, PodList

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from fastapi import Response
 
-from extender.api import examples
 from extender.api.app import create_app
+from extender.api.openapi import _ASKED
 from extender.demo.cluster import sample_cluster
 from extender.demo.metrics import SampleFeed
 from extender.explain.what_if.questions import WhatIfResult
@@ -121,14 +121,14 @@ def test_no_key_is_missing_in_the_description(kerf: Kerf, path: str) -> None:
 
 @pytest.mark.parametrize("path", ["/filter", "/prioritize", "/others/filter", "/mutate", "/gate", "/preempt"])
 def test_an_example_is_a_request_that_is_answered(kerf: Kerf, path: str) -> None:
-    answer = kerf.post(path, json.dumps(examples.ASKED[path]).encode())
+    answer = kerf.post(path, json.dumps(_ASKED[path]).encode())
     assert answer.status == 200, answer.content
     if path == "/filter":
         assert (answer.json()["Error"], answer.json()["NodeNames"]) == ("", ["a100-0"])
 
 
 def test_a_what_if_is_answered_as_described(kerf: Kerf) -> None:
-    told = kerf.post("/what-if", json.dumps(examples.ASKED["/what-if"]).encode()).json()
+    told = kerf.post("/what-if", json.dumps(_ASKED["/what-if"]).encode()).json()
     assert told["objects"][0]["object"] == "Job research/train"
     msgspec.convert(told, WhatIfResult)
     valid({"$ref": "#/components/schemas/WhatIfResult"}, told)

@@ -9,7 +9,7 @@ import pytest
 from fastapi import Response
 
 from extender.api.app import create_app
-from extender.api.blindness import _STALE_HEADER, Blindness
+from extender.api.readiness import _STALE_HEADER, Blindness
 from extender.kube.memory import MemoryCluster
 from extender.server.access import METRICS, PROBES
 from extender.settings.tree import Settings

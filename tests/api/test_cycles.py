@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from extender.ledger.pod_groups import Cycles
+from extender.ledger.bookings import _Cycles
 from tests.api.bodies import Manifest, node, pod
 from tests.api.services import Kerf, running
 
@@ -145,7 +145,7 @@ def test_a_gang_that_was_placed_after_all_goes_first() -> None:
 
 def test_gangs_that_are_gone_are_forgotten() -> None:
     released: list[str] = []
-    cycles = Cycles(released.append)
+    cycles = _Cycles(released.append)
     for number in range(50):
         cycles.ask(f"g{number}", f"u{number}", float(number))
         cycles.reserve(f"g{number}", f"u{number}", counted=True)

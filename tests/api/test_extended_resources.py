@@ -12,8 +12,7 @@ import pytest
 from extender.api.webhooks.gate import gate
 from extender.kube.client import ApiError, Transport
 from extender.kube.objects import Pod
-from extender.queueing.claims.asked import asked_of, manifest_of
-from extender.queueing.claims.maker import ClaimMaker
+from extender.queueing.claims.maker import ClaimMaker, _asked_of, _manifest_of
 from extender.queueing.pods.entries import Entry
 from tests.api.bodies import Manifest, pod, review
 
@@ -58,8 +57,8 @@ def patched(manifest: Manifest, classes: dict[str, str] | None = None) -> tuple[
 def claim_of(found: Manifest) -> Manifest:
     """What Kerf creates for a pod, or {}."""
     read = msgspec.convert(found, Pod)
-    asked = asked_of(read, CLASSES.values())
-    return {} if asked is None else manifest_of(asked, read)
+    asked = _asked_of(read, CLASSES.values())
+    return {} if asked is None else _manifest_of(asked, read)
 
 
 def test_containers_ask_by_requests_of_one_claim() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from extender.plugins.managed_resources import UNMARKED
+from extender.plugins.pod_resources import UNMARKED
 from tests.api import bodies
 from tests.api.bodies import CLUSTER, NAMES, Manifest, pod
 from tests.api.services import Kerf, running

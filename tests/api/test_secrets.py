@@ -13,7 +13,7 @@ import yaml
 from typer.testing import CliRunner
 
 from extender.cli.main import app
-from extender.kube.paths import NODES_PATH, PODS_PATH
+from extender.kube.transport import NODES_PATH, PODS_PATH
 from tests.api.processes import Server, request
 from tests.controlplane.processes import clean_environment
 from tests.telemetry.servers import Page, serving

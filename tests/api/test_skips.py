@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extender.scheduling.waking.skips import _QUEUED_REASON, _REASON
+from extender.scheduling.skips import _QUEUED_REASON, _REASON
 from tests.api.bodies import Manifest, node, pod
 from tests.api.services import Kerf, running
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from extender.plugins.node_reports import REPORT
+from extender.plugins.kerf import REPORT
 from extender.scheduling.reporters import AGENT_LABELS
 from tests.api.bodies import node, pod
 from tests.api.services import Kerf, running

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from extender.kube.memory import MemoryCluster
-from extender.kube.paths import PODS_PATH
+from extender.kube.transport import PODS_PATH
 from tests.api import bodies
 from tests.api.bodies import pod
 from tests.api.services import running

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from extender.plugins.managed_resources import UNMARKED
+from extender.plugins.pod_resources import UNMARKED
 from tests.api.bodies import node, pod
 from tests.api.services import Kerf, running
 from tests.explain.test_waiting_pods import made, told_once

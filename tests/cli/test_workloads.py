@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from extender.cli.client import kubectl_plugin
 from extender.cli.main import app
 from extender.cli.workloads import _print
-from extender.explain.workload_tables.tables import STATES
+from extender.explain.workloads import _STATES
 from tests.api.processes import Server, ready_demo
 
 
@@ -58,7 +58,7 @@ def test_as_csv_it_has_a_heading_and_a_line_for_each_row(server: Server) -> None
     assert any(pod["indices"] == "0 1" for pod in pods)
     groups = list(csv.DictReader(io.StringIO(kerf(server, "--by", "namespace", "-o", "csv").output)))
     assert [group["namespace"] for group in groups] == ["default"]
-    assert sum(int(groups[0][state]) for state in STATES) == int(groups[0]["pods"]) == len(pods)
+    assert sum(int(groups[0][state]) for state in _STATES) == int(groups[0]["pods"]) == len(pods)
 
 
 def test_nobody_of_that_name(server: Server) -> None:
@@ -89,7 +89,7 @@ def one(name: str, **more: Any) -> dict[str, Any]:
 
 def printed(*pods: dict[str, Any], groups: tuple[dict[str, Any], ...] = (), width: int = 80, more: int = 0) -> str:
     text = io.StringIO()
-    states = dict.fromkeys(STATES, 0) | {"running": len(pods)}
+    states = dict.fromkeys(_STATES, 0) | {"running": len(pods)}
     totals: dict[str, Any] = {"pods": len(pods) + more, "states": states, "gpusBooked": 8.5, "gpusAsked": 3.0}
     totals |= {"load": 0.25, "idlePods": 1, "idleGpus": 2.0}
     told: Any = {"by": "owner" if groups else "pod", "pods": list(pods), "groups": list(groups)}
@@ -108,7 +108,7 @@ def test_at_80_columns_no_number_is_cut_and_no_line_is_longer() -> None:
     assert max(map(len, table.splitlines())) <= 80
     assert all(text in table for text in ("1024.125", "100 %", "2d4h", "2h01m", "starting", "and 12 more"))
     assert "1 with 2 GPUs idle for 30 min or more (--idle)" in " ".join(table.split())
-    states = dict.fromkeys(STATES, 0) | {"running": 20_000, "gated": 10_000}
+    states = dict.fromkeys(_STATES, 0) | {"running": 20_000, "gated": 10_000}
     group = {"namespace": "n" * 63, "owner": "Job/" + "o" * 100, "pods": 30_000, "states": states, "priority": 0}
     group |= {"gpusBooked": 12_345.5, "gpusAsked": 10_000.0, "load": 0.5, "idlePods": 3, "idleGpus": 1234.5}
     by_owner = printed(groups=(group | {"idleSeconds": 5.0, "since": time.time() - 187_200},))

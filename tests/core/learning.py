@@ -3,14 +3,11 @@
 import numpy as np
 
 from extender.core.clusters import Cluster
-from extender.core.fragmentation.arrays import ANY_MODEL, Asks
-from extender.core.fragmentation.fragments import TypicalPod, mix_of
+from extender.core.fragmentation import ANY_MODEL, Asks, TypicalPod, mix_of
 from extender.core.policies.kerf import KerfWeights, LearnedScore, live_term, serving
 from extender.core.policies.policy import Policy
-from extender.core.valuenet.features import FEATURES, Outlook, outlook_of, plain_worth
-from extender.core.valuenet.learned_values import prospect
-from extender.core.valuenet.potentials import Potential, linear
-from extender.core.valuenet.states import node_states
+from extender.core.valuenet.features import FEATURES, Outlook, node_states, outlook_of, plain_worth
+from extender.core.valuenet.potentials import Potential, linear, prospect
 
 
 def only(quantum: float = 0.1, **weights: float) -> Potential:

@@ -6,8 +6,7 @@ import numpy as np
 
 from extender.core.clusters import Cluster
 from extender.core.gauges import Gauge
-from extender.ledger.arrays import ClusterArrays
-from extender.ledger.observed import SampleTimes
+from extender.ledger.arrays import ClusterArrays, SampleTimes
 from tests.core.builders import NodeState, arrays_of
 
 Samples = Mapping[str, Mapping[Gauge, Sequence[float]]]

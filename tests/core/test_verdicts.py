@@ -9,8 +9,7 @@ from extender.core.clusters import Cluster, Floats, Rows
 from extender.core.decisions import Decision, choice, decide, decide_from_top, decide_on
 from extender.core.evaluations import Evaluation, Memo, evaluate
 from extender.core.fit.fits import fit
-from extender.core.fit.reasons import Reason
-from extender.core.fit.results import Fit
+from extender.core.fit.reasons import Fit, Reason
 from extender.core.gauges import Gauge
 from extender.core.policies.policy import Policy
 from extender.core.policies.registry import POLICIES

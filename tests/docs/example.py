@@ -11,9 +11,9 @@ import pytest
 
 from extender.core.fit import filters
 from extender.core.fit.checks import BUILT_IN, TABLE
-from extender.core.policies import installed, registry
-from extender.plugins import managed_resources
-from extender.plugins.managed_resources import _managed_resources
+from extender.core.policies import registry
+from extender.plugins import pod_resources
+from extender.plugins.pod_resources import _managed_resources
 from extender.plugins.registry import plugins
 from tests.docs.pages import DOCS
 
@@ -52,10 +52,10 @@ def example_on_path(folder: Path) -> Iterator[None]:
 
 def _forget() -> None:
     """Let policies and device plugins be looked for again."""
-    installed.forget()
+    registry.forget()
     filters._INSTALLED.forget()  # noqa: SLF001
     TABLE.only(BUILT_IN)
-    for remembered in (plugins, _managed_resources, managed_resources.managed_names):
+    for remembered in (plugins, _managed_resources, pod_resources.managed_names):
         remembered.cache_clear()
     importlib.invalidate_caches()
 

@@ -8,9 +8,7 @@ from extender.core.dra import owning
 from extender.core.dra.devices import Device, Inventory
 from extender.core.resources.nodes import NodeReading
 from extender.dra import objects
-from extender.dra.published.devices import read_device
-from extender.dra.published.gathering import PoolId
-from extender.dra.published.inventory import NodePools, read_pools
+from extender.dra.published import NodePools, PoolId, _read_device, read_pools
 
 DRIVER = "gpu.nvidia.com"
 OWNED = owning.OWNED._asdict()
@@ -91,4 +89,4 @@ def inventory_of(*devices: Any) -> Inventory:
 
 def core_device(driver: str, published: Any) -> Device:
     """A device as selectors see it."""
-    return read_device(PoolId(driver, "p"), decoded(objects.Device, published), (), {})
+    return _read_device(PoolId(driver, "p"), decoded(objects.Device, published), (), {})

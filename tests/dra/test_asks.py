@@ -3,9 +3,8 @@ from typing import Any
 import pytest
 
 from extender.core.dra.asks import ClaimAsk, Constraint, DeviceAsk, RequestAsk, Selector, Toleration
-from extender.dra.asks import read_asks
+from extender.dra.asks import KINDS, UnhandledError, read_asks
 from extender.dra.objects import ResourceClaim
-from extender.dra.unhandled import KINDS, UnhandledError
 from tests.dra.builders import claim, device_class, exactly
 
 CLASSES = {

@@ -3,15 +3,15 @@ from collections.abc import Sequence
 import pytest
 
 from extender.dra.objects import ResourceSlice
-from extender.dra.published.gathering import NodePool, gather_pools
+from extender.dra.published import _gather_pools, _NodePool
 from tests.dra.builders import consuming, counters, device, resource_slice
 
 
-def gathered(*slices: ResourceSlice) -> list[NodePool]:
-    return gather_pools("n1", slices)
+def gathered(*slices: ResourceSlice) -> list[_NodePool]:
+    return _gather_pools("n1", slices)
 
 
-def names(pools: Sequence[NodePool]) -> list[list[str]]:
+def names(pools: Sequence[_NodePool]) -> list[list[str]]:
     return [[device.name for device in pool.devices] for pool in pools]
 
 

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from extender.dra.quantities import amount_of
+from extender.dra.results import amount_of
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 
 from extender.core.dra.devices import Device, DeviceId
-from extender.dra.selectors import compile_selector
+from extender.dra.asks import _compile_selector
 
 DEVICE = Device(DeviceId("d", "pool", "x"), {"d/model": "A100", "d/type": "gpu"})
 MODEL = "device.attributes['d'].model == 'A100'"
@@ -24,11 +24,11 @@ TYPE = "device.attributes['d'].type == 'mig'"
     ],
 )
 def test_conditions_joined_outside_of_brackets_are_parts(expression: str, parts: list[str]) -> None:
-    selector = compile_selector(expression)
+    selector = _compile_selector(expression)
     assert [part.expression for part in selector.parts()] == parts
     if parts:
         assert selector.matches(DEVICE) == all(part.matches(DEVICE) for part in selector.parts())
 
 
 def test_of_very_many_conditions_none_is_told_apart() -> None:
-    assert compile_selector(" && ".join([MODEL] * 20)).parts() == ()
+    assert _compile_selector(" && ".join([MODEL] * 20)).parts() == ()

@@ -8,10 +8,9 @@ import pytest
 
 from extender.core.dra.asks import SelectorFault
 from extender.core.dra.devices import Device, DeviceId
-from extender.dra.cel.errors import RefusedError
-from extender.dra.cel.programs import Programs
-from extender.dra.selectors import compile_selector
-from extender.dra.unhandled import UnhandledError
+from extender.dra.asks import UnhandledError, _compile_selector
+from extender.dra.cel.compiling import Programs
+from extender.dra.cel.parsing import RefusedError
 from tests.dra.builders import core_device
 from tests.dra.expressions import DEVICES, DRIVER
 
@@ -38,7 +37,7 @@ NOT_HANDLED = {
 def answer(expression: str, device: Device) -> bool | str:
     """What a selector says of a device."""
     try:
-        return compile_selector(expression).matches(device)
+        return _compile_selector(expression).matches(device)
     except SelectorFault:
         return "fault"
 
@@ -49,7 +48,7 @@ def test_selectors_answer_as_kube_scheduler_does(row: Any) -> None:
     kind = NOT_HANDLED.get(expression)
     if answers == "refused" or kind:
         with pytest.raises(UnhandledError) as error:
-            compile_selector(expression)
+            _compile_selector(expression)
         assert error.value.kind.startswith(kind or "CEL: ")
     else:
         assert [answer(expression, device) for device in SEEN] == answers
@@ -77,14 +76,14 @@ A = f"device.attributes['{DRIVER}']"
     ],
 )
 def test_what_a_selector_reads_is_known(expression: str, reads: set[str] | None) -> None:
-    assert compile_selector(expression).reads == (None if reads is None else frozenset(reads))
+    assert _compile_selector(expression).reads == (None if reads is None else frozenset(reads))
 
 
 def test_what_a_selector_does_not_read_changes_nothing() -> None:
     for row in ANSWERS:
         if row["answers"] == "refused" or row["expression"] in NOT_HANDLED:
             continue
-        selector = compile_selector(row["expression"])
+        selector = _compile_selector(row["expression"])
         if selector.reads is None:
             continue
         for seen in SEEN:
@@ -97,8 +96,8 @@ def test_what_a_selector_does_not_read_changes_nothing() -> None:
 
 
 def test_equal_texts_are_equal_selectors() -> None:
-    assert compile_selector("1 == 1") == compile_selector("1 == 1")
-    assert compile_selector("1 == 1") != compile_selector("1 == 2")
+    assert _compile_selector("1 == 1") == _compile_selector("1 == 1")
+    assert _compile_selector("1 == 1") != _compile_selector("1 == 2")
 
 
 def test_programs_are_kept_in_bounded_memory() -> None:
@@ -119,7 +118,7 @@ def test_programs_are_kept_in_bounded_memory() -> None:
 def test_a_deep_stack_makes_no_difference_but_refusal() -> None:
     def deep(levels: int) -> bool | str:
         try:
-            return deep(levels - 1) if levels else compile_selector(nested).matches(SEEN[0])
+            return deep(levels - 1) if levels else _compile_selector(nested).matches(SEEN[0])
         except UnhandledError as error:
             return error.kind
 
@@ -167,7 +166,7 @@ def test_hostile_selectors_take_bounded_time(expression: str, kind: str) -> None
     device = core_device(DRIVER, {"name": "d", "attributes": {"type": {"string": "x" * 64}}})
     began = time.process_time()
     try:
-        selector = compile_selector(expression)
+        selector = _compile_selector(expression)
     except UnhandledError as error:
         found = error.kind
     else:
@@ -181,7 +180,7 @@ def test_hostile_selectors_take_bounded_time(expression: str, kind: str) -> None
 
 def test_what_fails_names_the_device_and_why() -> None:
     with pytest.raises(SelectorFault, match="on device bare: no such key: type"):
-        compile_selector(f"{A}.type == 'gpu'").matches(SEEN[2])
+        _compile_selector(f"{A}.type == 'gpu'").matches(SEEN[2])
 
 
 def test_selectors_do_not_take_versions_for_lists() -> None:

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from extender.core.dra.asks import SelectorFault
-from extender.dra.selectors import compile_selector
-from extender.dra.unhandled import UnhandledError
+from extender.dra.asks import UnhandledError, _compile_selector
 from tests.controlplane.binaries import find_program
 from tests.dra.authors import made_up
 from tests.dra.builders import core_device
@@ -50,7 +49,7 @@ def test_made_up_selectors_are_answered_as_kube_scheduler_does(seed: int) -> Non
     for (expression, device), answer in zip(pairs, ask(pairs), strict=True):
         num_compiled += answer["compiles"]
         try:
-            selector = compile_selector(expression)
+            selector = _compile_selector(expression)
         except UnhandledError as error:
             if answer["compiles"]:
                 refused[error.kind] += 1

@@ -7,7 +7,7 @@ import pytest
 
 from extender.core.annotations import asks_by_word
 from extender.kube.objects import Pod
-from extender.plugins.managed_resources import is_managed
+from extender.plugins.pod_resources import is_managed
 from tests.controlplane.api import ApiError
 from tests.controlplane.kerf import ROOT
 from tests.controlplane.objects import pod

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from extender.plugins.managed_resources import _managed_resources
+from extender.plugins.pod_resources import _managed_resources
 from tests.controlplane.kerf import ROOT, SCHEDULER_CONFIG
 from tests.controlplane.objects import cpu_node, gpu_node, pod
 from tests.controlplane.processes import wait_until

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from extender.scheduling.waking.skips import _QUEUED_REASON
+from extender.scheduling.skips import _QUEUED_REASON
 from tests.controlplane.kerf import QUEUE_RBAC, SCHEDULER_CONFIG
 from tests.controlplane.objects import POD_GROUPS, cpu_node, gpu_node, pod
 from tests.controlplane.plane import ControlPlane

@@ -2,7 +2,7 @@
 
 import pytest
 
-from extender.scheduling.waking.skips import _REASON
+from extender.scheduling.skips import _REASON
 from tests.controlplane.kerf import SCHEDULER_CONFIG
 from tests.controlplane.objects import gpu_node
 from tests.controlplane.processes import wait_until

@@ -7,10 +7,9 @@ import msgspec
 import pytest
 
 from extender.explain.what_if.grounds import Facts
-from extender.explain.what_if.missing import _sentence
+from extender.explain.what_if.missing import _sentence, _shapes_of
 from extender.explain.what_if.process import _answer
 from extender.explain.what_if.questions import WhatIfError, needs_of, read_question
-from extender.explain.what_if.shapes import shapes_of
 from extender.explain.what_if.waiting import Waiting, waiting_in
 from extender.kube.objects import Node
 from extender.ledger.ledger import Ledger
@@ -98,7 +97,7 @@ def test_equal_machines_are_one_shape_and_broken_ones_stand_for_none() -> None:
     nodes: list[Node] = [decode_node(manifest) for manifest in manifests]
     for item in nodes:
         ledger.upsert_node(item)
-    shapes = shapes_of(nodes, [], ledger.snapshot(0.0), ())
+    shapes = _shapes_of(nodes, [], ledger.snapshot(0.0), ())
     assert [shape.like for shape in shapes] == ["a", "cpu"], "the one with the least memory stands for both"
     assert "kubernetes.io/hostname" not in (shapes[0].node.metadata.labels or {})
 

@@ -8,7 +8,7 @@ import msgspec
 from extender.core.dra.devices import DeviceId
 from extender.dra.objects import ResourceClaim, ResourceSlice
 from extender.explain import occupants
-from extender.explain.node_devices import DeviceViews
+from extender.explain.occupants import DeviceViews
 from extender.ledger.ledger import Ledger
 from tests.ledger.builders import node_object
 from tests.plugins.claims import resource_claim, slice_of

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from extender.explain.what_if.shapes import Shape, keys_of, resources_of, shapes_of
+from extender.explain.what_if.missing import _keys_of, _resources_of, _Shape, _shapes_of
 from extender.kube.objects import Node
 from extender.ledger.ledger import Ledger
 from extender.planning.demands import Choice, Demands, Term
@@ -18,13 +18,13 @@ HOSTNAME = "kubernetes.io/hostname"
 
 def shapes(
     *manifests: Manifest, given: Collection[Manifest] = (), keys: Collection[str] = (), resources: Collection[str] = ()
-) -> list[Shape]:
+) -> list[_Shape]:
     """Those of a cluster."""
     ledger = Ledger(reservation_ttl_s=0.0)
     nodes: list[Node] = [decode_node(manifest) for manifest in manifests]
     for item in nodes:
         ledger.upsert_node(item)
-    return shapes_of(nodes, [decode_node(item) for item in given], ledger.snapshot(0.0), keys, resources)
+    return _shapes_of(nodes, [decode_node(item) for item in given], ledger.snapshot(0.0), keys, resources)
 
 
 def likes(*manifests: Manifest, **options: Any) -> list[str]:
@@ -89,7 +89,7 @@ def test_labels_and_resources_that_pods_name_matter() -> None:
     assert likes(node("a", 8), huge, resources=["hugepages-2Mi"]) == ["a", "b"]
 
 
-def labels_of(shape: Shape) -> set[str]:
+def labels_of(shape: _Shape) -> set[str]:
     return set(shape.node.metadata.labels or {})
 
 
@@ -145,7 +145,7 @@ def test_a_node_that_kerf_does_not_know_yet_is_like_none() -> None:
     ledger = Ledger(reservation_ttl_s=0.0)
     nodes = [decode_node(node("a", 8)), decode_node(node("b", 4))]
     ledger.upsert_node(nodes[1])
-    assert [shape.like for shape in shapes_of(nodes, [], ledger.snapshot(0.0), ())] == ["b"]
+    assert [shape.like for shape in _shapes_of(nodes, [], ledger.snapshot(0.0), ())] == ["b"]
 
 
 def test_memory_that_cannot_be_read_is_none() -> None:
@@ -165,12 +165,12 @@ def test_the_labels_that_pods_name() -> None:
         decode_pod(pod("r", spec={"affinity": {}})).spec,
         decode_pod(pod("s")).spec,
     ]
-    assert keys_of(specs, []) == {"pool", "one", "two"}
+    assert _keys_of(specs, []) == {"pool", "one", "two"}
 
 
 def test_the_labels_and_resources_of_a_plan() -> None:
     term = Term(HOSTNAME, Choice(None, ()))
     demands = Demands(resources=(("rdma/hca", 1), ("hugepages-2Mi", 2)), apart=(term,))
     batch = [PlanPod("a", topology="rack"), PlanPod("b", demands=demands), PlanPod("c")]
-    assert resources_of(batch) == {"rdma/hca", "hugepages-2Mi"}
-    assert keys_of([], batch) == {"rack", HOSTNAME}
+    assert _resources_of(batch) == {"rdma/hca", "hugepages-2Mi"}
+    assert _keys_of([], batch) == {"rack", HOSTNAME}

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from extender.explain.manifests.objects import Given, Workload
 from extender.explain.what_if.claims import AskedClaims
-from extender.explain.what_if.objects import Objects
 from extender.explain.what_if.pods import Newcomers, PodReader
+from extender.explain.what_if.questions import Objects
 from extender.kube.objects import Pod
 from extender.planning.demands import Demands
 from extender.planning.plans import PlanPod

@@ -10,9 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from extender.core.fragmentation.arrays import ANY_MODEL
-from extender.core.fragmentation.fragment_tables import tables_of
-from extender.core.fragmentation.fragments import TypicalPod, mix_of
+from extender.core.fragmentation import ANY_MODEL, TypicalPod, mix_of, tables_of
 from extender.explain.processes import Pipe
 from extender.explain.what_if.grounds import Facts
 from extender.explain.what_if.process import _answer, _answered

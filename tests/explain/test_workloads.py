@@ -12,13 +12,25 @@ import pytest
 
 from extender.core.gauges import Gauge
 from extender.core.resources.requests import AskedUnit, GpuRequest
-from extender.explain.waiting_pods import Awaited
-from extender.explain.workload_tables.bound_pods import BoundPod
-from extender.explain.workload_tables.selections import Question, chosen, long_idle, of_states, summed, told_sums
-from extender.explain.workload_tables.tables import HAVE, STATES, Sources, Workload, WorkloadTable, table_of
+from extender.explain.pending import Awaited
+from extender.explain.workloads import (
+    _HAVE,
+    _STATES,
+    BoundPod,
+    Question,
+    Sources,
+    Workload,
+    WorkloadTable,
+    _chosen,
+    _long_idle,
+    _of_states,
+    _summed,
+    _table_of,
+    _told_sums,
+)
 from extender.queueing.pods.objects import GATE
 from extender.usage.holders import Holder, Who
-from extender.usage.shares import asked_milli
+from extender.usage.rates import asked_milli
 from tests.api.bodies import Manifest, node, pod
 from tests.api.services import Clock, Kerf, running
 from tests.explain.test_waiting_pods import made
@@ -274,8 +286,8 @@ def random_table(seed: int) -> WorkloadTable:
     rng = np.random.default_rng(seed)
     draw = random.Random(seed)
     num = draw.choice((1, 2, 40))
-    state = rng.integers(0, len(STATES), num)
-    have = state < HAVE
+    state = rng.integers(0, len(_STATES), num)
+    have = state < _HAVE
 
     def some(values: Any, where: Any) -> Any:
         return np.where(where, values, np.nan)
@@ -306,11 +318,11 @@ def random_table(seed: int) -> WorkloadTable:
 
 def by_hand(table: WorkloadTable, positions: list[int], after_s: float) -> dict[str, Any]:
     """What some pods come to, one by one."""
-    sums: dict[str, Any] = {"pods": 0, "states": dict.fromkeys(STATES, 0), "idlePods": 0}
+    sums: dict[str, Any] = {"pods": 0, "states": dict.fromkeys(_STATES, 0), "idlePods": 0}
     booked = asked = idle_gpus = used = measured = 0.0
     for at in positions:
         sums["pods"] += 1
-        sums["states"][STATES[table.state[at]]] += 1
+        sums["states"][_STATES[table.state[at]]] += 1
         booked += table.booked[at]
         if not math.isnan(table.asked[at]):
             asked += table.asked[at]
@@ -328,30 +340,30 @@ def by_hand(table: WorkloadTable, positions: list[int], after_s: float) -> dict[
 @pytest.mark.parametrize("seed", range(30))
 def test_groups_are_the_sums_of_their_pods(seed: int) -> None:
     table, after_s = random_table(seed), 100.0
-    idle = long_idle(table, after_s)
+    idle = _long_idle(table, after_s)
     for asked in (Question(), Question(namespace="ns-1"), Question(state="pending"), Question(idle=True)):
-        rows = of_states(table, asked, chosen(table, asked), idle)
+        rows = _of_states(table, asked, _chosen(table, asked), idle)
         wanted = [
             at
             for at, row in enumerate(table.rows)
             if (not asked.namespace or row.namespace == asked.namespace)
-            and (not asked.state or STATES[table.state[at]] == asked.state)
+            and (not asked.state or _STATES[table.state[at]] == asked.state)
             and (not asked.idle or (not math.isnan(table.idle_s[at]) and table.idle_s[at] >= after_s))
         ]
         assert rows.tolist() == wanted
-        owners = summed(table, rows, idle, "owner")
+        owners = _summed(table, rows, idle, "owner")
         groups: dict[tuple[str, str], list[int]] = {}
         for at in wanted:
             groups.setdefault((table.rows[at].namespace, table.rows[at].owner), []).append(at)
         assert list(owners.names) == list(groups)
         for number, positions in enumerate(groups.values()):
-            assert told_sums(owners, number) == by_hand(table, positions, after_s)
+            assert _told_sums(owners, number) == by_hand(table, positions, after_s)
             ages = [table.since[at] for at in positions if not math.isnan(table.since[at])]
             assert owners.since[number] == (min(ages) if ages else pytest.approx(math.nan, nan_ok=True))
             sleeps = [table.idle_s[at] for at in positions if not math.isnan(table.idle_s[at])]
             assert owners.idle_s[number] == (max(sleeps) if sleeps else pytest.approx(math.nan, nan_ok=True))
             assert owners.priority[number] == max(table.priority[at] for at in positions)
-        assert told_sums(summed(table, rows, idle, "all"), 0) == by_hand(table, wanted, after_s)
+        assert _told_sums(_summed(table, rows, idle, "all"), 0) == by_hand(table, wanted, after_s)
 
 
 def test_what_nobody_is_known_to_use_is_held_and_a_pod_that_has_its_node_waits_no_longer() -> None:
@@ -365,7 +377,7 @@ def test_what_nobody_is_known_to_use_is_held_and_a_pod_that_has_its_node_waits_n
         Awaited(uid, f"team/{uid}", 0, 1e9, asked, "Job/a", "", gated=False)
         for uid, asked in (("uid-a", GpuRequest(2)), ("uid-b", None), ("uid-c", GpuRequest(0, memory_total_mib=8)))
     ]
-    table = table_of(
+    table = _table_of(
         Sources(
             *(holders, np.array([1000, 0, 500, 2000]), np.full(4, np.nan), np.full(4, np.nan), waiting),
             bound=lambda uid: BoundPod(1e9, 0, "", starting=False, leaving=False) if uid == "uid-a" else None,
@@ -373,7 +385,7 @@ def test_what_nobody_is_known_to_use_is_held_and_a_pod_that_has_its_node_waits_n
             model=lambda node: "a100",
         )
     )
-    assert [(row.pod, STATES[row.state]) for row in table.rows] == [
+    assert [(row.pod, _STATES[row.state]) for row in table.rows] == [
         *(("team/claim", "held"), ("kube-system/static", "held"), ("team/a", "running")),
         *(("team/uid-b", "pending"), ("team/uid-c", "pending")),
     ]

@@ -10,8 +10,8 @@ import msgspec
 from extender.core.policies.registry import POLICIES
 from extender.explain.what_if.grounds import Facts
 from extender.explain.what_if.waiting import Waiting
-from extender.ledger.crowd import Crowd
 from extender.ledger.ledger import Ledger
+from extender.ledger.tenants import Crowd
 from extender.queueing.pods.objects import decode_node, decode_pod
 
 Manifest = dict[str, Any]

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from extender.history.names import _HASHED_COLUMNS, hash_names, owner_name
-from extender.history.records import POD_COLUMNS
+from extender.history.records import _HASHED_COLUMNS, POD_COLUMNS, hash_names, owner_name
 from tests.history.builders import pods
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from extender.queueing.gang_members import GANG_PREEMPTED
+from extender.queueing.gangs import GANG_PREEMPTED
 from tests.controlplane.api import Api, ApiError
 from tests.controlplane.kerf import RBAC, ROOT, SERVICE_ACCOUNT
 from tests.controlplane.objects import gpu_node, pod

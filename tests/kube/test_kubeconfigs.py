@@ -19,8 +19,7 @@ import yaml
 from aiohttp import web
 
 from extender.kube.client import ApiServer, CredentialsError
-from extender.kube.kubeconfigs.access import Access, access_of
-from extender.kube.kubeconfigs.proxies import proxy_of
+from extender.kube.kubeconfigs import Access, access_of, proxy_of
 from tests.api.certificates import Authority
 from tests.kube.test_client import serving
 

@@ -8,7 +8,7 @@ import pytest
 
 from extender.kube.client import ApiError
 from extender.kube.memory import MemoryCluster
-from extender.kube.paths import NODES_PATH, PODS_PATH
+from extender.kube.transport import NODES_PATH, PODS_PATH
 from tests.ledger.builders import node_manifest, pod_manifest
 
 POD = "/api/v1/namespaces/default/pods/p"

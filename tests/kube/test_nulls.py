@@ -16,13 +16,12 @@ import extender
 from extender.api import wire
 from extender.api.webhooks.assigned_gpus import Injection, mutate
 from extender.api.webhooks.gate import gate
-from extender.explain.defrag.movable.budgets import Budget
-from extender.explain.defrag.movable.jobs import Job as MovableJob
+from extender.explain.defrag.movable import Budget
+from extender.explain.defrag.movable import Job as MovableJob
 from extender.kube import objects
-from extender.kube.decoding import Decoder, convert
-from extender.kube.leadership.leases import Lease
-from extender.kube.nulls import without_nulls
-from extender.kube.watches.lists import ListDecoder
+from extender.kube.decoding import Decoder, _without_nulls, convert
+from extender.kube.leadership import Lease
+from extender.kube.watches import ListDecoder
 from extender.ledger.tenants import DemandingPod
 from extender.pipelines.jobs import Job
 from extender.settings.webhook import Devices
@@ -154,7 +153,7 @@ JSON = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=2) | st.dict
 @given(JSON)
 def test_what_has_no_null_stays_as_it_is(value: Any) -> None:
     text = json.dumps({"metadata": value, "spec": {"containers": [value], "overhead": value}}).encode()
-    assert json.loads(without_nulls(text, objects.Pod)) == json.loads(text)
+    assert json.loads(_without_nulls(text, objects.Pod)) == json.loads(text)
 
 
 KINDS: dict[str, list[Callable[[bytes], Any]]] = {

@@ -3,8 +3,8 @@
 import pytest
 
 from extender.kube.background import Backoff
-from extender.kube.pauses import Pauses
 from extender.kube.transport import ApiError, UnreachableError
+from extender.kube.turns import Pauses
 from tests.kube.test_rights import forbidden
 
 OWN = ApiError(422, "Invalid", "spec is immutable")

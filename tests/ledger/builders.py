@@ -11,7 +11,7 @@ import msgspec
 from extender.core.clusters import Cluster
 from extender.kube import objects
 from extender.kube.client import ClusterError, Query
-from extender.kube.leadership.elections import Election
+from extender.kube.leadership import Election
 from extender.kube.memory import Manifest, MemoryCluster
 from extender.ledger.ledger import Ledger
 from extender.plugins.kerf import ASSIGNED_GPUS

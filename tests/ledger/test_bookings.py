@@ -7,11 +7,10 @@ import msgspec
 from extender.core.annotations import COUNT, POLICY
 from extender.core.resources.requests import AskedUnit, GpuRequest, PodRequest
 from extender.kube import objects
-from extender.ledger.ledger import ClaimState, Ledger
-from extender.ledger.static_pods import _WITHIN_S, MIRROR
+from extender.ledger.ledger import _WITHIN_S, MIRROR, ClaimState, Ledger
 from extender.plugins.holdings import Holding, whole_gpus
 from extender.plugins.kerf import _GIVEN, ASSIGNED_GPUS, GPUS
-from extender.plugins.nvidia.hami import pods as hami
+from extender.plugins.nvidia import hami
 from extender.plugins.pods import read_holdings
 from tests.ledger.builders import TTL_S, ledger_of, node_manifest, node_object, pod_object
 from tests.plugins.claims import resource_claim

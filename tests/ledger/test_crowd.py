@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.ledger.crowd import Crowd
+from extender.ledger.tenants import Crowd
 from extender.planning.demands import HostPort
 from extender.queueing.pods.objects import decode_pod
 

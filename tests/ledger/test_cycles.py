@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 import pytest
 
-from extender.ledger.given_gpus import GivenGpus
-from extender.ledger.pod_groups import Cycles
-from extender.ledger.static_pods import _WITHIN_S, Orphans
+from extender.ledger.bookings import _Cycles
+from extender.ledger.ledger import _WITHIN_S, _Orphans
+from extender.ledger.rows import _GivenGpus
 from extender.plugins.kerf import Given
 
 
@@ -15,7 +15,7 @@ class Gangs:
 
     def __init__(self) -> None:
         self.released: list[str] = []
-        self.cycles = Cycles(self.released.append)
+        self.cycles = _Cycles(self.released.append)
 
     def reserve(self, gang: str, members: Iterable[str], now: float = 0.0, *, counted: bool = True) -> None:
         """kube-scheduler asks about members, and something is reserved for each."""
@@ -140,7 +140,7 @@ def test_a_pod_asked_about_for_another_gang_is_a_member_of_that_one() -> None:
 
 
 def test_of_a_mirror_that_is_forgotten_nothing_is_kept() -> None:
-    orphans = Orphans()
+    orphans = _Orphans()
     orphans.note("u")
     assert orphans.is_mirror("u")
     orphans.forget("u")
@@ -158,7 +158,7 @@ def test_of_a_mirror_that_is_forgotten_nothing_is_kept() -> None:
 
 
 def test_a_node_that_is_gone_is_told_of_anew_with_all_its_faults() -> None:
-    given = GivenGpus()
+    given = _GivenGpus()
     entries: Given = {"u": ("GPU-0",), "default/p": ("GPU-1",)}
     faults = ("unreadable",)
     assert given.set("n", entries, {"default/p": "v"}, faults)

@@ -7,12 +7,10 @@ import pytest
 
 from extender.core.annotations import COUNT, MEMORY_EACH, SHARE
 from extender.kube import objects
-from extender.ledger.ledger import ClaimState, Ledger
-from extender.ledger.static_pods import _WITHIN_S, MIRROR
+from extender.ledger.ledger import _WITHIN_S, MIRROR, ClaimState, Ledger
 from extender.plugins.holdings import Holding, Part, either, whole_gpus
 from extender.plugins.kerf import _GIVEN, ASSIGNED_GPUS, ASSIGNED_MEMORY, ASSIGNED_SHARE, GPUS
-from extender.plugins.nvidia import gpushare
-from extender.plugins.nvidia.hami import pods as hami
+from extender.plugins.nvidia import gpushare, hami
 from tests.ledger.builders import node_manifest, node_object, pod_object
 from tests.plugins.rigs import A, B, asking, gpushare_node, hami_node, sharing
 

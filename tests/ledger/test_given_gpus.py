@@ -1,14 +1,14 @@
 """To which pod a node's report belongs, where it knows pods by name alone: never to one that came after."""
 
-from extender.ledger.given_gpus import GivenGpus
+from extender.ledger.rows import _GivenGpus
 
 ONE, TWO = ("GPU-1",), ("GPU-2",)
 NAME = "ns/p"
 
 
-def running() -> GivenGpus:
+def running() -> _GivenGpus:
     """After the pods that there are were listed once."""
-    found = GivenGpus()
+    found = _GivenGpus()
     found.starting = False
     return found
 
@@ -43,7 +43,7 @@ def test_a_name_that_has_no_pod_any_more_is_nobodys() -> None:
 
 
 def test_a_name_without_a_pod_waits_for_one_only_until_all_were_listed() -> None:
-    starting, later = GivenGpus(), running()
+    starting, later = _GivenGpus(), running()
     for given in (starting, later):
         given.set("n", {NAME: ONE}, {})
         given.meet("n", NAME, "u")

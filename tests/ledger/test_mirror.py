@@ -8,8 +8,8 @@ import pytest
 
 from extender.kube.client import ApiError, Query, UnreachableError
 from extender.kube.memory import Manifest, MemoryCluster
-from extender.kube.paths import NODES_PATH, PODS_PATH
-from extender.kube.watches.reflector import ReflectorTimes
+from extender.kube.transport import NODES_PATH, PODS_PATH
+from extender.kube.watches import ReflectorTimes
 from extender.ledger.ledger import Ledger
 from extender.ledger.mirror import Mirror
 from extender.plugins.dra import _DevicePools

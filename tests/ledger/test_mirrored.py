@@ -14,9 +14,8 @@ from extender.core.resources.nodes import GpuUnit
 from extender.kube import objects
 from extender.kube.client import ApiError, Query
 from extender.kube.memory import Manifest, MemoryCluster
-from extender.kube.paths import NODES_PATH, PODS_PATH
-from extender.kube.watches.feeds import BOUND_PODS, NODES
-from extender.kube.watches.reflector import ReflectorTimes
+from extender.kube.transport import NODES_PATH, PODS_PATH
+from extender.kube.watches import BOUND_PODS, NODES, ReflectorTimes
 from extender.ledger.ledger import ClaimState, Ledger
 from extender.ledger.mirror import Mirror
 from extender.plugins.dra import _DevicePools

@@ -7,8 +7,7 @@ import pytest
 
 from extender.core.gauges import Gauge
 from extender.core.observations import Observations, SampleState
-from extender.ledger.arrays import ClusterArrays, Held
-from extender.ledger.observed import ObservedArrays, SampleTimes
+from extender.ledger.arrays import ClusterArrays, Held, ObservedArrays, SampleTimes
 from tests.core.builders import node
 
 TIMES = SampleTimes(fresh_s=90.0, forget_s=900.0, warmup_s=45.0)

@@ -6,7 +6,7 @@ import pytest
 
 from extender.core.resources.gpu_models import UNKNOWN_MODEL
 from extender.core.resources.nodes import Gpu, GpuUnit, NodeOffer
-from extender.ledger.occupancy import Occupancy
+from extender.ledger.claims import Occupancy
 from extender.plugins.holdings import UNKNOWN_GPU, Holding, Part, whole_gpus
 
 GIB = 1024

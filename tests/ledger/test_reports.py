@@ -14,8 +14,7 @@ from extender.core.resources.requests import AskedUnit, GpuRequest
 from extender.kube import objects
 from extender.ledger.ledger import ClaimState, Ledger
 from extender.plugins.holdings import whole_gpus
-from extender.plugins.kerf import ASSIGNED_GPUS, ASSIGNED_UUIDS
-from extender.plugins.node_reports import REPORT
+from extender.plugins.kerf import ASSIGNED_GPUS, ASSIGNED_UUIDS, REPORT
 from tests.ledger.builders import node_manifest, pod_object
 from tests.nvidia import SHARED_GPU_RESOURCE
 

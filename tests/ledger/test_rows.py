@@ -10,8 +10,8 @@ from extender.core.clusters import Cluster
 from extender.core.resources.gpu_models import describe_model
 from extender.core.resources.nodes import NO_GPUS, Gpu, GpuUnit, NodeOffer, NodeReading
 from extender.kube import objects
+from extender.ledger.claims import Occupancy
 from extender.ledger.ledger import Ledger, NodeState
-from extender.ledger.occupancy import Occupancy
 from extender.ledger.rows import NodeRows
 from extender.plugins.holdings import Holding, Part, whole_gpus
 from extender.plugins.kerf import _GIVEN, GPUS

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from extender.kube import objects
-from extender.ledger.tenants import Demands, Tenant, Tenants, _requested_names, asks_resources_alone, repels_pods
+from extender.ledger.tenants import SpecDemands, Tenant, Tenants, _requested_names, asks_resources_alone, repels_pods
 
 NOW = 1_767_225_600.0  # 2026-01-01T00:00:00Z
 
@@ -166,7 +166,7 @@ WISH = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1}]}
     ],
 )
 def test_what_room_is_a_matter_of(spec: dict[str, Any], alone: bool) -> None:
-    assert asks_resources_alone(msgspec.convert(spec, Demands)) is alone
+    assert asks_resources_alone(msgspec.convert(spec, SpecDemands)) is alone
 
 
 def test_who_keeps_others_off() -> None:

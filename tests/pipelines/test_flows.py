@@ -10,7 +10,7 @@ import yaml
 
 from extender.kube.cache import Cache
 from extender.kube.client import ApiError, UnreachableError
-from extender.pipelines.flows import _FLOW, _FLOW_UID, _TAKES_FLOWS_FROM, BY_FLOW, Flow, Flows
+from extender.pipelines.mlflow import _FLOW, _FLOW_UID, _TAKES_FLOWS_FROM, BY_FLOW, Flow, Flows
 from extender.pipelines.specs import Pipeline
 from tests.pipelines.test_mlflow import FLOW as EXAMPLE
 

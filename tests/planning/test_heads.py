@@ -7,7 +7,7 @@ import pytest
 
 from extender.core.clusters import Cluster, Rows
 from extender.core.fit.fits import fit
-from extender.core.fit.results import Fit
+from extender.core.fit.reasons import Fit
 from extender.core.gauges import Gauge
 from extender.core.resources.requests import GpuRequest
 from extender.planning import rounds

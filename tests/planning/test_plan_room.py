@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from extender.core.clusters import Cluster, Floats, Rows
-from extender.core.fit.results import Fit
+from extender.core.fit.reasons import Fit
 from extender.core.policies.policy import Policy
 from extender.core.resources.nodes import GpuUnit
 from extender.core.resources.requests import GpuRequest

@@ -10,13 +10,13 @@ from extender.kube import objects
 from extender.kube.commit import Resolver
 from extender.kube.events import EventRecorder
 from extender.kube.memory import Manifest, MemoryCluster
-from extender.kube.paths import NODES_PATH, PODS_PATH
+from extender.kube.transport import NODES_PATH, PODS_PATH
 from extender.ledger.ledger import Ledger
 from extender.plugins.nvidia import gpushare
+from extender.plugins.nvidia import hami as hami_nodes
 from extender.plugins.nvidia.gpushare import _COUNT_RESOURCE
-from extender.plugins.nvidia.hami import nodes as hami_nodes
 from extender.plugins.pods import read_pod_request
-from extender.scheduling.binding.binder import Binder
+from extender.scheduling.binding import Binder
 from extender.scheduling.placer import Placement, Placer, PodIdentity
 from tests.ledger.builders import Clock, FaultyTransport, node_manifest, open_fence, pod_manifest
 from tests.plugins.plugins import PluginNode, plugin_pod

@@ -7,7 +7,7 @@ import pytest
 
 from extender.core.resources.requests import RequestError
 from extender.kube.objects import Pod
-from extender.plugins.derived import once
+from extender.plugins.pods import once
 from tests.ledger.builders import pod_object
 
 

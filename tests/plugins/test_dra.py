@@ -8,7 +8,7 @@ from extender.core.resources.nodes import GpuUnit, NodeReading
 from extender.core.resources.requests import AskedUnit, GpuRequest
 from extender.dra.conditions import read_request
 from extender.dra.objects import ResourceClaim, ResourceSlice
-from extender.dra.published import gpus as dra
+from extender.dra.published import _read_inventory
 from extender.kube import objects
 from extender.kube.indexes import Index
 from extender.ledger.ledger import ClaimState, Ledger
@@ -96,7 +96,7 @@ def test_what_takes_no_gpu_asks_for_none(request_: Any) -> None:
 
 def test_an_inventory_is_in_the_order_of_minor_numbers() -> None:
     tainted = [{"key": "health", "effect": "NoSchedule"}]
-    inventory = dra.read_inventory(
+    inventory = _read_inventory(
         [resource_slice(device("gpu-10"), device("gpu-2", taints=tainted), device("gpu-1", memory="40536Mi"))], READING
     )
 

@@ -9,8 +9,8 @@ from extender.core.resources.nodes import NodeReading
 from extender.core.resources.requests import RequestError
 from extender.kube import objects
 from extender.kube.memory import Manifest
-from extender.plugins import managed_resources
-from extender.plugins.managed_resources import _managed_resources
+from extender.plugins import pod_resources
+from extender.plugins.pod_resources import _managed_resources
 from extender.plugins.protocol import DevicePlugin, UnreadableError
 from extender.plugins.registry import _GROUP, _Guarded, _load_all
 from tests.api.services import running
@@ -46,7 +46,7 @@ def test_pods_are_placed_and_bound_by_an_installed_plugin() -> None:
 @pytest.mark.usefixtures("example")
 def test_its_resource_is_one_that_kube_scheduler_has_to_ask_for() -> None:
     assert "example.com/gpu-mib" in _managed_resources()
-    assert managed_resources.is_managed(pod_object("p", 1, resource="example.com/gpu-mib").spec)
+    assert pod_resources.is_managed(pod_object("p", 1, resource="example.com/gpu-mib").spec)
 
 
 def test_without_the_package_nobody_knows_of_it() -> None:

@@ -11,9 +11,18 @@ from extender.core.resources.nodes import Gpu, NodeReading
 from extender.core.resources.requests import AskedUnit, GpuRequest, RequestError
 from extender.plugins.formats import _MAX_CHARS, ContainerResources
 from extender.plugins.holdings import Holding
-from extender.plugins.nvidia.hami import locks, nodes
-from extender.plugins.nvidia.hami import pods as hami
-from extender.plugins.nvidia.hami.locks import _format_lock, _read_lock
+from extender.plugins.nvidia import hami
+from extender.plugins.nvidia.hami import (
+    _bound_annotations,
+    _format_lock,
+    _NodeLock,
+    _read_holding,
+    _read_lock,
+    _read_register,
+    _read_request,
+    _type_pattern,
+    _uuids,
+)
 from extender.plugins.protocol import AssignedGpu, UnreadableError
 from tests.plugins.goldens import case_name, cases, containers_of, golden
 
@@ -38,9 +47,9 @@ def registered(gpu: Any) -> Any:
 def test_register(case: Any) -> None:
     if not case["gpus"] and case["gpus"] is not None:
         with pytest.raises(UnreadableError):
-            nodes.read_register(case["annotations"], case["allocatable"], NodeReading())
+            _read_register(case["annotations"], case["allocatable"], NodeReading())
         return
-    offer = nodes.read_register(case["annotations"], case["allocatable"], NodeReading())
+    offer = _read_register(case["annotations"], case["allocatable"], NodeReading())
 
     if case["gpus"] is None:
         assert offer is None
@@ -63,18 +72,18 @@ def asked(count: int, *, whole: bool = False, memory_each_mib: int = 0, **more: 
 def test_ask(case: Any) -> None:
     if "error" in case:
         with pytest.raises(RequestError, match=case["error"]):
-            hami.read_request(containers_of(case))
+            _read_request(containers_of(case))
     else:
-        assert hami.read_request(containers_of(case), case.get("policy", "")) == (case["ask"] and asked(**case["ask"]))
+        assert _read_request(containers_of(case), case.get("policy", "")) == (case["ask"] and asked(**case["ask"]))
 
 
 @pytest.mark.parametrize("case", cases("hami-pods"), ids=case_name)
 def test_shares_of_a_bound_pod(case: Any) -> None:
     if case.get("unknown"):
         with pytest.raises(UnreadableError):
-            hami.read_holding(case["annotations"], golden("hami-pods")["node"], containers_of(case))
+            _read_holding(case["annotations"], golden("hami-pods")["node"], containers_of(case))
         return
-    held = hami.read_holding(case["annotations"], golden("hami-pods")["node"], containers_of(case))
+    held = _read_holding(case["annotations"], golden("hami-pods")["node"], containers_of(case))
 
     found = [{"uuid": part.uuid, "milli": part.milli, "memory_mib": part.mib} for part in held.parts] if held else None
     assert found == (case["shares"] or None)
@@ -85,7 +94,7 @@ def test_annotations_written_with_the_binding(case: Any) -> None:
     file = golden("hami-bindings")
     gpus = assigned(case)
 
-    written = hami.binding_annotations(
+    written = _bound_annotations(
         containers_of(case), gpus, file["node"], file["unix_time"], init_slots=case.get("init_slots", True)
     )
 
@@ -100,10 +109,10 @@ def test_what_is_written_is_read_back_as_what_was_asked(case: Any) -> None:
     file = golden("hami-bindings")
     gpus = assigned(case)
     containers = containers_of(case)
-    ask = hami.read_request(containers)
+    ask = _read_request(containers)
 
-    held = hami.read_holding(
-        hami.binding_annotations(containers, gpus, file["node"], file["unix_time"]), file["node"], containers
+    held = _read_holding(
+        _bound_annotations(containers, gpus, file["node"], file["unix_time"]), file["node"], containers
     )
 
     assert held is not None
@@ -118,19 +127,19 @@ def test_what_is_written_is_read_back_as_what_was_asked(case: Any) -> None:
 
 @pytest.mark.parametrize("case", cases("hami-locks"), ids=case_name)
 def test_lock(case: Any) -> None:
-    lock = _read_lock({} if case["lock"] is None else {locks.NODE_LOCK: case["lock"]})
+    lock = _read_lock({} if case["lock"] is None else {hami.NODE_LOCK: case["lock"]})
 
     if case["lock"] is None:
         assert lock is None
     else:
-        assert lock == locks.NodeLock(case["locked_at"], case["namespace"], case["pod"])
+        assert lock == _NodeLock(case["locked_at"], case["namespace"], case["pod"])
 
 
 def test_a_lock_is_read_back_as_it_was_written() -> None:
     text = _format_lock("ns", "pod-a", 1785564000.9)
 
     assert text == "2026-08-01T06:00:00Z,ns,pod-a"
-    lock = _read_lock({locks.NODE_LOCK: text})
+    lock = _read_lock({hami.NODE_LOCK: text})
     assert lock is not None
     assert lock.is_of("ns", "pod-a")
     assert not lock.is_of("ns", "pod-b")
@@ -148,21 +157,21 @@ def test_a_lock_is_read_back_as_it_was_written() -> None:
     ],
 )
 def test_lists_of_types_become_patterns(types: str, pattern: str) -> None:
-    assert hami.type_pattern(types) == pattern
+    assert _type_pattern(types) == pattern
 
 
 def test_lists_of_uuids() -> None:
-    assert hami.uuids(" GPU-b,GPU-a,, GPU-b") == ("GPU-a", "GPU-b")
-    assert hami.uuids(" ") == ()
+    assert _uuids(" GPU-b,GPU-a,, GPU-b") == ("GPU-a", "GPU-b")
+    assert _uuids(" ") == ()
 
 
 def test_a_huge_annotation_is_not_looked_at() -> None:
     huge = "GPU-a,NVIDIA,1,0:" * _MAX_CHARS
 
     with pytest.raises(UnreadableError, match="characters"):
-        nodes.read_register({nodes.REGISTER: huge}, {"nvidia.com/gpu": "1"}, NodeReading())
+        _read_register({hami.REGISTER: huge}, {"nvidia.com/gpu": "1"}, NodeReading())
     with pytest.raises(UnreadableError, match="characters"):
-        hami.read_holding({hami.ALLOCATED: huge}, "n1", [])
+        _read_holding({hami.ALLOCATED: huge}, "n1", [])
 
 
 @given(st.text() | st.text(alphabet="GPU-a,;:0123[]{}\"'\x00", max_size=200))
@@ -171,11 +180,11 @@ def test_any_text_is_read_conservatively(text: str) -> None:
 
     held: Holding | None = None
     with contextlib.suppress(UnreadableError):
-        held = hami.read_holding({hami.ALLOCATED: text}, "n1", containers)
+        held = _read_holding({hami.ALLOCATED: text}, "n1", containers)
     with contextlib.suppress(UnreadableError):
-        offer = nodes.read_register({nodes.REGISTER: text}, {"nvidia.com/gpu": "2"}, NodeReading())
+        offer = _read_register({hami.REGISTER: text}, {"nvidia.com/gpu": "2"}, NodeReading())
         assert offer is not None
         assert any(gpu.memory_mib > 0 and gpu.uuid for gpu in offer.gpus)
-    _read_lock({locks.NODE_LOCK: text})
+    _read_lock({hami.NODE_LOCK: text})
 
     assert held is None or all(part.milli >= 0 and part.mib >= 0 for part in held.parts)

@@ -6,8 +6,7 @@ import pytest
 
 from extender.kube.client import ApiError
 from extender.kube.memory import MemoryCluster
-from extender.plugins.nvidia.hami.locks import NODE_LOCK, NodeLocks, _format_lock
-from extender.plugins.nvidia.hami.pods import BIND_PHASE
+from extender.plugins.nvidia.hami import BIND_PHASE, NODE_LOCK, _format_lock, _NodeLocks
 from extender.plugins.protocol import LockError
 from tests.ledger.builders import Clock, FaultyTransport, node_manifest, pod_manifest
 
@@ -20,9 +19,9 @@ def locks_on(
     clock: Callable[[], float] | None = None,
     wall: Clock | None = None,
     wait_s: float = 1.0,
-) -> NodeLocks:
+) -> _NodeLocks:
     loop = asyncio.get_running_loop()
-    return NodeLocks(transport, clock or loop.time, wall or Clock(NOW), wait_s=wait_s)
+    return _NodeLocks(transport, clock or loop.time, wall or Clock(NOW), wait_s=wait_s)
 
 
 def lock_of(cluster: MemoryCluster) -> str | None:

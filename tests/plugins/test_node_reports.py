@@ -11,8 +11,17 @@ from extender.agent.pods import _ASSIGNED_GPUS, _ASSIGNED_UUIDS
 from extender.agent.report import _NODE_REPORT, _replicas_of, _text_of
 from extender.core.resources.nodes import GpuUnit, NodeOffer, NodeReading, read_node
 from extender.kube import objects
-from extender.plugins.kerf import _GIVEN, ASSIGNED_GPUS, ASSIGNED_UUIDS, GPUS
-from extender.plugins.node_reports import _MAX_CHARS, REPORT, _read_report, told_given, with_report
+from extender.plugins.kerf import (
+    _GIVEN,
+    _MAX_CHARS,
+    ASSIGNED_GPUS,
+    ASSIGNED_UUIDS,
+    GPUS,
+    REPORT,
+    _read_report,
+    told_given,
+    with_report,
+)
 from extender.plugins.nodes import read_offer
 from extender.plugins.protocol import UnreadableError
 from tests.ledger.builders import node_manifest

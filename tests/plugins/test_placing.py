@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 from extender.core.fit.reasons import Reason
 from extender.core.resources.requests import RequestError
 from extender.plugins import kerf
-from extender.plugins.kerf import _GIVEN, ASSIGNED_GPUS
-from extender.plugins.node_reports import REPORT
-from extender.plugins.nvidia import gpushare
-from extender.plugins.nvidia.hami import nodes as hami_nodes
-from extender.plugins.nvidia.hami import pods as hami
-from extender.scheduling.binding.binder import BindError
+from extender.plugins.kerf import _GIVEN, ASSIGNED_GPUS, REPORT
+from extender.plugins.nvidia import gpushare, hami
+from extender.plugins.nvidia import hami as hami_nodes
+from extender.plugins.nvidia.hami import _MODE, _NO_USE_UUID, _USE_TYPE, _USE_UUID
+from extender.scheduling.binding import BindError
 from tests.ledger.builders import Clock, node_manifest, pod_manifest
 from tests.plugins.plugins import LOCK, gpushare_allocate, hami_allocate
 from tests.plugins.rigs import A, B, Rig, asking, gpushare_node, hami_node, sharing
@@ -163,14 +162,14 @@ def test_kerfs_own_annotations_ask_for_parts_on_hamis_nodes() -> None:
 def test_hamis_choice_of_types_and_uuids_is_kept() -> None:
     rig = Rig(hami_node("n1", (A, 15360), (B, 15360)))
 
-    bound = rig.run(sharing("a", 1000, annotations={hami.USE_UUID: B}))
+    bound = rig.run(sharing("a", 1000, annotations={_USE_UUID: B}))
     assert bound["metadata"]["annotations"][ASSIGNED_GPUS] == "1"
     hami_allocate(rig.plugin_node("n1"), 1)
-    bound = rig.run(pod_manifest("b", 1, annotations={hami.NO_USE_UUID: B, hami.USE_TYPE: "a100,tesla t4"}))
+    bound = rig.run(pod_manifest("b", 1, annotations={_NO_USE_UUID: B, _USE_TYPE: "a100,tesla t4"}))
     assert bound["metadata"]["annotations"][ASSIGNED_GPUS] == "0"
-    assert rig.refused(sharing("c", 1000, annotations={hami.USE_TYPE: "A100"})) == {Reason.WRONG_MODEL}
+    assert rig.refused(sharing("c", 1000, annotations={_USE_TYPE: "A100"})) == {Reason.WRONG_MODEL}
     with pytest.raises(RequestError, match="vgpu-mode"):
-        rig.filter(sharing("d", 1000, annotations={hami.MODE: "mig"}))
+        rig.filter(sharing("d", 1000, annotations={_MODE: "mig"}))
 
 
 def test_parts_are_only_had_where_a_plugin_hands_them_out() -> None:

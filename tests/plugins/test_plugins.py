@@ -3,11 +3,9 @@
 import pytest
 
 from extender.plugins.formats import ContainerResources
-from extender.plugins.nvidia import gpushare
+from extender.plugins.nvidia import gpushare, hami
 from extender.plugins.nvidia.gpushare import _binding_annotations
-from extender.plugins.nvidia.hami import locks
-from extender.plugins.nvidia.hami import pods as hami
-from extender.plugins.nvidia.hami.locks import _format_lock
+from extender.plugins.nvidia.hami import _bound_annotations, _format_lock, _read_holding
 from extender.plugins.protocol import AssignedGpu
 from tests.plugins.plugins import (
     AllocationError,
@@ -26,12 +24,12 @@ NOW = 1795241852.0
 def hami_node(*pods: tuple[str, dict[str, str]], locked_by: str = "") -> PluginNode:
     node = PluginNode("n1", pods=[plugin_pod(name, written, containers=[{"name": "main"}]) for name, written in pods])
     if locked_by:
-        node.annotations[locks.NODE_LOCK] = _format_lock("default", locked_by, NOW)
+        node.annotations[hami.NODE_LOCK] = _format_lock("default", locked_by, NOW)
     return node
 
 
 def test_hami_hands_out_the_gpus_of_the_binding_and_lets_the_lock_go() -> None:
-    node = hami_node(("a", hami.binding_annotations([SHARE], [B], "n1", NOW)), locked_by="a")
+    node = hami_node(("a", _bound_annotations([SHARE], [B], "n1", NOW)), locked_by="a")
 
     environment = hami_allocate(node, 1)
 
@@ -44,13 +42,13 @@ def test_hami_hands_out_the_gpus_of_the_binding_and_lets_the_lock_go() -> None:
     assert node.annotations == {}
     written = node.pods[0]["annotations"]
     assert written[hami.BIND_PHASE] == "success"
-    held = hami.read_holding(written, "n1", [SHARE])
+    held = _read_holding(written, "n1", [SHARE])
     assert held is not None
     assert [part.uuid for part in held.parts] == ["GPU-b"]
 
 
 def test_the_lock_says_which_of_two_pending_pods_hami_serves() -> None:
-    pods = [(name, hami.binding_annotations([SHARE], [gpu], "n1", NOW)) for name, gpu in (("a", A), ("b", B))]
+    pods = [(name, _bound_annotations([SHARE], [gpu], "n1", NOW)) for name, gpu in (("a", A), ("b", B))]
 
     assert hami_allocate(hami_node(*pods, locked_by="b"), 1)["NVIDIA_VISIBLE_DEVICES"] == "GPU-b"
     assert hami_allocate(hami_node(*pods), 1)["NVIDIA_VISIBLE_DEVICES"] == "GPU-a"  # which may be the wrong one
@@ -66,11 +64,11 @@ def test_hami_is_called_once_for_each_container() -> None:
     ]
     pod = plugin_pod(
         "a",
-        hami.binding_annotations(containers, [A, B], "n1", NOW),
+        _bound_annotations(containers, [A, B], "n1", NOW),
         init_containers=[{"name": "i0"}, {"name": "i1"}],
         containers=[{"name": "c0"}, {"name": "c1"}, {"name": "c2"}],
     )
-    node = PluginNode("n1", {locks.NODE_LOCK: _format_lock("default", "a", NOW)}, [pod])
+    node = PluginNode("n1", {hami.NODE_LOCK: _format_lock("default", "a", NOW)}, [pod])
 
     served = [hami_allocate(node, 1) for _ in range(3)]
 
@@ -85,14 +83,14 @@ def test_hami_is_called_once_for_each_container() -> None:
 
 def test_plugins_up_to_v2_7_find_containers_where_they_look_for_them() -> None:
     containers = [ContainerResources({}, init=True), SHARE]
-    written = hami.binding_annotations(containers, [A], "n1", NOW, init_slots=False)
+    written = _bound_annotations(containers, [A], "n1", NOW, init_slots=False)
     pod = plugin_pod("a", written, init_containers=[{"name": "i0"}], containers=[{"name": "c0"}])
 
     assert hami_allocate(PluginNode("n1", pods=[pod]), 1, init_slots=False)["container"] == "c0"
 
 
 def test_a_pod_that_asks_nothing_of_hami_is_never_taken_for_one_to_serve() -> None:
-    node = hami_node(("a", hami.binding_annotations([ContainerResources({})], [A], "n1", NOW)))
+    node = hami_node(("a", _bound_annotations([ContainerResources({})], [A], "n1", NOW)))
 
     with pytest.raises(AllocationError, match="no binding pod"):
         hami_allocate(node, 1)

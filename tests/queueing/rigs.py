@@ -13,7 +13,7 @@ from extender.kube.client import ApiError, ClusterError
 from extender.kube.commit import Resolver, Term
 from extender.kube.events import EventRecorder
 from extender.kube.objects import Node, Pod
-from extender.kube.watches.feeds import NODES, PODS, WatchHub
+from extender.kube.watches import NODES, PODS, WatchHub
 from extender.ledger.ledger import Ledger
 from extender.queueing.asked import Asked
 from extender.queueing.claims.keeper import ClaimKeeper

@@ -9,7 +9,7 @@ import pytest
 from extender.core.orders import Order
 from extender.core.resources.requests import GpuRequest
 from extender.kube.client import ApiError, ClusterError
-from extender.kube.watches.feeds import PODS
+from extender.kube.watches import PODS
 from extender.planning.quotas import Quotas
 from extender.queueing.pods.entries import Stage
 from extender.queueing.pods.nominations import FOR_AUTOSCALERS

@@ -9,7 +9,7 @@ import pytest
 
 from extender.core.orders import Order
 from extender.kube.client import ApiError, Transport
-from extender.kube.watches.feeds import PODS
+from extender.kube.watches import PODS
 from extender.ledger.mirror import Mirror
 from extender.queueing.claims.keeper import ClaimKeeper
 from extender.queueing.claims.writer import _FINALIZER

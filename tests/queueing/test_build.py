@@ -10,7 +10,7 @@ import pytest
 
 from extender.core.orders import Order
 from extender.kube.memory import Manifest, MemoryCluster
-from extender.kube.watches.feeds import NODES, PODS
+from extender.kube.watches import NODES, PODS
 from extender.planning.quotas import Quotas
 from extender.plugins.holdings import Holding
 from extender.queueing.asked import Asked

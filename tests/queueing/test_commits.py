@@ -32,13 +32,11 @@ from extender.ledger.ledger import Ledger
 from extender.plugins.pods import read_holding
 from extender.queueing.claims.keeper import _Allocation
 from extender.queueing.defrag.evictions import _Eviction
-from extender.queueing.defrag.plan import PlannedMove
+from extender.queueing.defrag.record import PlannedMove
 from extender.queueing.direct.mode import Direct, _Doubt
 from extender.queueing.direct.writer import DirectWriter, _Assignment, is_blank
 from extender.queueing.pods.entries import Entry
-from extender.scheduling.binding.binder import Binding, BindingTools
-from extender.scheduling.binding.handovers import Handovers
-from extender.scheduling.binding.marks import change
+from extender.scheduling.binding import Binding, BindingTools, Handovers, change
 from extender.scheduling.placer import PodIdentity
 from tests.controlplane import ControlPlane
 from tests.controlplane.objects import gpu_node, pod

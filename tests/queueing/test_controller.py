@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from extender.kube.client import ApiError, ClusterError, UnreachableError
-from extender.kube.watches.feeds import PODS
+from extender.kube.watches import PODS
 from extender.planning.plan_state import free_units
 from extender.planning.plans import Plan
 from extender.queueing.pods.entries import Stage

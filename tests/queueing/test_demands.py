@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from extender.core.resources.requests import RequestError
-from extender.kube.watches.feeds import NODES
-from extender.queueing.pods.bounds import check_bounds
-from extender.queueing.pods.objects import decode_node, decode_pod
+from extender.kube.watches import NODES
+from extender.queueing.pods.objects import check_bounds, decode_node, decode_pod
 from tests.queueing.rigs import Rig
 
 HOSTNAME = "kubernetes.io/hostname"

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from extender.kube.objects import Pod
-from extender.queueing.gang_members import GANG_PREEMPTED, GangMembers, Loss
+from extender.queueing.gangs import GANG_PREEMPTED, GangMembers, Loss
 from extender.queueing.pods.objects import decode_pod
 
 SEEN = 1767229200.5  # 01:00:00.5Z of the day

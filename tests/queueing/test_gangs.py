@@ -10,10 +10,10 @@ import pytest
 from extender.kube.client import ApiError, Query
 from extender.kube.objects import Pod
 from extender.planning.wait_reasons import Code
-from extender.queueing.gang_eviction import GangEviction, post_eviction
 from extender.queueing.gangs import Gangs, Unit, units_of
 from extender.queueing.pods.batches import by_gang
 from extender.queueing.pods.objects import decode_pod
+from extender.queueing.preempted_gangs import GangEviction, post_eviction
 from extender.scheduling.placer import PodIdentity
 from tests.ledger.builders import until
 from tests.queueing.watches import Answers, entries, pod

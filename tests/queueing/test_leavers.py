@@ -8,7 +8,7 @@ import pytest
 
 from extender.kube.client import ApiError
 from extender.kube.turns import in_turn
-from extender.kube.watches.feeds import PODS
+from extender.kube.watches import PODS
 from extender.queueing.gangs import Gangs
 from extender.queueing.leavers import Leaver, Leavers
 from extender.queueing.pods.objects import decode_pod

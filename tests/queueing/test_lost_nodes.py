@@ -5,7 +5,7 @@ import pytest
 from extender.core.orders import Order
 from extender.core.resources.requests import GpuRequest
 from extender.kube.client import ApiError, ClusterError, UnreachableError
-from extender.kube.watches.feeds import PODS
+from extender.kube.watches import PODS
 from extender.planning.quotas import Quotas
 from extender.plugins.holdings import Holding
 from extender.queueing.pods.objects import decode_pod

@@ -8,8 +8,8 @@ import pytest
 
 from extender.kube.cache import Cache
 from extender.kube.objects import Node, Pod
-from extender.ledger.crowd import Crowd
 from extender.ledger.ledger import Ledger
+from extender.ledger.tenants import Crowd
 from extender.planning.plan_state import PlanState
 from extender.planning.plans import PlanPod, View
 from extender.queueing.node_view import NodeBook, view_of

@@ -4,8 +4,8 @@ import pytest
 
 from extender.kube.cache import Cache
 from extender.kube.objects import Pod
-from extender.queueing.opt_in import Namespaces
 from extender.queueing.passed_pods import PassedPods
+from extender.queueing.pods.objects import Namespaces
 from tests.queueing.watches import node, pod
 
 

@@ -10,8 +10,7 @@ import pytest
 from extender.kube.cache import Cache
 from extender.kube.client import ApiError, Query
 from extender.kube.objects import Pod
-from extender.queueing.gang_members import GANG_PREEMPTED, GangMembers
-from extender.queueing.gangs import Gangs
+from extender.queueing.gangs import GANG_PREEMPTED, GangMembers, Gangs
 from extender.queueing.pods.objects import decode_pod
 from extender.queueing.preempted_gangs import PreemptedGangs
 from tests.ledger.builders import until

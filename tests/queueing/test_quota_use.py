@@ -1,7 +1,7 @@
 """What counts against a namespace's quota: all that its pods have, or may have at any time."""
 
 from extender.core.resources.requests import GpuRequest
-from extender.kube.watches.feeds import PODS
+from extender.kube.watches import PODS
 from extender.planning.quotas import Quotas
 from extender.plugins.holdings import Holding
 from extender.queueing.pods.objects import decode_pod

@@ -6,7 +6,7 @@ import pytest
 
 from extender.core.orders import Order
 from extender.core.resources.requests import GpuRequest
-from extender.kube.watches.feeds import NODES, PODS
+from extender.kube.watches import NODES, PODS
 from extender.ledger.claims import ClaimState
 from extender.planning.quotas import Quotas
 from extender.plugins.holdings import Holding

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from extender.kube.watches.feeds import PODS
+from extender.kube.watches import PODS
 from extender.planning.plans import Plan, PlanPod
 from extender.planning.wait_reasons import Code
 from extender.queueing.pods.objects import decode_pod

@@ -6,7 +6,7 @@ import pytest
 
 from extender.core.orders import Order
 from extender.kube.objects import Node
-from extender.kube.watches.feeds import PODS
+from extender.kube.watches import PODS
 from extender.plugins.holdings import Holding
 from extender.queueing.controller import _NAMESPACES
 from extender.queueing.pods.objects import decode_node, decode_pod

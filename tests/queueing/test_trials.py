@@ -9,7 +9,7 @@ import pytest
 from extender.core.dra.asks import ClaimAsk, DeviceAsk, DevicesAsked, RequestAsk
 from extender.core.orders import Order
 from extender.core.resources.requests import AskedUnit, GpuRequest
-from extender.kube.watches.feeds import PODS
+from extender.kube.watches import PODS
 from extender.planning.quotas import Quotas
 from extender.plugins.holdings import Holding
 from extender.queueing.gangs import Unit

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from extender.core.orders import Order
 from extender.core.resources.requests import AskedUnit, GpuRequest
 from extender.dra.objects import ResourceClaim
-from extender.kube.watches.feeds import PODS
+from extender.kube.watches import PODS
 from extender.planning.quotas import Quotas
 from extender.plugins.holdings import Holding
 from extender.queueing.pods.objects import decode_pod

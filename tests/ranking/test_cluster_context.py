@@ -11,9 +11,8 @@ import pytest
 
 from extender.core.valuenet import attention
 from extender.core.valuenet.attention import Attention
-from extender.core.valuenet.features import FEATURES
+from extender.core.valuenet.features import FEATURES, node_states
 from extender.core.valuenet.potentials import Potential
-from extender.core.valuenet.states import node_states
 from extender.ranking import files
 from extender.ranking.files import _read_actor
 from model.simulations.looks import _Board

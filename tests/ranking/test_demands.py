@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extender.core.clusters import Cluster
-from extender.core.fragmentation.arrays import ANY_MODEL
-from extender.core.fragmentation.arrivals import expected_count
+from extender.core.fragmentation import ANY_MODEL, expected_count
 from extender.core.policies.policy import Expected
 from extender.core.resources.gpu_models import GpuModel
 from extender.core.resources.requests import AskedUnit, GpuRequest, PodRequest

@@ -2,7 +2,7 @@
 
 import pytest
 
-from extender.core.fragmentation.arrivals import fair_weights
+from extender.core.fragmentation import fair_weights
 from extender.ranking.demands import Kind
 from extender.ranking.seen_pods import _FreshPods
 

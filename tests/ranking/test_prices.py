@@ -8,8 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from extender.core.fragmentation.arrays import Asks, Nodes
-from extender.core.fragmentation.arrivals import expected_count
+from extender.core.fragmentation import Asks, Nodes, expected_count
 from extender.ranking import prices
 from extender.ranking.prices import _rests
 from model.workloads.traces import read_nodes, read_pods

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from extender.core.clusters import Cluster
-from extender.core.fragmentation.arrivals import expected_count
+from extender.core.fragmentation import expected_count
 from extender.ranking import pricing
 from extender.ranking.demands import Demand, Kind, demand_of
 from extender.ranking.prices import prices

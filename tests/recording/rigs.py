@@ -9,12 +9,10 @@ from extender.history import files
 from extender.history.records import History
 from extender.history.rolling import _roll
 from extender.kube.memory import MemoryCluster
-from extender.kube.watches.feeds import PODS, WatchHub
+from extender.kube.watches import PODS, WatchHub
 from extender.ledger.ledger import Ledger
 from extender.queueing.pods.batches import gang_of
-from extender.recording.pod_rows import PodRows
-from extender.recording.recorder import Recorder
-from extender.recording.writer import Writer
+from extender.recording import PodRows, Recorder, Writer
 from extender.settings.operation import HistorySettings
 
 MIB = 2**20

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from extender.history import archives, files, journals
+from extender.history import files, journals
 from extender.history.journals import Account
 from extender.history.rolling import _roll
 from extender.metrics.history import history_metrics
@@ -95,7 +95,7 @@ def test_a_line_that_was_cut_costs_no_other(tmp_path: Path, monkeypatch: pytest.
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("extender.recording.writer.os.fsync", full)
+        patched.setattr("extender.recording.os.fsync", full)
         assert not writer.write([b'["pod",["uid-'])
     (path,) = tmp_path.glob(journals.PATTERN)
     path.write_bytes(path.read_bytes().rstrip(b"\n"))
@@ -248,7 +248,7 @@ def test_hashed_names_are_said_to_be_wherever_the_history_goes(tmp_path: Path) -
     for _ in range(2):
         copy = tmp_path / f"copy-{rig.now}"
         copy.mkdir()
-        for name, file in archives.opened(tmp_path / "h"):
+        for name, file in files.opened(tmp_path / "h"):
             with file:
                 (copy / name).write_bytes(file.read())
         assert not (copy / files.SALT).exists()

@@ -9,7 +9,7 @@ from extender.kube import objects
 from extender.plugins.pods import read_pod_request
 from extender.scheduling.callers import _AFTER_S, Callers, Unasked
 from extender.scheduling.fence import Fence
-from extender.scheduling.waking.unbound_pods import UnboundPods
+from extender.scheduling.unbound_pods import UnboundPods
 from tests.ledger.builders import Clock, open_fence, pod_manifest
 
 UNCALLED = (

@@ -3,8 +3,7 @@
 from types import SimpleNamespace
 from typing import cast
 
-from extender.scheduling.assignments import Placement
-from extender.scheduling.decision_log import DecisionLog
+from extender.scheduling.assignments import DecisionLog, Placement
 from extender.scheduling.placer import PodIdentity
 
 

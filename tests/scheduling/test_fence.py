@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from extender.kube.commit import FencedError
-from extender.kube.leadership.elections import Election, Unelected
+from extender.kube.leadership import Election, Unelected
 from extender.kube.objects import Metadata
 from extender.scheduling.fence import Fence
 from tests.ledger.builders import Clock

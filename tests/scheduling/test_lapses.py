@@ -16,15 +16,13 @@ from extender.kube import objects
 from extender.kube.client import ApiError, Query, UnreachableError
 from extender.kube.commit import Resolver
 from extender.kube.events import EventRecorder
-from extender.kube.leadership.elections import Election
-from extender.kube.leadership.followed_leases import FollowedLease
-from extender.kube.leadership.leases import HeldLease, LeaseName, LeaseTimes
+from extender.kube.leadership import Election, FollowedLease, HeldLease, LeaseName, LeaseTimes
 from extender.kube.memory import Manifest, MemoryCluster
-from extender.kube.watches.reflector import ReflectorTimes
+from extender.kube.watches import ReflectorTimes
 from extender.ledger.ledger import ClaimState, Ledger
 from extender.ledger.mirror import Mirror
 from extender.plugins.pods import read_pod_request
-from extender.scheduling.binding.binder import Binder, BindError
+from extender.scheduling.binding import Binder, BindError
 from extender.scheduling.fence import Fence
 from extender.scheduling.placer import Placer, PodIdentity
 from extender.scheduling.takeover import Leadership, epoch_key

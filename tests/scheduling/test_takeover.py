@@ -10,11 +10,9 @@ import pytest
 from extender.kube.client import ApiError, Query, UnreachableError
 from extender.kube.commit import FencedError
 from extender.kube.connections import MAX_CONNECTIONS
-from extender.kube.leadership.elections import Election, Spectator, Unelected
-from extender.kube.leadership.leases import HeldLease, LeaseName, LeaseTimes
-from extender.kube.leadership.terms import Terms
+from extender.kube.leadership import Election, HeldLease, LeaseName, LeaseTimes, Spectator, Terms, Unelected
 from extender.kube.memory import Manifest, MemoryCluster
-from extender.kube.watches.feeds import PENDING_PODS, PODS
+from extender.kube.watches import PENDING_PODS, PODS
 from extender.ledger.ledger import Ledger
 from extender.ledger.mirror import Mirror
 from extender.scheduling.fence import Fence

@@ -15,10 +15,8 @@ from typer.testing import CliRunner
 from extender.api.app import create_app
 from extender.cli.main import app
 from extender.kube.memory import MemoryCluster
-from extender.server.access import Guard
-from extender.server.http import CLIENT_CERTIFICATE
-from extender.server.rates import Rates
-from extender.server.tokens import TokenError, Tokens
+from extender.server.access import Guard, Rates, TokenError, Tokens
+from extender.server.connections import CLIENT_CERTIFICATE
 from extender.settings.access import AccessSettings
 from extender.settings.load import load_settings
 from tests.api import bodies

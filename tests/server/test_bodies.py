@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from extender.core.resources.quantities import MIB
-from extender.server.bodies import Bodies
-from extender.server.connection_limits import Limits
+from extender.server.connections import Bodies, Limits
 from extender.server.run import _protocols
 from extender.settings.server import ServerSettings
 from tests.api import bodies

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from extender.server.connection_limits import Doors, Limits
+from extender.server.connections import Doors, Limits
 
 
 @dataclass(eq=False)

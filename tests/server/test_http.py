@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import uvicorn
 
-from extender.server.connection_limits import Doors, Limits
-from extender.server.http import Protocol
+from extender.server.connections import Doors, Limits, TimedProtocol
 from tests.ledger.builders import until
 
 
@@ -60,7 +59,7 @@ def test_over_a_real_connection(sent: list[bytes], bodies: list[bytes]) -> None:
     async def run() -> bytes:
         with closing(socket.create_server(("127.0.0.1", 0))) as listener:
             echo = Echo()
-            config = uvicorn.Config(echo, http=Protocol, ws="none", lifespan="off", log_config=None)
+            config = uvicorn.Config(echo, http=TimedProtocol, ws="none", lifespan="off", log_config=None)
             server = uvicorn.Server(config)
             serving = asyncio.create_task(server.serve([listener]))
             try:
@@ -109,7 +108,8 @@ async def client_of(limits: Limits) -> AsyncIterator[tuple[Doors, Large, socket.
     """The doors of a server of large answers, the server's app, and a client of it that reads nothing by itself."""
     doors, app = Doors(limits), Large()
     with closing(socket.create_server(("127.0.0.1", 0))) as listener, closing(socket.socket()) as client:
-        config = uvicorn.Config(app, http=partial(Protocol, doors=doors), ws="none", lifespan="off", log_config=None)  # type: ignore[arg-type]
+        timed = partial(TimedProtocol, doors=doors)
+        config = uvicorn.Config(app, http=timed, ws="none", lifespan="off", log_config=None)  # type: ignore[arg-type]
         server = uvicorn.Server(config)
         serving = asyncio.create_task(server.serve([listener]))
         client.setblocking(False)

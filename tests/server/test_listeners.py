@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from extender.server.listeners import ListenError, listen
+from extender.server.connections import ListenError, listen
 
 
 def listening(host: str, port: int, opened: ExitStack) -> list[tuple[int, str, int]]:

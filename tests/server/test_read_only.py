@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from extender.server.read_only import ReadOnly
+from extender.server.run import _ReadOnly
 from tests.api import bodies
 from tests.api.bodies import pod
 from tests.api.processes import Server, demo, ready_demo, request
@@ -87,7 +87,7 @@ def test_nobody_can_have_metrics_made_again_and_again() -> None:
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]})
         await send({"type": "http.response.body", "body": b"%d" % num_made})
 
-    listener = ReadOnly(app, clock)
+    listener = _ReadOnly(app, clock)
 
     def get(path: str, address: str = "10.0.0.1") -> Answer:
         return asyncio.run(call(listener, "GET", path, (b"",), {}, (address, 1)))
@@ -105,7 +105,7 @@ def test_nobody_can_have_metrics_made_again_and_again() -> None:
 
 def test_metrics_for_loopback_alone_are_not_told_here_either() -> None:
     with running(access__metrics="loopback") as kerf:
-        listener = ReadOnly(kerf._app)  # noqa: SLF001 - as the server has it
+        listener = _ReadOnly(kerf._app)  # noqa: SLF001 - as the server has it
 
         def get(path: str) -> int:
             found: list[int] = []

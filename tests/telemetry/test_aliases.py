@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from extender.core.gauges import Gauge
-from extender.telemetry.aliases import (
+from extender.telemetry.series import (
     ALIAS_OF,
     ALIASES,
     known_names,

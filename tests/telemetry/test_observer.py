@@ -11,10 +11,10 @@ from extender.core.clusters import Cluster
 from extender.core.gauges import Gauge
 from extender.core.observations import Observations, SampleState
 from extender.kube import objects
+from extender.ledger.arrays import SampleTimes
 from extender.ledger.ledger import Ledger
-from extender.ledger.observed import SampleTimes
 from extender.telemetry.errors import SourceError
-from extender.telemetry.matching import Directory, match_first_parts
+from extender.telemetry.folding import _Directory, _match_first_parts
 from extender.telemetry.observer import Finders, Observer, Wanted
 from extender.telemetry.series import Host
 from extender.telemetry.sources.discovery import Found
@@ -200,7 +200,7 @@ def test_a_node_is_found_by_exporter_pod_and_by_address() -> None:
 def test_the_first_that_tells_a_host_is_its_name_then_its_address(
     names: tuple[str, ...], instance: str, node: str
 ) -> None:
-    directory = Directory(node_of_ip={"10.0.0.2": "b", "10.0.0.3": "c"})
+    directory = _Directory(node_of_ip={"10.0.0.2": "b", "10.0.0.3": "c"})
     assert directory.node_of(Host(names, instance), {"a": 0, "b": 1, "c": 2}) == node
 
 
@@ -439,8 +439,8 @@ def test_a_pod_with_samples_of_foreign_gpus_is_left_out() -> None:
 def test_host_names_that_differ_in_their_domain_alone(nodes: list[str], hosts: list[str], expected: list[str]) -> None:
     rows = {name: row for row, name in enumerate(nodes)}
     told = [Host((name,), "") for name in hosts]
-    found = [rows.get(Directory().node_of(host, rows), -1) for host in told]
-    match_first_parts(told, found, rows)
+    found = [rows.get(_Directory().node_of(host, rows), -1) for host in told]
+    _match_first_parts(told, found, rows)
     assert [nodes[row] if row >= 0 else "" for row in found] == expected
 
 

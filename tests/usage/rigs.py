@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 
 from extender.core.clusters import Cluster
-from extender.core.fragmentation.fragments import Mix
+from extender.core.fragmentation import Mix
 from extender.kube import objects
-from extender.kube.leadership.elections import Led
+from extender.kube.leadership import Led
+from extender.ledger.arrays import SampleTimes
 from extender.ledger.ledger import Ledger
-from extender.ledger.observed import SampleTimes
 from extender.ranking.demands import gpu_mix, guessed
 from extender.settings.operation import UsageSettings
 from extender.usage.accounts import MICRO

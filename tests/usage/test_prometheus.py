@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from extender.kube.leadership.elections import Led
+from extender.kube.leadership import Led
 from extender.metrics.gpu_hours import gpu_hour_metrics
 from extender.telemetry.sources.source import Access
 from extender.usage.asking import _ask

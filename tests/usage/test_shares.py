@@ -10,7 +10,7 @@ from extender.core.resources.gpu_models import UNKNOWN_MODEL
 from extender.core.resources.mig import read_cutting
 from extender.core.resources.nodes import Gpu, GpuUnit, NodeOffer, read_node
 from extender.plugins.holdings import Holding, Part, whole_gpus
-from extender.usage.shares import Entry, _mig_milli, shares_of
+from extender.usage.rates import Entry, _mig_milli, _shares_of
 
 GIB_16 = 16384
 
@@ -26,7 +26,7 @@ def offer(
 
 def milli_of(node: NodeOffer, *holdings: Holding) -> list[int]:
     """What each of some holders has, all its GPUs together."""
-    entries = shares_of(node, list(enumerate(holdings))).entries
+    entries = _shares_of(node, list(enumerate(holdings))).entries
     return [sum(entry.milli for entry in entries if entry.holder == number) for number in range(len(holdings))]
 
 
@@ -74,7 +74,7 @@ def test_what_a_holder_has(node: NodeOffer, held: list[Holding], expected: list[
     ],
 )
 def test_what_there_is(node: NodeOffer, held: list[Holding], capacity: int, sick: int) -> None:
-    found = shares_of(node, list(enumerate(held)))
+    found = _shares_of(node, list(enumerate(held)))
     assert (found.capacity_milli, found.sick_milli) == (capacity, sick)
 
 
@@ -88,8 +88,8 @@ def test_a_mig_device_has_its_compute_slices(profile: str, milli: int) -> None:
 def test_how_a_gpu_is_cut_is_told_by_its_model() -> None:
     node = NodeOffer(mig=(("1g.24gb", 4),))
     held = [(0, Holding(0, mig=(("1g.24gb", 1),)))]
-    assert shares_of(node, held, "rtx-pro-6000-blackwell-server-edition") == ([Entry(0, -1, 250)], 1000, 0)
-    assert shares_of(node, held, "gh200").capacity_milli == 4 * 142
+    assert _shares_of(node, held, "rtx-pro-6000-blackwell-server-edition") == ([Entry(0, -1, 250)], 1000, 0)
+    assert _shares_of(node, held, "gh200").capacity_milli == 4 * 142
 
 
 H100_IN_28 = {"nvidia.com/mig.strategy": "mixed", "nvidia.com/gpu.count": "1", "nvidia.com/gpu.replicas": "0"}
@@ -114,16 +114,16 @@ def test_shared_mig_devices_are_no_more_than_their_gpu(
     node = NodeOffer(mig=((mig, 28),))
     cutting = read_cutting(H100_IN_28 | labels, node.mig)
     held = [(number, Holding(0, mig=((mig, 1),))) for number in range(28)]
-    found = shares_of(node, held, "h100-80gb-hbm3", cutting)
+    found = _shares_of(node, held, "h100-80gb-hbm3", cutting)
     assert (found.capacity_milli, found.booked_milli) == (capacity, capacity)
-    few = shares_of(node, held[:7], "h100-80gb-hbm3", cutting)
+    few = _shares_of(node, held[:7], "h100-80gb-hbm3", cutting)
     assert [entry.milli for entry in few.entries] == [each] * 7
 
 
 def test_mig_devices_beside_whole_gpus_are_no_more_than_those_that_are_cut() -> None:
     """Eight GPUs, one of them cut in seven that four pods share each; without a label for these."""
     node = offer(8, unit=GpuUnit.WHOLE, units=7, mig=(("1g.10gb.shared", 28),))
-    found = shares_of(node, [(0, Holding(0, mig=(("1g.10gb.shared", 14),)))], "h100", read_cutting({}, node.mig))
+    found = _shares_of(node, [(0, Holding(0, mig=(("1g.10gb.shared", 14),)))], "h100", read_cutting({}, node.mig))
     assert (found.capacity_milli, found.booked_milli) == (7980, 490)
 
 
@@ -139,13 +139,13 @@ def test_mig_devices_under_the_name_of_gpus_are_parts_of_one(shared: str, replic
     node = read_node({"nvidia.com/gpu": 7 * replicas}, labels)
     cutting = read_cutting(labels, node.mig)
     all_held = [(0, Holding(7 * replicas))]
-    found = shares_of(node, all_held, "h100-80gb-hbm3", cutting)
+    found = _shares_of(node, all_held, "h100-80gb-hbm3", cutting)
     assert (found.capacity_milli, found.booked_milli, found.sick_milli) == (994, 994, 0)
-    assert shares_of(node, [(0, Holding(1))], "h100-80gb-hbm3", cutting).booked_milli == 142 // replicas
+    assert _shares_of(node, [(0, Holding(1))], "h100-80gb-hbm3", cutting).booked_milli == 142 // replicas
 
 
 def test_entries_name_their_gpus() -> None:
-    found = shares_of(offer(3, unit=GpuUnit.WHOLE), [(7, Holding(2, (Part(2),)))])
+    found = _shares_of(offer(3, unit=GpuUnit.WHOLE), [(7, Holding(2, (Part(2),)))])
     assert found.entries == [Entry(7, 2, 1000), Entry(7, -1, 1000)]
 
 
@@ -181,7 +181,7 @@ OFFERS = st.builds(
 
 @given(OFFERS, st.lists(ANY, max_size=6))
 def test_whatever_is_held_all_adds_up_to_the_capacity(node: NodeOffer, held: list[Holding]) -> None:
-    found = shares_of(node, list(enumerate(held)))
+    found = _shares_of(node, list(enumerate(held)))
     assert all(entry.milli >= 0 for entry in found.entries)
     assert found.sick_milli >= 0
     assert 0 <= found.booked_milli + found.sick_milli <= found.capacity_milli

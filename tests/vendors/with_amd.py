@@ -19,12 +19,12 @@ from extender.core.resources.requests import AskedUnit, GpuRequest, RequestError
 from extender.core.vendors import registry
 from extender.dra.conditions import read_request
 from extender.dra.objects import ResourceClaim, ResourceSlice
-from extender.dra.published.inventory import read_pools
+from extender.dra.published import read_pools
 from extender.kube.memory import Manifest, MemoryCluster
-from extender.plugins.managed_resources import managed_names
+from extender.plugins.pod_resources import managed_names
 from extender.plugins.pods import read_pod_request
 from extender.ranking.demands import asks_of, kind_of
-from extender.recording.pod_rows import PodRows
+from extender.recording import PodRows
 from extender.telemetry.sources.exporters import ExporterSource
 from extender.telemetry.sources.source import Access
 from tests.api.services import Kerf, running

@@ -25,7 +25,7 @@ from extender.core.vendors.registry import DEFAULT, DOMAINS
 from extender.kube import objects
 from extender.kube.decoding import Decoder
 from extender.plugins.kerf import ASSIGNED_GPUS, ASSIGNED_UUIDS
-from extender.plugins.managed_resources import is_managed, managed_names
+from extender.plugins.pod_resources import is_managed, managed_names
 from extender.plugins.pods import read_pod_request
 from extender.settings.webhook import Devices, WebhookSettings
 

@@ -13,7 +13,7 @@ import msgspec
 from extender.core.annotations import CLAIM
 from extender.core.resources.quantities import parse_quantity
 from extender.kube import objects
-from extender.queueing.claims.asked import MAX_DEVICES, AskedClaim, AskedDevices, request_name
+from extender.queueing.claims.maker import MAX_DEVICES, AskedClaim, AskedDevices, request_name
 
 Operation = dict[str, Any]
 

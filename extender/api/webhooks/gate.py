@@ -18,9 +18,18 @@ from extender.api.webhooks.reviews import Operation, allow, read_creation
 from extender.core.annotations import GENIUS_PRIORITY
 from extender.kube.decoding import Decoder
 from extender.kube.objects import Pod
-from extender.queueing.claims.asked import claim_name
-from extender.queueing.opt_in import BY_LABEL, BY_NAMESPACE, BY_PRIORITY, DISABLED, ENABLED, QUEUE_LABEL, QUEUED_BY
-from extender.queueing.pods.objects import GATE, is_gated
+from extender.queueing.claims.maker import claim_name
+from extender.queueing.pods.objects import (
+    BY_LABEL,
+    BY_NAMESPACE,
+    BY_PRIORITY,
+    DISABLED,
+    ENABLED,
+    GATE,
+    QUEUE_LABEL,
+    QUEUED_BY,
+    is_gated,
+)
 
 _pod_decoder: Final = Decoder(Pod)
 _asking_decoder: Final = Decoder(AskingPod)

@@ -9,16 +9,16 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from extender.cli.client.tables import names
 from extender.cli.install.findings import Finding, broken, listed, note, ok
 from extender.cli.install.kerf import Look
+from extender.cli.printing import names
 from extender.core.resources.nodes import LEFT_OUT_WORDS, LeftOut
 from extender.core.vendors.registry import GPU_RESOURCES, PARTITION_PREFIXES, VENDORS
 from extender.core.vendors.vendor import Installing
 from extender.kube import objects
 from extender.kube.client import ApiError, ClusterError, Transport
-from extender.kube.paths import NODES_PATH, PODS_PATH
-from extender.kube.watches.lists import Lister, Page
+from extender.kube.transport import NODES_PATH, PODS_PATH
+from extender.kube.watches import Lister, Page
 from extender.ledger.ledger import Ledger
 from extender.plugins.protocol import DevicePlugin
 from extender.plugins.registry import left_behind, plugin_of, plugins

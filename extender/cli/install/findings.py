@@ -13,7 +13,7 @@ from rich.markup import escape
 from extender.cli.client.kerf import FAILED
 from extender.kube.client import ClusterError, Transport
 from extender.kube.decoding import Decoder
-from extender.kube.watches.lists import Lister
+from extender.kube.watches import Lister
 
 T = TypeVar("T")
 

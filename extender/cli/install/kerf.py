@@ -9,8 +9,8 @@ import yaml
 
 from extender.cli.install.findings import ANY, KERF, listed
 from extender.kube.client import ClusterError, Transport
-from extender.kube.paths import PODS_PATH
-from extender.ledger.static_pods import MIRROR
+from extender.kube.transport import PODS_PATH
+from extender.ledger.ledger import MIRROR
 from extender.settings.load import settings_elsewhere
 from extender.settings.tree import Settings
 

@@ -11,24 +11,22 @@ import msgspec
 import numpy as np
 
 from extender.cli.client.kerf import AnswerError, Kerf
-from extender.cli.client.tables import names
 from extender.cli.install.devices import learn
 from extender.cli.install.findings import KERF, Finding, broken, listed, note
 from extender.cli.install.kerf import DEPLOYMENTS
+from extender.cli.printing import names
 from extender.kube.cache import Cache
 from extender.kube.client import ApiError, ClusterError, Transport
 from extender.kube.decoding import Decoder
-from extender.kube.leadership.leases import Lease, LeaseName
+from extender.kube.leadership import Lease, LeaseName
 from extender.kube.objects import Node, Pod, unix_time
-from extender.kube.paths import NAMESPACES_PATH, NODES_PATH, PODS_PATH
-from extender.kube.watches.feeds import PENDING_PODS
-from extender.kube.watches.lists import Lister
+from extender.kube.transport import NAMESPACES_PATH, NODES_PATH, PODS_PATH
+from extender.kube.watches import PENDING_PODS, Lister
 from extender.ledger.ledger import Ledger
-from extender.queueing.opt_in import Namespaces
 from extender.queueing.passed_pods import PassedPods
-from extender.queueing.pods.objects import is_gated
+from extender.queueing.pods.objects import Namespaces, is_gated
 from extender.scheduling.reporters import AGENT_LABELS, Reporters
-from extender.scheduling.waking.skips import SKIPPED
+from extender.scheduling.skips import SKIPPED
 from extender.settings.tree import Settings
 from extender.telemetry.observer import Observer
 from extender.telemetry.owners import OwnerUsage
@@ -143,7 +141,7 @@ async def certificate(site: Site) -> AsyncIterator[Finding]:
     path = site.settings.server.tls_cert_file
     if path is None or not path.exists():
         return
-    from extender.server.validity import Validity  # and with it a library of 10 MB
+    from extender.server.certificates import Validity  # and with it a library of 10 MB
 
     try:
         fault = Validity.of(path.read_bytes()).fault(site.now)

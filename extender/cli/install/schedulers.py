@@ -9,12 +9,12 @@ from urllib.parse import urlsplit
 import msgspec
 import yaml
 
-from extender.cli.client.tables import names
 from extender.cli.install.findings import ANY, Finding, broken, listed, note, ok
 from extender.cli.install.kerf import CHART, Installed, Look, Pod, mapping_of, node_of, option, scheduler_pods
+from extender.cli.printing import names
 from extender.core.annotations import MARKER
 from extender.kube.client import ClusterError, Transport
-from extender.kube.paths import NODES_PATH, PODS_PATH
+from extender.kube.transport import NODES_PATH, PODS_PATH
 
 _OLDEST_MINOR: Final = 29
 _TESTED_MINORS: Final = (33, 37)

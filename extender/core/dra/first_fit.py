@@ -6,11 +6,9 @@ Read in `k8s.io/dynamic-resource-allocation/structured/internal/incubating` 1.37
 from collections import Counter
 from dataclasses import dataclass, field
 
-from extender.core.dra.asks import Constraint, DeviceAsk, DevicesAsked, Fault
-from extender.core.dra.consumption import has_room
+from extender.core.dra.asks import Constraint, DeviceAsk, DevicesAsked, Fault, has_room
 from extender.core.dra.devices import Amount, NodeDevices, Taking, Value
-from extender.core.dra.matching import Match, SearchLimit, match_of, tolerates
-from extender.core.dra.slots import MAX_DEVICES
+from extender.core.dra.slots import MAX_DEVICES, Match, SearchLimit, match_of, tolerates
 
 
 class Aborted(Fault):

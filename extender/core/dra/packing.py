@@ -1,15 +1,297 @@
-"""What can be taken of one group of devices at once, and which way to take it costs least: every way, one by one."""
+"""What can be taken of one group of devices at once, and which way to take it costs least: every way, one by one.
+
+What the room that is left on a GPU is worth: by the partitions that could still be taken of it.
+
+The worth of a group of devices that share counters, such as all partitions of one GPU, is
+
+    V(state) = scale x (sum over kinds of w(kind) x n(kind, state) / n(kind, free)  /  sum over kinds of w(kind))^2
+
+with n(kind, state) the most devices of a kind that can be had at once, so that a free GPU is worth `scale`, and one of
+which nothing more can be had is worth nothing. The square makes the first part that is taken of a GPU dearer than the
+next: those that are begun are filled. Without it small partitions were spread over free GPUs, and requests that come
+and go needed more GPUs than by first fit (docs/research/simulator.md). It is a potential: what an allocation costs is
+what V falls by. A device
+that shares no counters is a group of its own, worth its scale until it is taken; one that several claims may have parts
+of is worth by how many halves, quarters and eighths of it are left.
+
+The devices of a node in groups: those that share counters, which one choice in the group takes from all others.
+"""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
-from extender.core.dra.consumption import has_room
-from extender.core.dra.devices import Amount, Device, NodeDevices
-from extender.core.dra.groups import Group
-from extender.core.dra.matching import Steps
-from extender.core.dra.slots import Amounts, Asked, Demand, Typed
-from extender.core.dra.worth import most_at_once, worth_of, worth_of_parts
+from extender.core.dra.asks import has_room
+from extender.core.dra.devices import WHOLE, Amount, Device, Inventory, NodeDevices
+from extender.core.dra.slots import Amounts, Asked, Demand, Steps, Typed
+
+GPU: Final = 1_000_000_000
+"""A whole GPU, the largest of its node: worth is counted in billionths of one, so that sums are exact."""
+
+_PARTS: Final = (1, 2, 4, 8)
+_MAX_STEPS: Final = 500
+_STEPS_A_STEP: Final = 4
+"""How many of its steps are as much work as one of the search for an allocation."""
+
+Left = tuple[Amount, ...]
+Consumes = tuple[tuple[int, Amount], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """How much the room for a kind of partition is worth; those of a mix of requests are learned."""
+
+    by_kind: Mapping[str, float] = field(default_factory=dict)
+    """By the name of a kind (`kind_of`)."""
+    default: float = 1.0
+    """Of all others."""
+
+    def of(self, kind: str) -> float:
+        """The weight of a kind."""
+        return self.by_kind.get(kind, self.default)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Devices of a group that ask for room alike."""
+
+    name: str
+    weight: float
+    members: tuple[int, ...]
+    """Their places in the group."""
+    most: int
+    """How many of them can be had at once while none is taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What is worth something in a group of devices that share counters."""
+
+    consumes: tuple[Consumes, ...]
+    """Of each device: (place of the counter in the group, how much)."""
+    kinds: tuple[Kind, ...]
+    scale: int
+    """Its worth while it is free, in billionths of a GPU."""
+
+
+def kind_of(device: Device) -> str:
+    """The name of a device's kind: the profile of a MIG partition, else its share of compute and memory."""
+    profile = device.attributes.get(f"{device.id.driver}/profile")
+    return profile if isinstance(profile, str) else f"{device.milli}m/{device.mib}Mi"
+
+
+def room_of(
+    devices: Sequence[Device], consumes: tuple[Consumes, ...], free: Left, scale: int, weights: Weights
+) -> Room:
+    """The room of a group of devices, whose counters have so much while none is taken."""
+    alike: dict[tuple[str, tuple[Amount, ...]], list[int]] = {}
+    for place, device in enumerate(devices):
+        amounts = tuple(sorted(amount for _, amount in consumes[place]))
+        alike.setdefault((kind_of(device), amounts), []).append(place)
+    kinds = []
+    for (name, _), places in alike.items():
+        weight = weights.of(name)
+        most = _most_at_once(consumes, places, free)
+        if most and weight > 0:
+            kinds.append(Kind(name, weight, tuple(places), most))
+    return Room(consumes, tuple(kinds), scale)
+
+
+def worth_of(room: Room, taken: int, left: Left, steps: Steps | None = None) -> int:
+    """V of a group of which the devices in a bit mask are taken, in billionths of a GPU. Raises SearchLimit."""
+    total = sum(kind.weight for kind in room.kinds)
+    if not total or not room.scale:
+        return 0
+    share = 0.0
+    for kind in room.kinds:
+        places = [place for place in kind.members if not taken >> place & 1]
+        share += kind.weight * min(_most_at_once(room.consumes, places, left, steps), kind.most) / kind.most
+    return round(room.scale * (share / total) ** 2)
+
+
+def _worth_of_parts(scale: int, used: Mapping[str, Amount], device: Device) -> int:
+    """V of a device that several claims may have parts of, in billionths of a GPU."""
+    if WHOLE[0][0] in used:
+        return 0
+    left = min((1 - used.get(name, 0) / item.value for name, item in device.capacity.items() if item.value), default=0)
+    return round(scale * sum(int(left * part) / part for part in _PARTS) / len(_PARTS)) if left > 0 else 0
+
+
+def _most_at_once(consumes: Sequence[Consumes], places: Sequence[int], left: Left, budget: Steps | None = None) -> int:
+    """The most of some devices that what is left of the counters is enough for, by a search that tries all sets.
+
+    After 500 steps it is more than that, at most all of them. Raises SearchLimit where the budget is used up.
+    """
+    room = list(left)
+    fitting = [place for place in places if all(room[counter] >= amount for counter, amount in consumes[place])]
+    best, steps = 0, 0
+
+    def search(index: int, num_taken: int) -> None:
+        nonlocal best, steps
+        best = max(best, num_taken)
+        steps += 1
+        if num_taken + len(fitting) - index <= best or steps > _MAX_STEPS:
+            return
+        takes = consumes[fitting[index]]
+        if all(room[counter] >= amount for counter, amount in takes):
+            for counter, amount in takes:
+                room[counter] -= amount
+            search(index + 1, num_taken + 1)
+            for counter, amount in takes:
+                room[counter] += amount
+        search(index + 1, num_taken)
+
+    search(0, 0)
+    if budget is not None:
+        budget.take(1 + steps // _STEPS_A_STEP)
+    return best if steps <= _MAX_STEPS else len(fitting)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """Devices that share counters; a device that shares none is alone in one."""
+
+    members: tuple[int, ...]
+    """Indices in `Inventory.devices`, rising."""
+    counters: tuple[int, ...]
+    """Indices in `Inventory.counters`, rising."""
+    room: Room
+    sizes: tuple[int, ...]
+    """The part of a GPU that each member is, in billionths of one."""
+    kinds: tuple[str, ...]
+    """The name of each member's kind."""
+    key: int
+    """Equal for groups whose devices are alike, place by place."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shape:
+    """All of an inventory that does not depend on who asks and on what is taken."""
+
+    groups: tuple[Group, ...]
+    sizes: tuple[int, ...]
+    """The part of a GPU that each device is, in billionths of one."""
+    pools: tuple[tuple[tuple[int, ...], int], ...]
+    """Of each pool with counters: their indices, and the bit mask of the devices that take some of them."""
+
+
+class Keys:
+    """Small numbers for things that are equal. Bounded: it starts again, with other numbers, when it is full."""
+
+    def __init__(self, bound: int = 50_000) -> None:
+        self._bound = bound
+        self._keys: dict[object, int] = {}
+        self._next = 0
+
+    def of(self, thing: object) -> int:
+        """The number of a thing; never one that another thing has had."""
+        key = self._keys.get(thing)
+        if key is None:
+            if len(self._keys) >= self._bound:
+                self._keys.clear()
+            key = self._keys[thing] = self._next
+            self._next += 1
+        return key
+
+
+def shape_of(inventory: Inventory, weights: Weights, keys: Keys, rooms: dict[int, Room]) -> Shape:
+    """The groups of an inventory. Groups that are alike have one key, and one `Room` in `rooms`."""
+    largest = max((device.mib for device in inventory.devices), default=0)
+    groups = [
+        _group(inventory, members, counters, largest, weights, keys, rooms)
+        for members, counters in _components(inventory.devices)
+    ]
+    sizes = {index: size for group in groups for index, size in zip(group.members, group.sizes, strict=True)}
+    return Shape(tuple(groups), tuple(sizes[index] for index in range(len(sizes))), _pools(inventory.devices))
+
+
+def _components(devices: Sequence[Device]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Devices, and the counters that they share, of each group."""
+    parent: dict[int, int] = {}
+
+    def root(counter: int) -> int:
+        while parent.setdefault(counter, counter) != counter:
+            parent[counter] = counter = parent[parent[counter]]
+        return counter
+
+    for device in devices:
+        for counter, _ in device.consumes:
+            parent[root(counter)] = root(device.consumes[0][0])
+    members: dict[int, list[int]] = {}
+    for index, device in enumerate(devices):
+        # Devices alone are told apart from counters by the sign.
+        members.setdefault(root(device.consumes[0][0]) if device.consumes else -1 - index, []).append(index)
+    counters: dict[int, list[int]] = {}
+    for counter in sorted(parent):
+        counters.setdefault(root(counter), []).append(counter)
+    return [(tuple(indices), tuple(counters.get(name, ()))) for name, indices in members.items()]
+
+
+def _group(
+    inventory: Inventory,
+    members: tuple[int, ...],
+    counters: tuple[int, ...],
+    largest_mib: int,
+    weights: Weights,
+    keys: Keys,
+    rooms: dict[int, Room],
+) -> Group:
+    place_of = {counter: place for place, counter in enumerate(counters)}
+    devices = [inventory.devices[index] for index in members]
+    consumes: tuple[Consumes, ...] = tuple(
+        tuple((place_of[counter], amount) for counter, amount in device.consumes) for device in devices
+    )
+    mib = max(device.mib for device in devices)
+    known = any(device.milli or device.mib for device in devices)
+    # A device of no GPU is worth nothing by itself; partitions of something else are worth as much as those of a GPU.
+    scale = (GPU * mib // largest_mib if mib else GPU) if known or len(devices) > 1 else 0
+    content = (
+        tuple((kind_of(device), device.milli, device.mib, device.shareable) for device in devices),
+        tuple(_contents(device.capacity) for device in devices),
+        consumes,
+        tuple(inventory.counters[counter] for counter in counters),
+        scale,
+    )
+    key = keys.of(content)
+    room = rooms.get(key)
+    if room is None:
+        free = tuple(inventory.counters[counter] for counter in counters)
+        room = rooms[key] = room_of(devices, consumes, free, scale, weights)
+    most_of = {place: kind.most for kind in room.kinds for place in kind.members}
+    sizes = [_size(device, mib, scale, most_of.get(place, 1)) for place, device in enumerate(devices)]
+    return Group(members, counters, room, tuple(sizes), tuple(kind_of(device) for device in devices), key)
+
+
+def _size(device: Device, mib: int, scale: int, most: int) -> int:
+    """The part of its GPU that a device is, the larger one of compute and memory; else by how many there can be."""
+    if not device.milli and not device.mib:
+        return scale // most
+    return max(scale * min(device.milli, 1000) // 1000, scale * device.mib // mib if mib else 0)
+
+
+def _contents(capacity: Mapping[str, object]) -> tuple[tuple[str, object], ...]:
+    return tuple(sorted(capacity.items(), key=lambda item: item[0]))
+
+
+def _pools(devices: Sequence[Device]) -> tuple[tuple[tuple[int, ...], int], ...]:
+    counters: dict[tuple[str, str], set[int]] = {}
+    members: dict[tuple[str, str], int] = {}
+    for index, device in enumerate(devices):
+        if device.consumes:
+            pool = device.id.driver, device.id.pool
+            counters.setdefault(pool, set()).update(counter for counter, _ in device.consumes)
+            members[pool] = members.get(pool, 0) | 1 << index
+    return tuple((tuple(sorted(counters[pool])), members[pool]) for pool in counters)
+
+
+def overdrawn(shape: Shape, left: Sequence[Amount]) -> int:
+    """The bit mask of devices that nobody gets, because more is taken of a counter of their pool than there is."""
+    mask = 0
+    for counters, members in shape.pools:
+        if any(left[counter] < 0 for counter in counters):
+            mask |= members
+    return mask
+
 
 _STEPS_A_DEVICE: Final = 4
 """Trying a device is about as much work as so many steps through the table of demands."""
@@ -102,7 +384,7 @@ def _supply(devices: NodeDevices, groups: Sequence[Group], demand: Demand, steps
             supply += len(shared) * len(demand.slots) + len(open_) - len(shared)
         else:
             left = tuple(devices.left[counter] for counter in group.counters)
-            supply += most_at_once(group.room.consumes, open_, left, steps)
+            supply += _most_at_once(group.room.consumes, open_, left, steps)
     return supply
 
 
@@ -227,7 +509,7 @@ class _Run:
             for number in self._uses[0]:
                 for name, amount in () if demands[number].admin else self._members[0][0][number] or ():
                     used[name] = used.get(name, 0) + amount
-            return worth_of_parts(self._group.room.scale, used, self._devices[0])
+            return _worth_of_parts(self._group.room.scale, used, self._devices[0])
         taken = self._taken
         for place, number in self._places:
             if not demands[number].admin:

@@ -15,10 +15,16 @@ import numpy.typing as npt
 
 from extender.core.clusters import Ints, Longs, Mask, num_true
 from extender.core.fit.device_fits import DeviceFitting, Found
-from extender.core.fit.fittings import Fitting, GpuFitting, MigFitting, share_mib, uuid_mask
-from extender.core.fit.reasons import Reason
-from extender.core.fit.remedies import Kind, Remedy
-from extender.core.fit.sizes import most_memory_mib, nth_largest
+from extender.core.fit.fittings import (
+    Fitting,
+    GpuFitting,
+    MigFitting,
+    most_memory_mib,
+    nth_largest,
+    share_mib,
+    uuid_mask,
+)
+from extender.core.fit.reasons import Kind, Reason, Remedy
 from extender.core.resources.nodes import LEFT_OUT_WORDS, GpuUnit, LeftOut
 from extender.core.resources.quantities import format_mib
 from extender.core.resources.requests import AskedUnit, GpuRequest, named

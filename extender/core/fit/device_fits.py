@@ -1,28 +1,32 @@
 """Which nodes can give a pod the devices that it asks by ResourceClaims, and how good they are for that.
 
 The search on one node is `dra.allocator`'s; here its outcomes become the arrays that decisions work on.
+
+Why claims get no devices, in words: what the node lacks that comes nearest to meeting them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from enum import IntEnum
 from threading import Lock
 from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from extender.core.clusters import WHOLE_MILLI, Cluster, Rows
-from extender.core.dra.allocations import Allocations
+from extender.core.dra.allocator import Allocation, Allocations
 from extender.core.dra.asks import DevicesAsked, Fault
 from extender.core.dra.devices import Inventory, NodeDevices
-from extender.core.dra.given import Allocation
-from extender.core.dra.matching import Matcher, Steps
+from extender.core.dra.explained import Obstacle, in_words, obstacle_of
+from extender.core.dra.slots import Matcher, Steps
 from extender.core.fit.fittings import Fitting
+from extender.core.fit.reasons import Reason
 from extender.core.resources.nodes import OF_CLAIMS
 from extender.core.resources.requests import GpuRequest
 
-FOUND: Final = Allocations()
+_FOUND: Final = Allocations()
 """What was found on nodes, remembered by what they have: of use to all who ask, and bounded."""
-LOCK: Final = Lock()
+_LOCK: Final = Lock()
 """Plans are made in threads."""
 _STEPS_OF_OTHERS: Final = 20_000
 """For finding out whether devices of one node that are not Kerf's to give would do."""
@@ -40,8 +44,8 @@ def best_on(devices: NodeDevices | None, asked: DevicesAsked) -> Allocation | Fa
     """What claims get on a node; None where they can't be met there now."""
     if devices is None:
         return None
-    with LOCK:
-        return FOUND.best(devices, asked)
+    with _LOCK:
+        return _FOUND.best(devices, asked)
 
 
 def possible_on(inventory: Inventory, asked: DevicesAsked) -> bool:
@@ -51,7 +55,7 @@ def possible_on(inventory: Inventory, asked: DevicesAsked) -> bool:
 
 def steps_taken(asked: DevicesAsked) -> int:
     """Steps, of about a microsecond, of all searches for those who ask this; it may begin anew from 0."""
-    return FOUND.steps_taken(asked)
+    return _FOUND.steps_taken(asked)
 
 
 def could_serve(inventory: Inventory, asked: DevicesAsked) -> bool:
@@ -140,3 +144,62 @@ def parts_at(cluster: Cluster, row: int, allocation: Allocation) -> tuple[Part, 
 def whole(parts: Sequence[Part]) -> bool:
     """Whether there are GPUs, and no parts of any."""
     return bool(parts) and all(part.milli >= WHOLE_MILLI for part in parts)
+
+
+_MOST_KINDS: Final = 32
+"""Of nodes that differ to those who ask: so many are looked at."""
+_MOST_ROWS: Final = 20_000
+_BOUND: Final = 10_000
+
+_KNOWN: Final[dict[Hashable, Obstacle]] = {}
+"""By what a node has and what is taken of it, as `Allocations.key`."""
+_NO_DEVICES: Final = "no devices here that Kerf allocates"
+
+
+def obstacle_on(devices: NodeDevices, asked: DevicesAsked) -> Obstacle:
+    """What keeps claims from a node on which nothing is possible for them now."""
+    with _LOCK:
+        key = _FOUND.key(devices, asked)
+        found = _KNOWN.get(key)
+        if found is None:
+            if len(_KNOWN) >= _BOUND:
+                _KNOWN.clear()
+            found = _KNOWN[key] = obstacle_of(devices, asked, _FOUND.matcher, _FOUND.best)
+        return found
+
+
+def why_not(cluster: Cluster, asked: DevicesAsked, rows: Rows, reason: npt.NDArray[np.uint8]) -> str:
+    """Why claims can be met on none of R rows that do not fit, for which the reasons are these.
+
+    Of nodes alike one is looked at, and of those that differ a bounded number, those first of which most is free: the
+    same text for the same nodes, round for round.
+    """
+    kept = reason == Reason.KEPT_FOR_MOVE
+    if kept.all() and len(kept):
+        return "every node with devices that Kerf allocates is kept for a move"
+    rows, reason = rows[~kept], reason[~kept]
+    aside = reason == Reason.SET_ASIDE
+    if aside.any() and (reason[~aside] == Reason.NO_GPUS).all():
+        return "every node with devices that Kerf allocates is set aside: pods failed there soon after their start"
+    rows, reason = rows[~aside], reason[~aside]
+    if not len(rows) or (nearest := reason.max()) == Reason.NO_GPUS:
+        return "no devices that Kerf allocates on any node that it may go to"
+    rows = rows[reason == nearest]
+    free = cluster.gpu_free_milli[rows].sum(axis=1)
+    rows = rows[np.lexsort((cluster.tie_rank[rows], -free))][:_MOST_ROWS]
+    kinds: dict[Hashable, tuple[str, NodeDevices]] = {}
+    for row in rows.tolist():
+        devices = devices_at(cluster, row)
+        if devices is not None:
+            if nearest == Reason.TOO_FEW_INSTALLED:  # whatever is taken: so that more nodes are alike
+                devices = NodeDevices.of(devices.inventory)
+            with _LOCK:
+                kinds.setdefault(_FOUND.key(devices, asked), (cluster.node_names[row], devices))
+    first = list(kinds.values())[:_MOST_KINDS]
+    found = [(node, obstacle_on(devices, asked), devices) for node, devices in first]
+    return in_words(found, more=len(kinds) - len(first))
+
+
+def why_not_on(devices: NodeDevices | None, asked: DevicesAsked) -> str:
+    """The same of one node, whose name is known."""
+    return _NO_DEVICES if devices is None else in_words([("", obstacle_on(devices, asked), devices)])

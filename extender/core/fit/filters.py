@@ -14,8 +14,7 @@ from extender.core.clusters import Cluster, Mask, Rows
 from extender.core.entry_points import Installed, told_of
 from extender.core.fit.checks import TABLE, Check, Failure
 from extender.core.fit.fittings import Fitting, GpuFitting
-from extender.core.fit.reasons import FIRST_LASTING, FIRST_PASSING, MAX_FILTERS
-from extender.core.fit.remedies import Kind, Remedy
+from extender.core.fit.reasons import FIRST_LASTING, FIRST_PASSING, MAX_FILTERS, Kind, Remedy
 from extender.core.resources.requests import GpuRequest
 
 

@@ -12,8 +12,7 @@ from extender.core.fit import filters
 from extender.core.fit.checks import TABLE, Failure
 from extender.core.fit.device_fits import DeviceFitting
 from extender.core.fit.fittings import Fitting, GpuFitting, MigFitting, share_mib
-from extender.core.fit.reasons import Reason
-from extender.core.fit.results import Fit
+from extender.core.fit.reasons import Fit, Reason
 from extender.core.resources.nodes import MAX_MEMORY_MIB
 from extender.core.resources.requests import AskedUnit, GpuRequest
 

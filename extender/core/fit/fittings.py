@@ -1,5 +1,11 @@
-"""A request on R rows of a cluster, as the checks see it: arrays that they share, and the GPUs that they have left."""
+"""A request on R rows of a cluster, as the checks see it: arrays that they share, and the GPUs that they have left.
 
+The largest of what each node has.
+
+The state of one row as a key: equal states are equal in all that fit and scores see of a node but its name.
+"""
+
+from collections.abc import Hashable
 from functools import cached_property
 from typing import Any, Final
 
@@ -7,11 +13,79 @@ import numpy as np
 import numpy.typing as npt
 
 from extender.core.clusters import WHOLE_MILLI, Cluster, Ints, Longs, Mask, Rows, num_true
-from extender.core.fit.sizes import most_memory_mib
 from extender.core.resources.gpu_models import UNKNOWN_MODEL, models_allowed
 from extender.core.resources.nodes import GpuUnit
 from extender.core.resources.requests import AskedUnit, GpuRequest
 from extender.core.vendors.registry import SEVERAL
+
+
+def nth_largest(values: Ints, nth: int) -> Longs:
+    """(R,) the nth largest of each row, counted from 1; 0 where there are fewer."""
+    if nth > values.shape[1]:
+        return np.zeros(len(values), np.int64)
+    if nth == 1:
+        most: Longs = values.max(axis=1).astype(np.int64)
+        return most
+    ordered: Longs = np.partition(values, values.shape[1] - nth).astype(np.int64)
+    return ordered[:, values.shape[1] - nth]
+
+
+def most_memory_mib(
+    memory_mib: Ints, units_per_gpu: Ints, selection: Mask, untracked: Ints, request: GpuRequest
+) -> tuple[Longs, Longs]:
+    """(R,) the most memory that the request's number of selected units have, and (R,) how many units that takes.
+
+    A request without a number takes the fewest that hold its total. The `untracked` units may be the largest ones,
+    so those are left out. A time slice's memory is its part of the GPU's.
+    """
+    memory = np.where(selection, memory_mib // units_per_gpu[:, None], 0)
+    memory = np.sort(memory)[:, ::-1]  # (R, G) of each GPU's unit, largest first
+    per_gpu = units_per_gpu.astype(np.int64)[:, None]  # (R, 1)
+    num_units = memory.shape[1] * per_gpu[:, 0]  # (R,)
+    before = np.arange(memory.shape[1]) * per_gpu  # (R, G) units on larger GPUs
+
+    def largest(units: Longs) -> Longs:
+        """(R,) memory of the so many largest units."""
+        summed: Longs = (np.clip(units[:, None] - before, 0, per_gpu) * memory).sum(axis=1)
+        return summed
+
+    first = np.minimum(untracked, num_units)
+    skipped = largest(first)
+    most = largest(np.minimum(first + (request.count or num_units), num_units)) - skipped
+    if request.count:
+        return most, np.full(len(memory), request.count)
+    # Every GPU gives units until the total is reached: rounded up, and no more than it has.
+    missing = skipped[:, None] + request.memory_total_mib - (np.cumsum(memory, axis=1) - memory) * per_gpu  # (R, G)
+    given = np.clip(-(-missing // np.maximum(memory, 1)), 0, per_gpu)
+    return most, given.sum(axis=1) - first
+
+
+RowState = tuple[int | bytes, ...]
+
+_NUMBERS: Final = (
+    *("unit", "units_per_gpu", "untracked_units", "plugin_picks", "num_served", "num_unserved", "slices_led", "vendor"),
+    *("set_aside", "left_out", "closed"),
+    *("cpu_milli", "memory_mib", "cpu_free_milli", "memory_free_mib"),
+)
+_BY_SLOT: Final = (
+    *("gpu_model", "gpu_memory_mib", "gpu_healthy", "gpu_free_milli", "gpu_free_mib", "gpu_slices"),
+    *("gpu_numa", "gpu_link", "mig_installed", "mig_free"),
+)
+_MAX_KEPT: Final = 2048
+
+
+def state_of(cluster: Cluster, row: int) -> RowState:
+    """What a row's columns hold, but for `devices`, what is observed, and which row it is of which version."""
+    numbers: list[int | bytes] = [getattr(cluster, name).item(row) for name in _NUMBERS]
+    return *numbers, *[getattr(cluster, name)[row].tobytes() for name in _BY_SLOT]
+
+
+def keep(known: dict[Any, Any], key: Hashable, value: object) -> None:
+    """Remember what a state comes to; when there are too many, the one that was met first is forgotten."""
+    if len(known) >= _MAX_KEPT:
+        del known[next(iter(known))]
+    known[key] = value
+
 
 _UNITS: Final = np.arange(len(GpuUnit))
 _ACCEPTED_UNITS: Final = {

@@ -1,7 +1,18 @@
-"""What a node fails first: the checks by name. Their numbers are the order in which they are made, and its one home."""
+"""What a node fails first: the checks by name. Their numbers are the order in which they are made, and its one home.
 
-from enum import IntEnum
+What would help a pod that waits: a sentence, and the command that does it or tells more.
+
+What a check of a request comes to, node by node.
+"""
+
+from dataclasses import dataclass, fields
+from enum import IntEnum, StrEnum
 from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from extender.core.clusters import Longs, Mask, Rows
 
 
 class Reason(IntEnum):
@@ -40,3 +51,58 @@ FIRST_LASTING: Final = 64
 FIRST_PASSING: Final = 160
 MAX_FILTERS: Final = 32
 """Of each kind."""
+
+
+class Kind(StrEnum):
+    """What a remedy does."""
+
+    WAIT = "wait"
+    POD = "pod"
+    """The pod, or what it belongs to, is changed."""
+    MOVE = "move"
+    """Running pods are moved."""
+    NODES = "nodes"
+    """Nodes are added or changed."""
+    SETTING = "setting"
+    """The deployment is changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """One of them."""
+
+    kind: Kind
+    text: str
+    command: str = ""
+    """"" for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """The fit of one request on R rows."""
+
+    reason: npt.NDArray[np.uint8]
+    """(R,) Reason."""
+    available: Longs
+    """(R,) units (MiB or milli where the reason says so) that meet the first failed condition; where it fits, the
+    usable ones."""
+    room: Mask
+    """(R, G) GPUs that have room for the request, each by itself."""
+    idle: Mask
+    """(R, G) GPUs that nobody is known to hold anything of."""
+    free_units: Longs
+    """(R,) units free on the node, whatever their model and memory."""
+    taken_units: Longs
+    """(R,) units that the request would take here; meaningful where it fits."""
+    shares: Mask
+    """(R,) where the request would get shares and not whole units."""
+
+    @property
+    def fits(self) -> Mask:
+        """(R,) where the request fits."""
+        fits: Mask = self.reason == Reason.FITS
+        return fits
+
+    def take(self, where: Rows) -> "Fit":
+        """The same for a selection of its rows, copied."""
+        return Fit(*(getattr(self, item.name).take(where, axis=0) for item in fields(Fit)))

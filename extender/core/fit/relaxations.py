@@ -2,22 +2,57 @@
 
 Computed by asking `fit` about relaxed requests. Room only grows as a request shrinks, so the largest value that fits is
 found by halving: some dozens of fits in all, each over all R rows, made when somebody asks and never to decide.
+
+What keeps a request from each single GPU, in few words.
+
+What would make claims fit that fit nowhere: one condition, constraint, capacity or some devices fewer.
+
+Made when somebody asks: a bounded number of variants, each on
+all R rows, of which those that are alike are searched once.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from extender.core.clusters import Cluster, Ints, Longs, Rows
+from extender.core.clusters import WHOLE_MILLI, Cluster, Ints, Longs, Rows
+from extender.core.dra.asks import ClaimAsk, DeviceAsk, DevicesAsked
+from extender.core.dra.explained import shown
 from extender.core.fit.checks import TABLE, Change
-from extender.core.fit.fits import fit
+from extender.core.fit.device_fits import devices_at, obstacle_on
+from extender.core.fit.fits import fit, fit_devices, lost
 from extender.core.fit.fittings import mig_devices
-from extender.core.fit.results import Fit
+from extender.core.fit.reasons import Fit, Reason
 from extender.core.resources.quantities import format_mib
 from extender.core.resources.requests import GpuRequest
+
+
+def obstacles(cluster: Cluster, request: GpuRequest, rows: Rows) -> list[list[str]]:
+    """R lists of G texts, "" where a GPU has room for the request or there is none: of each other one what the first
+    check says of it that takes it away."""
+    if request.devices is not None:
+        return _of_devices(cluster, rows)
+    texts = np.full((len(rows), cluster.gpu_model.shape[1]), "", dtype=object)
+    if not request.mig:
+        fitting, codes = lost(cluster, request, rows)
+        for row, slot in np.argwhere(codes).tolist():
+            texts[row, slot] = TABLE[int(codes[row, slot])].gpu(fitting, row, slot)
+    found: list[list[str]] = texts.tolist()
+    return found
+
+
+def _of_devices(cluster: Cluster, rows: Rows) -> list[list[str]]:
+    """Where claims ask, what is gone of each GPU: which device of it would do, is not a matter of the GPU."""
+    installed = cluster.taken(cluster.gpu_model, rows) >= 0  # (R, G)
+    healthy, milli = cluster.taken(cluster.gpu_healthy, rows), cluster.taken(cluster.gpu_free_milli, rows)
+    some = np.where(milli < WHOLE_MILLI, "partly in use", "")
+    texts = np.where(healthy, np.where(milli <= 0, "in use", some), "unhealthy")
+    found: list[list[str]] = np.where(installed, texts, "").tolist()
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,3 +286,85 @@ def _below(asked: int, *values: Ints) -> Sequence[int]:
 
 def _fewer(asked: int, count: int) -> str:
     return f"{count} GPU{'' if count == 1 else 's'} instead of {asked}"
+
+
+_MAX_VARIANTS: Final = 24
+_MAX_ROWS: Final = 500
+"""Of those on which others have the devices: so many are asked how many are missing."""
+
+
+def device_relaxations(cluster: Cluster, request: GpuRequest, asked: DevicesAsked, rows: Rows) -> list[Relaxation]:
+    """Changes of what claims ask each of which would make it fit on some of R rows, the smallest first; of several
+    counts for one request the largest."""
+    found: dict[tuple[str, str], Relaxation] = {}
+    for change, where, text, size, smaller in islice(_variants(asked), _MAX_VARIANTS):
+        if (change, where) in found:
+            continue
+        fits = fit_devices(cluster, smaller, rows).reason == Reason.FITS
+        if fits.any():
+            relaxed = replace(request, count=smaller.num_devices, devices=smaller)
+            found[change, where] = Relaxation(change, text, relaxed, size, rows[np.flatnonzero(fits)])
+    return sorted(found.values(), key=lambda one: one.size)
+
+
+def device_shortfalls(cluster: Cluster, asked: DevicesAsked, rows: Rows, most: int = 3) -> list[Shortfall]:
+    """The nodes among R rows where claims could be met if others let go of devices, those that lack least first."""
+    busy = rows[fit_devices(cluster, asked, rows).reason == Reason.BUSY]
+    found: dict[tuple[int, int], Shortfall] = {}
+    for row in busy[np.argsort(-cluster.gpu_free_milli[busy].sum(axis=1), kind="stable")][:_MAX_ROWS].tolist():
+        devices = devices_at(cluster, row)
+        obstacle = None if devices is None else obstacle_on(devices, asked)
+        if obstacle is not None and obstacle.missing:
+            found[obstacle.missing, int(cluster.tie_rank[row])] = Shortfall(row, obstacle.missing, "devices")
+    return [found[nearness] for nearness in sorted(found)[:most]]
+
+
+_Variant = tuple[str, str, str, float, DevicesAsked]
+"""Change, what it is about, words, size, and what is asked then."""
+
+
+def _variants(asked: DevicesAsked) -> Iterator[_Variant]:
+    for number, claim in enumerate(asked.claims):
+        for constraint in claim.constraints:
+            rest = tuple(other for other in claim.constraints if other is not constraint)
+            text = f"without the constraint on {shown(constraint.attribute)}"
+            yield (
+                "constraint",
+                constraint.attribute,
+                text,
+                1.0,
+                _with_claim(asked, number, replace(claim, constraints=rest)),
+            )
+        for place, request in enumerate(claim.requests):
+            first, *others = request.alternatives
+            for change, where, text, size, smaller in _of_ask(first):
+                requests = list(claim.requests)
+                requests[place] = replace(request, alternatives=(smaller, *others))
+                about = f" for request {shown(request.name)}"
+                key = f"{number}/{place}/{where}"
+                yield (
+                    change,
+                    key,
+                    text + about,
+                    size,
+                    _with_claim(asked, number, replace(claim, requests=tuple(requests))),
+                )
+
+
+def _of_ask(ask: DeviceAsk) -> Iterator[tuple[str, str, str, float, DeviceAsk]]:
+    for selector in ask.selectors:
+        others = tuple(other for other in ask.selectors if other is not selector)
+        text = f"without the condition {shown(selector.expression)}"
+        yield "condition", selector.expression, text, 1.0, replace(ask, selectors=others)
+    for item in ask.capacity:
+        rest = tuple(other for other in ask.capacity if other != item)
+        yield "capacity", item[0], f"without a capacity of {shown(item[0])}", 1.0, replace(ask, capacity=rest)
+    for count in range(ask.count - 1, 0, -1):
+        text = f"{count} device{'' if count == 1 else 's'} instead of {ask.count}"
+        yield "count", "", text, (ask.count - count) / ask.count, replace(ask, count=count)
+
+
+def _with_claim(asked: DevicesAsked, number: int, claim: ClaimAsk) -> DevicesAsked:
+    claims = list(asked.claims)
+    claims[number] = claim
+    return DevicesAsked(tuple(claims))

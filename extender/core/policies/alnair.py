@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from extender.core.clusters import Cluster, Floats, Rows
-from extender.core.fit.results import Fit
+from extender.core.fit.reasons import Fit
 from extender.core.gauges import Gauge
 from extender.core.policies.breakdowns import Breakdown
 from extender.core.policies.genius import min_max, neutral, normalised

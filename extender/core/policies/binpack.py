@@ -4,7 +4,7 @@ import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Cluster, Floats, Rows, num_true, totals
 from extender.core.fit.fits import asked_fraction, free_fraction
-from extender.core.fit.results import Fit
+from extender.core.fit.reasons import Fit
 from extender.core.policies.breakdowns import Breakdown, Part, percent
 from extender.core.policies.policy import Options, Policy
 from extender.core.resources.requests import GpuRequest

@@ -6,10 +6,10 @@ from typing import Final
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Cluster, Floats, Rows, num_true
+from extender.core.dra.allocator import Allocation
 from extender.core.dra.asks import DevicesAsked
-from extender.core.dra.given import Allocation
 from extender.core.fit.device_fits import best_on, devices_at, parts_at, whole
-from extender.core.fit.results import Fit
+from extender.core.fit.reasons import Fit
 from extender.core.policies.breakdowns import Breakdown, BreakdownOf, Part, on_rows, percent
 from extender.core.policies.policy import Policy, Score
 from extender.core.resources.requests import GpuRequest

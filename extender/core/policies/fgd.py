@@ -10,9 +10,8 @@ from typing import Final
 import numpy as np
 
 from extender.core.clusters import Cluster, Floats, Longs, Mask, Rows
-from extender.core.fit.results import Fit
-from extender.core.fragmentation.arrays import ANY_MODEL, MAX_MODELS
-from extender.core.fragmentation.fragments import Mix, TypicalPod, fgd_score, fragment_milli, mix_of
+from extender.core.fit.reasons import Fit
+from extender.core.fragmentation import ANY_MODEL, MAX_MODELS, Mix, TypicalPod, fgd_score, fragment_milli, mix_of
 from extender.core.policies.breakdowns import Breakdown, Part
 from extender.core.policies.policy import Expected, Options, Policy
 from extender.core.resources.gpu_models import GpuModel, canonical_name

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from extender.core.clusters import Cluster, Floats, Mask, Rows
-from extender.core.fit.results import Fit
+from extender.core.fit.reasons import Fit
 from extender.core.gauges import Gauge
 from extender.core.policies.breakdowns import Breakdown, Part
 from extender.core.policies.policy import Options, Policy

@@ -20,7 +20,7 @@ import numpy as np
 from extender.core.clusters import GIB_MIB, Cluster, Floats, Longs, Mask, Rows
 from extender.core.devices import choose_among
 from extender.core.fit.fits import LARGEST_MIB, enough_compute, fit, smallest_mib
-from extender.core.fit.results import Fit
+from extender.core.fit.reasons import Fit
 from extender.core.observations import SampleState
 from extender.core.occupancies import ObservedRules, counting_observed
 from extender.core.policies.breakdowns import Breakdown, Part, on_rows, percent
@@ -30,7 +30,7 @@ from extender.core.policies.tightest import parts as tightest_parts
 from extender.core.policies.tightest import tightest
 from extender.core.resources.requests import GpuRequest
 from extender.core.valuenet.features import FEATURES
-from extender.core.valuenet.learned_values import LearnedValues, Prospect
+from extender.core.valuenet.potentials import LearnedValues, Prospect
 
 HEURISTIC: Final = "tightest"
 """What ranks in a model's stead."""

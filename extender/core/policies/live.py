@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 
 from extender.core.clusters import Cluster, Floats, Mask, Rows
-from extender.core.fit.results import Fit
+from extender.core.fit.reasons import Fit
 from extender.core.gauges import Gauge
 from extender.core.occupancies import HARDWARE_XIDS, ObservedRules, faulty
 from extender.core.policies.breakdowns import Breakdown, Part, percent

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from extender.core.clusters import Cluster, Floats, Mask, Rows
-from extender.core.fit.results import Fit
+from extender.core.fit.reasons import Fit
 from extender.core.occupancies import ObservedRules
 from extender.core.policies.breakdowns import BreakdownOf
 from extender.core.resources.requests import GpuRequest, PodRequest

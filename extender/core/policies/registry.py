@@ -1,11 +1,36 @@
-"""Policies by name: a deployment chooses one in its settings, a pod by the annotation `kerf.dev/policy`."""
+"""Policies by name: a deployment chooses one in its settings, a pod by the annotation `kerf.dev/policy`.
+
+Policies of other packages, by the entry point group `kerf.policies`: `NAME = "package.module:policy"`.
+
+What an entry point names is what the file of a policy here has: a function of `Options` that returns the `Policy` of
+that name.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from extender.core.policies import alnair, binpack, fgd, genius, installed, kerf, live, spread, tightest
+from extender.core.entry_points import Installed, told_of
+from extender.core.policies import alnair, binpack, fgd, genius, kerf, live, spread, tightest
 from extender.core.policies.policy import Make, Options, Policy
+
+_INSTALLED: Final = Installed("kerf.policies", "policy")
+_load, forget, faults = _INSTALLED.load, _INSTALLED.forget, _INSTALLED.faults
+
+
+def made(options: Options) -> dict[str, Policy]:
+    """What was loaded, by name, as a deployment wants it."""
+    policies: dict[str, Policy] = {}
+    for name, make in _INSTALLED.found.items():
+        try:
+            policy: object = make(options)
+            if not isinstance(policy, Policy) or policy.name != name:
+                raise TypeError(f"it is not a Policy of that name but {policy!r:.80}")
+            policies[name] = policy
+        except (Exception, SystemExit) as error:
+            faults[name] = f"policy {name} could not be created: {told_of(error)}"
+    return policies
+
 
 BUILT_IN: Final[tuple[Make, ...]] = (
     tightest.policy,
@@ -30,7 +55,7 @@ CANDIDATE: Final = "kerf-candidate"
 def policies_of(options: Options) -> dict[str, Policy]:
     """All policies by name, those of other packages too, as a deployment wants them."""
     found = {policy.name: policy for policy in (make(options) for make in BUILT_IN)}
-    found |= {name: policy for name, policy in installed.made(options).items() if name not in found}
+    found |= {name: policy for name, policy in made(options).items() if name not in found}
     old = {name: replace(found[new], name=name, renamed=new) for name, new in _RENAMED.items()}
     return found | {AUTO: found[kerf.HEURISTIC]} | old
 
@@ -41,9 +66,9 @@ POLICIES: Final = policies_of(DEFAULTS)
 
 
 def load_installed() -> None:
-    """Load the policies of other packages. What is wrong with one is in `installed.faults`, and costs that one only."""
-    installed.load(tuple(POLICIES))
-    for name, policy in installed.made(DEFAULTS).items():
+    """Load the policies of other packages. What is wrong with one is in `faults`, and costs that one only."""
+    _load(tuple(POLICIES))
+    for name, policy in made(DEFAULTS).items():
         POLICIES.setdefault(name, policy)
 
 

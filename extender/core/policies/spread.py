@@ -1,7 +1,7 @@
 """Policy `spread`: the node's fraction of free GPU units after placement, the emptiest node first (LeastAllocated)."""
 
 from extender.core.clusters import Cluster, Floats, Rows
-from extender.core.fit.results import Fit
+from extender.core.fit.reasons import Fit
 from extender.core.policies import binpack as of_binpack
 from extender.core.policies.binpack import binpack
 from extender.core.policies.breakdowns import Breakdown, scaled

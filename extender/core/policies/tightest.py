@@ -4,7 +4,7 @@ import numpy as np
 
 from extender.core.clusters import Cluster, Floats, Mask, Rows
 from extender.core.fit.fits import LARGEST_MIB, asked_fraction, free_fraction, smallest_mib
-from extender.core.fit.results import Fit
+from extender.core.fit.reasons import Fit
 from extender.core.policies.breakdowns import Breakdown, Part, counted, noun, percent
 from extender.core.policies.policy import Options, Policy
 from extender.core.resources.nodes import MAX_GPUS_PER_NODE

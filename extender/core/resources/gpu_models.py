@@ -11,8 +11,8 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from extender.core.vendors.names import as_label, brands_pattern
 from extender.core.vendors.registry import PRODUCTS, VENDORS
+from extender.core.vendors.vendor import as_label, brands_pattern
 
 _BRANDS: Final = brands_pattern("|".join(vendor.brands for vendor in VENDORS if vendor.brands))
 

@@ -17,8 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from extender.core.clusters import WHOLE_MILLI, Floats
-from extender.core.fragmentation.arrays import ANY_MODEL, Nodes
-from extender.core.fragmentation.fragments import Mix
+from extender.core.fragmentation import ANY_MODEL, Mix, Nodes
 from extender.core.valuenet.features import FEATURES, Outlook, features
 from extender.core.valuenet.potentials import (
     Potential,

@@ -1,5 +1,8 @@
 """What Kerf knows of a maker of GPUs: one object. Kerf brings one; a package brings another by the entry point
-group `kerf.vendors` (`NAME = "package.module:VENDOR"`)."""
+group `kerf.vendors` (`NAME = "package.module:VENDOR"`).
+
+How names of GPU products are compared.
+"""
 
 import re
 from collections.abc import Callable, Mapping
@@ -7,6 +10,20 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from extender.core.gauges import Gauge
+
+_SHARING_SUFFIX: Final = re.compile(r"-(?:shared|mig-[0-9]+g\.[0-9]+gb.*)$")
+_SEPARATORS: Final = re.compile(r"[\s_-]+")
+
+
+def as_label(product: str) -> str:
+    """In lower case, with hyphens between the words and without what sharing adds."""
+    return _SHARING_SUFFIX.sub("", _SEPARATORS.sub("-", product.strip().lower()))
+
+
+def brands_pattern(brands: str) -> re.Pattern[str]:
+    """Finds the brands, alternatives of a regular expression, that a label of `as_label` begins with."""
+    return re.compile(f"^(?:(?:{brands})-)+")
+
 
 PERCENT: Final = 0.01
 """The scale of a metric in percent whose gauge is a fraction."""

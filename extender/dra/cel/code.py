@@ -4,10 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from extender.dra.cel.errors import RefusedError
-from extender.dra.cel.kinds import Type
-from extender.dra.cel.parsing import Node
-from extender.dra.cel.values import Value
+from extender.dra.cel.parsing import Node, RefusedError
+from extender.dra.cel.values import Type, Value
 
 Scope = list[Any]
 """The device, and the values of the variables by their slots."""

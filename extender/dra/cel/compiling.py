@@ -1,22 +1,56 @@
-"""From an expression to what evaluates it: types are checked, and everything that is not handled is refused."""
+"""From an expression to what evaluates it: types are checked, and everything that is not handled is refused.
 
+What evaluates expressions, made once and kept in bounded memory.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from threading import Lock
 from typing import Final
 
 from extender.dra.cel import fields, operators
 from extender.dra.cel.code import Code, Names, Run, Scope, bounded, refuse_types
-from extender.dra.cel.errors import EvaluationError, RefusedError
-from extender.dra.cel.functions import CONVERSIONS, FUNCTIONS, METHODS, Overload
-from extender.dra.cel.kinds import BOOL, DOUBLE, DYN, INT, NULL, STRING, Type, joined, map_of, optional_of
+from extender.dra.cel.functions import CONVERSIONS, FUNCTIONS, METHODS, Overload, cost_of, search_of
 from extender.dra.cel.macros import macro
-from extender.dra.cel.parsing import Call, Conditional, Index, ListOf, Literal, MapOf, Name, Node, Select, parse
-from extender.dra.cel.patterns import cost_of, search_of
-from extender.dra.cel.values import Optional, Quantity, Semver, Value, is_bool, is_int, no_overload
+from extender.dra.cel.parsing import (
+    Call,
+    Conditional,
+    EvaluationError,
+    Index,
+    ListOf,
+    Literal,
+    MapOf,
+    Name,
+    Node,
+    RefusedError,
+    Select,
+    parse,
+)
+from extender.dra.cel.values import (
+    BOOL,
+    DOUBLE,
+    DYN,
+    INT,
+    NULL,
+    STRING,
+    Optional,
+    Quantity,
+    Semver,
+    Type,
+    Value,
+    is_bool,
+    is_int,
+    joined,
+    map_of,
+    no_overload,
+    optional_of,
+)
 
 _MAX_DEPTH: Final = 48
 _KIND_OF: Final = {bool: BOOL, int: INT, float: DOUBLE, str: STRING, type(None): NULL}
 
 
-class Compiler:
+class _Compiler:
     """Compiles one expression."""
 
     def __init__(self) -> None:
@@ -290,3 +324,58 @@ def _is(value: Value, kind: Type) -> bool:
     if kind == BOOL:
         return is_bool(value)
     return is_int(value) if kind == INT else isinstance(value, _PYTHON[kind.name])
+
+
+MAX_SAID_CHARS: Final = 200
+"""Of what is wrong with an expression."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What evaluates an expression."""
+
+    run: Run
+    num_slots: int
+    cost: int
+    reads: frozenset[str] | None
+
+
+class Programs:
+    """Programs by expression, those that were used last; and why there is none. Thread-safe."""
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def __init__(self, max_chars: int) -> None:
+        """`max_chars` is the length of all expressions that are kept: programs take thirty times as many bytes."""
+        self._max_chars = max_chars
+        self._num_chars = 0
+        self._lock = Lock()
+        self._found: OrderedDict[str, Program | RefusedError] = OrderedDict()
+
+    def of(self, expression: str) -> Program:
+        """The program of an expression. Raises RefusedError."""
+        with self._lock:
+            found = self._found.get(expression)
+            if found is None:
+                try:
+                    found = self._found[expression] = _compiled(expression)
+                except RecursionError:  # whoever asks is deep in the stack already: not to be remembered
+                    raise RefusedError("nested too deep", "nesting") from None
+                self._num_chars += len(expression)
+                while self._num_chars > self._max_chars and len(self._found) > 1:
+                    self._num_chars -= len(self._found.popitem(last=False)[0])
+            else:
+                self._found.move_to_end(expression)
+        if isinstance(found, RefusedError):
+            raise RefusedError(str(found), found.kind)
+        return found
+
+
+def _compiled(expression: str) -> Program | RefusedError:
+    compiler = _Compiler()
+    try:
+        code = compiler.compile(expression)
+    except RefusedError as error:
+        return RefusedError(str(error)[:MAX_SAID_CHARS], error.kind[:MAX_SAID_CHARS])
+    return Program(code.run, compiler.num_slots, code.cost, None if compiler.read is None else frozenset(compiler.read))

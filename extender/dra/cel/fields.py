@@ -6,9 +6,21 @@ from typing import Any, Final
 from extender.core.dra.devices import Device, Version
 from extender.core.dra.devices import Value as Attribute
 from extender.dra.cel.code import Code, Run, Scope
-from extender.dra.cel.errors import AbortError, EvaluationError, RefusedError
-from extender.dra.cel.kinds import BOOL, DEVICE, DYN, QUANTITY, STRING, map_of
-from extender.dra.cel.values import NONE, Domains, Optional, Quantity, Value, semver_of
+from extender.dra.cel.parsing import AbortError, EvaluationError, RefusedError
+from extender.dra.cel.values import (
+    BOOL,
+    DEVICE,
+    DYN,
+    NONE,
+    QUANTITY,
+    STRING,
+    Domains,
+    Optional,
+    Quantity,
+    Value,
+    map_of,
+    semver_of,
+)
 
 _MAX_NAMES: Final = 32
 """Attributes and capacities of a device (`ResourceSliceMaxAttributesAndCapacitiesPerDevice`)."""

@@ -1,6 +1,8 @@
 """Functions that selectors call: of texts, quantities and versions.
 
 Texts as in google/cel-go `ext/strings.go`, quantities and versions as in `k8s.io/apiserver/pkg/cel/library`.
+
+Patterns of `matches()`: Go's package regexp and RE2 read the same language, but for what is refused here.
 """
 
 import re
@@ -8,11 +10,56 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import re2
+
 from extender.dra.cel.code import Code
-from extender.dra.cel.errors import AbortError, EvaluationError
-from extender.dra.cel.kinds import BOOL, DOUBLE, DYN, INT, QUANTITY, SEMVER, STRING, SUM, Type, list_of
-from extender.dra.cel.values import Quantity, Semver, Value, int64, normalized, semver_of
-from extender.dra.quantities import amount_of
+from extender.dra.cel.parsing import AbortError, EvaluationError, RefusedError
+from extender.dra.cel.values import (
+    BOOL,
+    DOUBLE,
+    DYN,
+    INT,
+    QUANTITY,
+    SEMVER,
+    STRING,
+    SUM,
+    Quantity,
+    Semver,
+    Type,
+    Value,
+    int64,
+    list_of,
+    normalized,
+    semver_of,
+)
+from extender.dra.results import amount_of
+
+_MAX_CHARS: Final = 256
+_MAX_AUTOMATON_BYTES: Final = 1 << 18
+_DIFFERENT: Final = re.compile(r"\\[CpPQzZ]|\(\?[^:imsU-]|[^\x20-\x7e]", re.ASCII)
+"""What the two read or print differently, or may: single bytes, Unicode's classes, names of groups."""
+
+
+def cost_of(pattern: str, chars: int) -> int:
+    """Steps of a search in a text of so many characters."""
+    return (chars // 10 + 1) * (len(pattern) // 4 + 1)
+
+
+def search_of(pattern: str) -> Callable[[str], bool]:
+    """Whether a pattern is found in a text. Raises RefusedError."""
+    if len(pattern) > _MAX_CHARS:
+        raise RefusedError(f"a pattern of more than {_MAX_CHARS} characters", "patterns")
+    if found := _DIFFERENT.search(pattern):
+        raise RefusedError(f"{found[0]!r} in a pattern", "patterns")
+    options = re2.Options()
+    options.log_errors = False
+    options.max_mem = _MAX_AUTOMATON_BYTES
+    try:
+        automaton = re2.compile(pattern, options)
+    except re2.error as error:
+        raise RefusedError(f"pattern: {error}", "patterns") from None
+    return lambda text: automaton.search(text) is not None
+
 
 _SPACES: Final = "\t\n\v\f\r \u0085\u00a0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
     map(chr, range(0x2000, 0x200B))

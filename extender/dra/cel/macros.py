@@ -5,10 +5,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from extender.dra.cel.code import Code, Compiling, Names, Run, Scope, bounded, refuse_types
-from extender.dra.cel.errors import EvaluationError, RefusedError
-from extender.dra.cel.kinds import BOOL, DYN, Type, joined, list_of, optional_of
-from extender.dra.cel.parsing import Call, Name, Node
-from extender.dra.cel.values import NONE, Optional, Value, no_overload
+from extender.dra.cel.parsing import Call, EvaluationError, Name, Node, RefusedError
+from extender.dra.cel.values import BOOL, DYN, NONE, Optional, Type, Value, joined, list_of, no_overload, optional_of
 
 _UNSET: Final = object()
 _UNBOUNDED_ITEMS: Final = 64

@@ -5,9 +5,22 @@ from typing import Final
 
 from extender.dra.cel import values
 from extender.dra.cel.code import Code, Run, Scope, refuse_types
-from extender.dra.cel.errors import EvaluationError
-from extender.dra.cel.kinds import BOOL, DOUBLE, DYN, INT, NULL, STRING, SUM, Type, holds, joined, list_of
-from extender.dra.cel.values import Value, no_overload
+from extender.dra.cel.parsing import EvaluationError
+from extender.dra.cel.values import (
+    BOOL,
+    DOUBLE,
+    DYN,
+    INT,
+    NULL,
+    STRING,
+    SUM,
+    Type,
+    Value,
+    holds,
+    joined,
+    list_of,
+    no_overload,
+)
 
 _Compute = Callable[[Value, Value], Value]
 _SCALARS: Final = (BOOL, INT, DOUBLE, STRING)

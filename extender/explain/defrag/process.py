@@ -12,25 +12,37 @@ from typing import Any, Final
 
 import msgspec
 
+from extender.explain.defrag.answers import LeftPod, RoomAnswer, RoomQuestion, needs_of, read_question
 from extender.explain.defrag.facts import BUDGETS, FACTS, HELD, JOBS, NODES, PENDING, PODS, Facts, Held
-from extender.explain.defrag.figures import figures, gpus_of_use, view_after
-from extender.explain.defrag.healing import on_sick, plan_healing, without_sick
-from extender.explain.defrag.movable.budgets import Budget, Budgets
-from extender.explain.defrag.movable.jobs import Job, Jobs
-from extender.explain.defrag.movable.residents import Resident, residents
-from extender.explain.defrag.movable.restarts import restart_times
-from extender.explain.defrag.movable.running import Neighbourhood
-from extender.explain.defrag.movable.stays import is_left
-from extender.explain.defrag.questions import RoomQuestion, needs_of, read_question
-from extender.explain.defrag.room_answers import LeftPod, RoomAnswer
-from extender.explain.defrag.targets import Surroundings, Wanted, wanted_of
+from extender.explain.defrag.movable import (
+    Budget,
+    Budgets,
+    Job,
+    Jobs,
+    Neighbourhood,
+    Resident,
+    is_left,
+    residents,
+    restart_times,
+)
+from extender.explain.defrag.targets import (
+    Surroundings,
+    Wanted,
+    figures,
+    gpus_of_use,
+    on_sick,
+    plan_healing,
+    view_after,
+    wanted_of,
+    without_sick,
+)
 from extender.explain.processes import Pipe, serve
 from extender.kube.objects import Node
-from extender.kube.watches.lists import ListDecoder
-from extender.ledger.crowd import Crowd
+from extender.kube.watches import ListDecoder
+from extender.ledger.tenants import Crowd
 from extender.planning.moves.planner import plan_moves
 from extender.planning.moves.problems import MovePlan, Problem
-from extender.queueing.defrag.plan import PlannedMove, TargetPod
+from extender.queueing.defrag.record import PlannedMove, TargetPod
 from extender.queueing.node_view import view_of
 from extender.queueing.pods.restrictions import Kinds
 

@@ -1,28 +1,186 @@
-"""For whom room is made, in the planner's words."""
+"""For whom room is made, in the planner's words.
 
-from collections.abc import Iterable, Mapping, Sequence
+Who sits on sick GPUs, and how they leave them: as many as can, since each that does is better off.
+
+What a plan changes, in figures: whole nodes that are free, and GPUs that are of use to the target.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
+import numpy as np
 
-from extender.core.clusters import Cluster, Mask
+from extender.core.bookings import Booking, book, bookable, booking
+from extender.core.clusters import WHOLE_MILLI, Cluster, Mask
 from extender.core.resources.nodes import GpuUnit
 from extender.core.resources.requests import AskedUnit, GpuRequest, RequestError
-from extender.explain.defrag.movable.residents import Resident, priority_at_most
-from extender.explain.defrag.questions import MAX_PODS, RoomQuestion
-from extender.explain.manifests.asked import read_given
+from extender.explain.defrag.answers import MAX_PODS, Figures, RoomQuestion
+from extender.explain.defrag.movable import Resident, priority_at_most
 from extender.explain.manifests.documents import DocumentError
 from extender.explain.manifests.gangs import together
-from extender.explain.manifests.objects import renamed
+from extender.explain.manifests.objects import read_given, renamed
 from extender.explain.processes import QuestionError
 from extender.kube.objects import Node, Pod, PodSpec, Toleration
-from extender.planning.moves.problems import NOBODY_ABOVE, Target
-from extender.planning.plans import PlanPod
+from extender.planning.moves.problems import NOBODY_ABOVE, MovePlan, Problem, Running, Target
+from extender.planning.moves.units import Units, units_of
+from extender.planning.plan_state import PlanState, free_units, units
+from extender.planning.plans import PlanPod, View
 from extender.planning.quotas import Quotas
 from extender.queueing.pods.batches import GANG_TOPOLOGY, gang_of, plan_pod
 from extender.queueing.pods.objects import decode_pod
 from extender.queueing.pods.restrictions import Kinds
+
+_MOST_TRIED: Final = 32
+"""So many pods and gangs are tried one by one where not all can leave."""
+
+MakePlan = Callable[[Problem], MovePlan]
+
+
+def by_node(cluster: Cluster, gpus: Mask) -> dict[str, tuple[int, ...]]:
+    """Indices of the GPUs in a mask (N, G), by the name of their node; nodes without any are left out."""
+    rows = np.flatnonzero(gpus.any(axis=1)).tolist()
+    return {name: tuple(np.flatnonzero(gpus[row]).tolist()) for row in rows if (name := cluster.node_names[row])}
+
+
+def on_sick(cluster: Cluster, running: Sequence[Running], sick: Mapping[str, tuple[int, ...]]) -> frozenset[int]:
+    """Positions of the pods that hold something of a sick GPU.
+
+    Of which GPUs some hold something is not known: they count where all GPUs of their node are sick.
+    """
+    gpus_of = {row: frozenset(gpus) for name, gpus in sick.items() if (row := cluster.row_of.get(name)) is not None}
+    whole = {
+        row for row, gpus in gpus_of.items() if gpus.issuperset(np.flatnonzero(cluster.gpu_model[row] >= 0).tolist())
+    }
+    return frozenset(
+        number
+        for number, pod in enumerate(running)
+        if not gpus_of.get(pod.row, frozenset()).isdisjoint((*pod.booked.all_gpus, *pod.booked.slices))
+        or (pod.booked.unknown > 0 and pod.row in whole)
+    )
+
+
+def without_sick(view: View, sick: Mapping[str, tuple[int, ...]]) -> View:
+    """The view in which nobody comes to a node that might give a sick GPU away: one that its device plugin takes for
+    healthy, as its samples alone tell of the fault."""
+    cluster, allowed = view.cluster, view.allowed.copy()
+    for name, gpus in sick.items():
+        row = cluster.row_of.get(name)
+        if row is not None and cluster.gpu_healthy[row, list(gpus)].any():
+            allowed[:, row] = False
+    return replace(view, allowed=allowed)
+
+
+def plan_healing(problem: Problem, make: MakePlan, expired: Callable[[], bool]) -> MovePlan:
+    """Moves after which the pods of `Target.leave` are off their GPUs, as many of them as can be; `impossible` tells of
+    the others, and why they stay. It fits where anybody leaves, or nobody has to."""
+    leave = problem.target.leave
+    if not leave:
+        return MovePlan(problem.view.cluster.version, fits=True)
+    units = units_of(problem)
+    wanted = sorted({int(units.unit_of[number]) for number in leave}, key=lambda unit: _order(problem, units, unit))
+    said = [
+        f"{_name(problem, units, unit)} stays on a sick GPU: {why}" for unit in wanted if (why := units.stays[unit])
+    ]
+    may = [unit for unit in wanted if not units.stays[unit]]
+    found = make(_leaving(problem, units, may)) if may else MovePlan(problem.view.cluster.version, fits=False)
+    if may and not found.fits:
+        found, stuck = _one_by_one(problem, units, may, make, expired)
+        said += stuck
+    return replace(found, impossible=tuple(said))
+
+
+def _one_by_one(
+    problem: Problem, units: Units, may: Sequence[int], make: MakePlan, expired: Callable[[], bool]
+) -> tuple[MovePlan, list[str]]:
+    """Who can leave beside those who came before."""
+    best, chosen, said = MovePlan(problem.view.cluster.version, fits=False), list[int](), list[str]()
+    for number, unit in enumerate(may):
+        plan = make(_leaving(problem, units, [*chosen, unit])) if number < _MOST_TRIED and not expired() else None
+        if plan is None or (not plan.fits and expired()):  # not looked at to the end
+            said.append(f"{len(may) - number} more were not tried: there was no time")
+            break
+        if plan.fits:
+            best, chosen = plan, [*chosen, unit]
+        else:
+            why = "; ".join(plan.impossible[:2])
+            said.append(f"{_name(problem, units, unit)} stays on a sick GPU, no room is left for it: {why}")
+    return best, said
+
+
+def _leaving(problem: Problem, units: Units, wanted: Sequence[int]) -> Problem:
+    """The problem in which just these leave."""
+    chosen = set(wanted)
+    leave = frozenset(number for number in problem.target.leave if int(units.unit_of[number]) in chosen)
+    return replace(problem, target=replace(problem.target, leave=leave))
+
+
+def _order(problem: Problem, units: Units, unit: int) -> tuple[int, str]:
+    """Those of a high priority first."""
+    members = [problem.running[number] for number in units.members[unit]]
+    return -max(pod.priority for pod in members), members[0].key
+
+
+def _name(problem: Problem, units: Units, unit: int) -> str:
+    first = problem.running[units.members[unit][0]]
+    return f"gang {first.gang}" if first.gang and len(units.members[unit]) > 1 else first.key
+
+
+def figures(problem: Problem, view: View) -> Figures:
+    """Of a view of the problem's cluster."""
+    free, installed = free_units(view.cluster), units(view.cluster)
+    whole = int(((free == installed) & (installed > 0)).sum())
+    pods = problem.target.pods
+    if not pods or pods[0].gpus is None or not pods[0].gpus.count:
+        return Figures(whole, None)
+    each = pods[0].gpus.count
+    fits = PlanState(view, pods[:1], problem.policy).fits(0)
+    return Figures(whole, int((free[fits] // each * each).sum()))
+
+
+def gpus_of_use(problem: Problem, plan: MovePlan) -> float:
+    """GPUs that a plan makes usable: those that the target asks for, shares as parts, and those of the nodes that
+    its moves empty."""
+    asked = sum(
+        pod.gpus.count * (pod.gpus.milli / WHOLE_MILLI if pod.gpus.milli else 1)
+        for pod in problem.target.pods
+        if pod.gpus
+    )
+    rows = sorted({move.pod.row for move in plan.moves}.intersection(plan.emptied))
+    return float(asked + (problem.view.cluster.gpu_model[rows] >= 0).sum())
+
+
+def view_after(view: View, plan: MovePlan) -> View:
+    """The view with the moves made, before the target's pods come."""
+    cpu, memory, slots = view.cpu_free_milli.copy(), view.memory_free_mib.copy(), view.pods_free.copy()
+    version = view.cluster.version + 1
+    left = np.zeros(view.cluster.gpu_model.shape, np.bool_)
+    for move in plan.moves:
+        left[move.pod.row, list(move.pod.booked.all_gpus)] = True
+    observed = view.cluster.observed.without_memory_of(left) if view.cluster.observed is not None else None
+    cluster = replace(
+        bookable(view.cluster),
+        version=version,
+        observed=observed,
+        row_version=view.cluster.row_version.copy(),
+        cpu_free_milli=cpu,
+        memory_free_mib=memory,
+    )
+    for move in plan.moves:
+        book(cluster, move.pod.row, move.pod.booked, 1)
+        slots[move.pod.row] += 1
+    for move in plan.moves:
+        pod = move.pod.pod
+        booked = Booking(cpu_milli=pod.cpu_milli, memory_mib=pod.memory_mib)
+        if pod.gpus is not None:
+            booked = booking(cluster, move.row, pod.gpus, move.gpus, pod.cpu_milli, pod.memory_mib)
+        book(cluster, move.row, booked)
+        slots[move.row] -= 1
+    for move in plan.moves:
+        cluster.row_version[[move.pod.row, move.row]] = version
+    return replace(view, cluster=cluster, cpu_free_milli=cpu, memory_free_mib=memory, pods_free=slots)
+
 
 _OUT_OF_USE: Final = "node.kubernetes.io/"
 """Begins Kubernetes' own taints: nodes that are cordoned, not ready or out of something."""

@@ -1,18 +1,72 @@
 """Texts of manifests, YAML or JSON, as documents: bounded in time and memory, whoever has written them.
 
 Anchors are taken, as kubectl does, but what they stand for counts each time: a text of a few lines may mean gigabytes.
+
+YAML as Kubernetes reads it, in time that grows with the text alone.
+
+A date is text, and so is a number in base 60, which YAML 1.2 has no more. Other numbers have 64 bits at most: longer
+ones take the square of their length, and as keys they could be chosen so that each is compared with all others.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
 import yaml
+from yaml.constructor import ConstructorError
 
-from extender.explain.manifests.yaml_loader import Loader
 from extender.kube.yaml_faults import yaml_fault
+
+_MAX_CHARS: Final = 100
+_LEAST, _MOST = -(2**63), 2**64 - 1
+_TAG: Final = "tag:yaml.org,2002:"
+_Construct = Callable[[Any, Any], Any]
+
+
+class _Loader(yaml.CSafeLoader):
+    """Reads what becomes JSON: a key that looks like a number is text, too."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """A mapping, its keys as JSON has them."""
+        found = super().construct_mapping(node, deep)
+        return {key if isinstance(key, str) else _key(key): value for key, value in found.items()}
+
+
+def _key(key: object) -> str:
+    return msgspec.json.encode(key).decode() if key is None or isinstance(key, bool) else str(key)
+
+
+def _text(loader: _Loader, node: yaml.ScalarNode) -> Any:
+    return loader.construct_scalar(node)
+
+
+def _checked(construct: _Construct, what: str) -> _Construct:
+    """A way to construct a value, which may be tagged as what it is not."""
+
+    def checked(loader: _Loader, node: yaml.ScalarNode) -> Any:
+        text = _text(loader, node)
+        if ":" in text:
+            return text
+        if len(text) > _MAX_CHARS:
+            raise ConstructorError(None, None, f"{what} of more than {_MAX_CHARS} characters", node.start_mark)
+        try:
+            value = construct(loader, node)
+        except (ValueError, LookupError):
+            raise ConstructorError(None, None, f"{what} that can't be read", node.start_mark) from None
+        if isinstance(value, int) and not _LEAST <= value <= _MOST:
+            raise ConstructorError(None, None, f"{what} of more than 64 bits", node.start_mark)
+        return value
+
+    return checked
+
+
+_Loader.add_constructor(f"{_TAG}timestamp", _text)
+_Loader.add_constructor(f"{_TAG}int", _checked(_Loader.construct_yaml_int, "a number"))
+_Loader.add_constructor(f"{_TAG}float", _checked(_Loader.construct_yaml_float, "a number"))
+_Loader.add_constructor(f"{_TAG}bool", _checked(_Loader.construct_yaml_bool, "true or false"))
+
 
 MAX_CHARS: Final = 2**20
 _MAX_DOCUMENTS: Final = 1_000
@@ -90,7 +144,7 @@ def _loaded(text: str) -> list[Any]:
     try:
         _check_size(text)
         # What is no JSON, such as a set, becomes some.
-        found: list[Any] = msgspec.json.decode(msgspec.json.encode(list(yaml.load_all(text, Loader))))
+        found: list[Any] = msgspec.json.decode(msgspec.json.encode(list(yaml.load_all(text, _Loader))))
     except _TextError:
         raise
     except yaml.YAMLError as error:
@@ -170,7 +224,7 @@ def _check_size(text: str) -> None:
     sizes: dict[str, int] = {}
     open_: list[tuple[str | None, int]] = []  # anchor, and the size of what comes before it
     total = 0
-    for event in yaml.parse(text, Loader):
+    for event in yaml.parse(text, _Loader):
         line = event.start_mark.line + 1 if event.start_mark else 0
         match event:
             case yaml.DocumentStartEvent():
@@ -218,7 +272,7 @@ def _document_at(text: str, error: yaml.YAMLError) -> str:
 def _line_of(text: str, number: int, path: str) -> int | None:
     """The line of a path of a document, or of what of it there is."""
     try:
-        node = next(root for at, root in enumerate(yaml.compose_all(text, Loader)) if at == number)
+        node = next(root for at, root in enumerate(yaml.compose_all(text, _Loader)) if at == number)
     except (yaml.YAMLError, StopIteration, ValueError):
         return None
     line = int(node.start_mark.line)

@@ -1,21 +1,92 @@
-"""What documents hold: objects that make pods, and what goes with these."""
+"""What documents hold: objects that make pods, and what goes with these.
+
+Objects as requests name them: as data, as text, or as several texts.
+
+What the API server refuses of a pod's resources: `validateResourceRequirements` of kubernetes 1.37
+`pkg/apis/core/validation/validation.go`.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
+from extender.core.resources.quantities import parse_quantity
+from extender.core.vendors.registry import DEFAULT
 from extender.explain.manifests.batches import Batch, KindError, read, spec_of
-from extender.explain.manifests.documents import Document, name_of
+from extender.explain.manifests.documents import (
+    MAX_CHARS,
+    Document,
+    DocumentError,
+    given_documents,
+    name_of,
+    read_documents,
+    read_texts,
+)
 from extender.explain.manifests.fields import unknown_fields
 from extender.explain.manifests.kinds import MAKES, OTHERS, PASSIVE, read_made
-from extender.explain.manifests.refusals import refusal_of
-from extender.kube.objects import Metadata, Pod, PodSpec
-from extender.kube.paths import is_name
+from extender.kube.objects import Container, Metadata, Pod, PodSpec, Quantities
+from extender.kube.transport import is_name
+from extender.plugins.pod_resources import managed_names
 from extender.queueing.gangs import Group, PodGroup, read_group
 from extender.queueing.pods.batches import POD_GROUP_LABEL
 from extender.queueing.pods.objects import PIPELINE_LABEL
+
+_STANDARD: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
+_HUGE_PAGES: Final = "hugepages-"
+_MAX_TOLD_NAME: Final = 80
+
+
+def refusal_of(spec: PodSpec) -> tuple[str, str]:
+    """Where in a pod's spec something is that is refused, and why; ("", "") where nothing is."""
+    for key, containers in (("containers", spec.containers), ("initContainers", spec.init_containers)):
+        for number, container in enumerate(containers or ()):
+            if why := _of_container(container):
+                return f"{key}[{number}].resources", f"the API server refuses it: {why}"
+    return "", ""
+
+
+def _of_container(container: Container) -> str:
+    resources = container.resources
+    if resources is None:
+        return ""
+    limits, requests = resources.limits or {}, resources.requests or {}
+    for name in dict.fromkeys((*limits, *requests)):
+        if why := _of_name(name) or _of_amounts(name, limits, requests):
+            return f"{name[:_MAX_TOLD_NAME]}: {why}"
+    asked = {*limits, *requests}
+    if any(name.startswith(_HUGE_PAGES) for name in asked) and asked.isdisjoint(("cpu", "memory")):
+        return "huge pages need cpu or memory beside them"
+    return ""
+
+
+def _of_name(name: str) -> str:
+    if "/" not in name and name not in _STANDARD and not name.startswith(_HUGE_PAGES):
+        return f"no standard resource; one of a device plugin has a domain, such as {DEFAULT.resource}"
+    domain, _, rest = name.rpartition("/")
+    return "no name of a resource" if "/" in domain or ("/" in name and not (domain and rest)) else ""
+
+
+def _of_amounts(name: str, limits: Quantities, requests: Quantities) -> str:
+    limit, request = limits.get(name), requests.get(name)
+    try:
+        amounts = [parse_quantity(str(value)) for value in (limit, request) if value is not None]
+    except ValueError:
+        return ""  # told by who reads it
+    if any(amount < 0 for amount in amounts):
+        return "is negative"
+    counted = "/" in name and "kubernetes.io/" not in name
+    if counted and name not in managed_names() and any(amount.denominator != 1 for amount in amounts):
+        return "must be a whole number"
+    if len(amounts) == 2 and (
+        amounts[0] != amounts[1] if counted or name.startswith(_HUGE_PAGES) else amounts[1] > amounts[0]
+    ):
+        return f"its request {request} is {'not its' if counted else 'above its'} limit {limit}"
+    if (counted or name.startswith(_HUGE_PAGES)) and limit is None:
+        return "is requested without a limit, which has to be the same"
+    return ""
+
 
 MAX_PODS: Final = 10_000
 _MAX_NAME: Final = 400
@@ -64,7 +135,7 @@ class _PriorityClass(msgspec.Struct):
     value: int = 0
 
 
-def read_objects(documents: Sequence[Document], copies: int = 1, namespace: str = "default") -> Given:
+def _read_objects(documents: Sequence[Document], copies: int = 1, namespace: str = "default") -> Given:
     """What documents hold, each workload so many times; `namespace` is of what names none. Raises DocumentError."""
     given = Given()
     priorities: dict[str, int] = {}
@@ -223,3 +294,21 @@ def _named(template: Pod, name: str, namespace: str, stem: str) -> Pod:
     if spec.node_name:
         spec = msgspec.structs.replace(spec, node_name=None)
     return Pod(metadata=named, spec=spec)
+
+
+_MAX_TEXTS: Final = 100
+_Text = Annotated[str, msgspec.Meta(max_length=MAX_CHARS)]
+Texts = _Text | Annotated[list[_Text], msgspec.Meta(max_length=_MAX_TEXTS)]
+"""YAML or JSON, of one document or several; or several texts."""
+
+
+def read_given(objects: list[dict[str, Any]], manifest: str | list[str], namespace: str, copies: int = 1) -> Given:
+    """What the keys `objects`, `manifest` and `namespace` of a request hold, each object that makes pods so many times.
+
+    Raises DocumentError.
+    """
+    if not is_name(namespace):
+        raise DocumentError(f"namespace: {namespace[:80]!r} is no name")
+    documents = given_documents(objects, "objects")
+    documents += read_documents(manifest) if isinstance(manifest, str) else read_texts(manifest, "manifest")
+    return _read_objects(documents, copies, namespace)

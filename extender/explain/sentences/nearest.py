@@ -8,12 +8,10 @@ import numpy as np
 
 from extender.core.clusters import Cluster, Mask, Rows
 from extender.core.fit.checks import TABLE, could_fit, nearest_sentence
-from extender.core.fit.device_obstacles import why_not
+from extender.core.fit.device_fits import why_not
 from extender.core.fit.fits import fit
-from extender.core.fit.obstacles import obstacles
-from extender.core.fit.reasons import Reason
-from extender.core.fit.relaxations import Checked, Shortfall, lacking, shortfalls
-from extender.core.fit.results import Fit
+from extender.core.fit.reasons import Fit, Reason
+from extender.core.fit.relaxations import Checked, Shortfall, lacking, obstacles, shortfalls
 from extender.core.occupancies import ObservedRules, counting_observed
 from extender.core.resources.quantities import format_mib
 from extender.core.resources.requests import GpuRequest, named

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from extender.core.fit.remedies import Kind, Remedy
+from extender.core.fit.reasons import Kind, Remedy
 from extender.core.resources.requests import GpuRequest, named
 from extender.explain.sentences import remedies
 from extender.explain.sentences.nearest import Nearest, who
 from extender.explain.sentences.words import bounded
 from extender.ledger.ledger import Claim, ClaimState
 from extender.planning.wait_reasons import FOR_WANT_OF_ROOM, Cause, Code, WaitReason
-from extender.plugins.managed_resources import UNMARKED
+from extender.plugins.pod_resources import UNMARKED
 
 _BESIDE_ROOM = frozenset(
     {

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from extender.core.annotations import MARKER
 from extender.core.fit.checks import TABLE
-from extender.core.fit.remedies import Kind, Remedy
+from extender.core.fit.reasons import Kind, Remedy
 from extender.core.resources.requests import GpuRequest, named
 from extender.explain import answers
 from extender.explain.sentences.nearest import Nearest

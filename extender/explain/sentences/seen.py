@@ -11,7 +11,7 @@ from extender.core.bookings import booked_each
 from extender.core.clusters import CORE_MILLI, GIB_MIB, WHOLE_MILLI, Cluster, Rows
 from extender.core.decisions import choice
 from extender.core.fit.fits import fit
-from extender.core.fit.results import Fit
+from extender.core.fit.reasons import Fit
 from extender.core.occupancies import counting_observed
 from extender.core.policies.breakdowns import counted, noun, percent
 from extender.core.policies.policy import Policy

@@ -19,8 +19,8 @@ from extender.explain.what_if.grounds import Facts
 from extender.explain.what_if.questions import Needs
 from extender.explain.what_if.waiting import Waiting
 from extender.kube.client import Transport
-from extender.kube.paths import NODES_PATH, PODS_PATH
-from extender.kube.watches.feeds import PENDING_PODS
+from extender.kube.transport import NODES_PATH, PODS_PATH
+from extender.kube.watches import PENDING_PODS
 from extender.ledger.ledger import Ledger
 from extender.ledger.mirror import Mirror
 from extender.usage.stranded import Stranding

@@ -8,8 +8,8 @@ from extender.core.policies.policy import Policy
 from extender.explain.what_if.claims import DeviceFacts, with_devices
 from extender.explain.what_if.waiting import Waiting
 from extender.kube.objects import Node
-from extender.ledger.crowd import Crowd
 from extender.ledger.rows import NodeRows
+from extender.ledger.tenants import Crowd
 from extender.planning.plans import PlanPod, View
 from extender.queueing.node_view import view_of
 from extender.queueing.pods.restrictions import Kinds

@@ -20,9 +20,9 @@ from extender.explain.processes import Pipe, serve
 from extender.explain.what_if.claims import AskedClaims, read_claims, read_templates
 from extender.explain.what_if.grounds import Facts, Ground
 from extender.explain.what_if.missing import found_nodes
-from extender.explain.what_if.objects import Objects
 from extender.explain.what_if.pods import Newcomers, PodReader
 from extender.explain.what_if.questions import (
+    Objects,
     Question,
     WhatIfError,
     WhatIfResult,
@@ -34,8 +34,8 @@ from extender.explain.what_if.questions import (
 )
 from extender.explain.what_if.waiting import waiting_pods
 from extender.kube.objects import Node, Pod
-from extender.kube.watches.lists import ListDecoder
-from extender.ledger.crowd import Crowd
+from extender.kube.watches import ListDecoder
+from extender.ledger.tenants import Crowd
 from extender.planning import reports
 from extender.planning.plan_state import fragments, state_after
 from extender.planning.planners import PLANNERS

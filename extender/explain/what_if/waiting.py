@@ -11,7 +11,7 @@ from extender.dra.pod_claims import claim_keys
 from extender.explain.manifests.objects import MAX_PODS
 from extender.explain.what_if.questions import WhatIfError
 from extender.kube.objects import Pod
-from extender.kube.watches.lists import ListDecoder
+from extender.kube.watches import ListDecoder
 from extender.planning.wait_reasons import FOR_WANT_OF_ROOM
 from extender.plugins.pods import read_pod_request
 from extender.queueing.pods.backlog import Backlog

@@ -1,4 +1,7 @@
-"""Whose leaving makes a pod fit on a node, at the least price; and on which node that is cheapest."""
+"""Whose leaving makes a pod fit on a node, at the least price; and on which node that is cheapest.
+
+What making room costs at least: units in part, GPUs as mere numbers, no thought of where anybody goes.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -7,11 +10,31 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from extender.core.clusters import Floats, Longs, Mask
+from extender.core.clusters import Floats, Longs, Mask, Rows
 from extender.core.resources.requests import AskedUnit, GpuRequest
-from extender.planning.moves.covers import cover_costs
 from extender.planning.moves.trials import Trial
 from extender.planning.plan_state import free_units
+
+
+def cover_costs(need: Longs, row: Rows, gpus: Longs, price: Floats) -> Floats:
+    """(N,) the least that it costs to free so many GPUs on each row, parts of units in proportion; inf where all
+    together are too few, 0 where nothing is needed.
+
+    `need` (N,); `row`, `gpus` and `price` (E,) of what can leave.
+    """
+    holds = gpus > 0
+    row, gpus, price = row[holds], gpus[holds], price[holds]
+    order = np.lexsort((price / gpus, row))
+    row, gpus, price = row[order], gpus[order].astype(np.float64), price[order]
+    starts = np.searchsorted(row, np.arange(len(need)))
+    before = np.concatenate([[0.0], np.cumsum(gpus)])
+    freed_before = before[:-1] - before[starts[row]]  # (E,) by what is cheaper on the row
+    taken = np.clip(need[row] - freed_before, 0.0, gpus)
+    costs = np.bincount(row, taken / gpus * price, len(need))
+    enough = np.bincount(row, gpus, len(need)) >= need
+    found: Floats = np.where(need <= 0, 0.0, np.where(enough, costs, np.inf))
+    return found
+
 
 MOST_LISTED: Final = 10
 """Up to so many units of a node all choices are looked at."""

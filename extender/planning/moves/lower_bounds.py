@@ -3,8 +3,7 @@
 import numpy as np
 
 from extender.core.clusters import Floats, Longs, Mask
-from extender.planning.moves.covers import cover_costs
-from extender.planning.moves.evictions import MOST_LISTED, Prices, cheapest_at, counts_whole, least_prices
+from extender.planning.moves.evictions import MOST_LISTED, Prices, cheapest_at, counts_whole, cover_costs, least_prices
 from extender.planning.moves.obstacles import may_be_emptied
 from extender.planning.moves.trials import Trial
 from extender.planning.plan_state import free_units, units

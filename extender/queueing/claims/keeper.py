@@ -11,10 +11,9 @@ from typing import Final
 
 import msgspec
 
-from extender.core.dra.given import Allocation as DevicesGiven
+from extender.core.dra.allocator import Allocation as DevicesGiven
 from extender.core.resources.requests import RequestError
-from extender.dra.feeds import CLAIMS, RULES, TO_ALLOCATE
-from extender.dra.objects import Allocation, ResourceClaim
+from extender.dra.objects import CLAIMS, RULES, TO_ALLOCATE, Allocation, ResourceClaim
 from extender.dra.owned import OwnedDevices
 from extender.dra.pod_claims import Hold, PodClaims
 from extender.dra.results import allocation_of
@@ -22,7 +21,7 @@ from extender.kube.background import all_of
 from extender.kube.client import ApiError, Transport
 from extender.kube.commit import FencedError, Outcome, Resolver, Result, Target, commit
 from extender.kube.objects import Pod
-from extender.kube.watches.lists import Lister
+from extender.kube.watches import Lister
 from extender.ledger.ledger import Ledger
 from extender.ledger.mirror import Mirror
 from extender.queueing.claims.maker import ClaimMaker

@@ -10,10 +10,10 @@ from extender.dra.objects import ResourceClaim
 from extender.kube.background import repeat
 from extender.kube.client import ClusterError
 from extender.kube.commit import FencedError
-from extender.kube.pauses import Pauses
+from extender.kube.turns import Pauses
 from extender.queueing.claims.keeper import ClaimKeeper
 from extender.queueing.pods.entries import Stage
-from extender.scheduling.binding.marks import read
+from extender.scheduling.binding import read
 from extender.scheduling.placer import PodIdentity
 
 logger = logging.getLogger(__name__)

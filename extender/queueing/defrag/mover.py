@@ -2,11 +2,14 @@
 
 Nobody is evicted whose next place is not kept. Each step is written down before its first eviction; whoever leads next
 finishes what is under way by that, and evicts nobody. What is under way keeps its place until it has it, or for a time.
+
+The mover, as the settings want it.
 """
 
 import asyncio
 import logging
 import secrets
+import time
 from typing import Final
 
 import msgspec
@@ -15,15 +18,32 @@ from extender.kube.background import Background, all_of, repeat
 from extender.kube.client import ApiError, ClusterError
 from extender.kube.commit import FencedError
 from extender.kube.objects import Pod
-from extender.queueing.defrag.checks import RoomError
-from extender.queueing.defrag.endings import NOT_TO_BE_HAD, Ending
-from extender.queueing.defrag.plan import PlannedMove, RoomPlan
-from extender.queueing.defrag.record import Phase, Progress, Record, RecordError, Stage
+from extender.kube.watches import BOUND_PODS
+from extender.queueing.controller import QueueController
+from extender.queueing.defrag.checks import Around, Facts, RoomError
+from extender.queueing.defrag.evictions import Evictor
+from extender.queueing.defrag.places import Places
+from extender.queueing.defrag.record import (
+    NOT_TO_BE_HAD,
+    Ending,
+    Phase,
+    PlannedMove,
+    Progress,
+    Record,
+    RecordError,
+    Records,
+    RoomPlan,
+    Stage,
+)
 from extender.queueing.defrag.starts import Starter
 from extender.queueing.defrag.state import RoomState, state_of
-from extender.queueing.defrag.steps import Run
+from extender.queueing.defrag.steps import Follower, Limits, Run
+from extender.queueing.defrag.targets import TargetPlacer
 from extender.queueing.defrag.tools import Counts, Tools
 from extender.queueing.pods.entries import Entry
+from extender.scheduling.build import Foundation
+from extender.scheduling.placer import Placer
+from extender.settings.tree import Settings
 
 logger = logging.getLogger(__name__)
 
@@ -290,3 +310,45 @@ class Mover(Background):
             if pod.uid:
                 namespace, _, name = pod.pod.partition("/")
                 self._tools.events.emit(namespace, name, pod.uid, reason=reason, message=message)
+
+
+__all__ = ["Mover", "build_mover"]
+
+
+def build_mover(settings: Settings, base: Foundation, placer: Placer, queue: QueueController | None) -> Mover | None:
+    """What carries plans out that make room, None where no pod is to be moved."""
+    wanted = settings.defrag
+    if queue is None or not wanted.record:
+        return None
+    namespace, _, name = wanted.record.partition("/")
+    running = base.mirror.hub.part(BOUND_PODS)
+    places = Places(base.ledger, placer, queue.dispatcher, base.clock)
+    limits = Limits(
+        replace_s=wanted.replace_s, start_s=wanted.start_s, target_s=wanted.target_s, budget_s=wanted.budget_s
+    )
+    exempt = frozenset(wanted.exempt_namespaces)
+    tools = Tools(
+        records=Records(base.transport, namespace, name),
+        evictor=Evictor(base.transport, base.fence, base.resolver),
+        follower=Follower(base.transport, queue, running, places, limits),
+        targets=TargetPlacer(queue, running, places, limits),
+        around=Around(
+            base.ledger,
+            queue.nodes,
+            running.values,
+            lambda: placer.policies,
+            settings.decisions.policy,
+            base.clock,
+        ),
+        facts=lambda: Facts(running, queue.backlog.entries, queue.namespaces, exempt, queue.use),
+        fault=queue.fault,
+        fence=base.fence,
+        events=base.events,
+        clock=base.clock,
+        wall_clock=time.time,
+        most_an_hour=wanted.moves_an_hour,
+    )
+    mover = Mover(tools)
+    queue.aside = mover.others
+    queue.place_kept = mover.place_kept
+    return mover

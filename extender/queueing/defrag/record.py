@@ -3,6 +3,10 @@ whoever leads next knows what is under way.
 
 Every write carries the version that it goes by: of two leaders that write one hears that it was late. Whoever may write
 it can have nodes kept for a while, and nobody evicted: what is read there is finished, never gone on with.
+
+A plan that makes room, in the words of the cluster: names of pods and nodes. What `POST /defrag` answers.
+
+Writing down that a plan has ended, again until it is: else whoever leads next keeps its places.
 """
 
 from dataclasses import dataclass, field
@@ -12,9 +16,59 @@ from typing import Final
 import msgspec
 
 from extender.kube import records
-from extender.kube.client import ClusterError, Transport
-from extender.kube.paths import is_name
-from extender.queueing.defrag.plan import RoomPlan
+from extender.kube.client import ApiError, ClusterError, Transport
+from extender.kube.commit import FencedError
+from extender.kube.transport import is_name
+from extender.scheduling.fence import Fence
+
+
+class PlannedMove(msgspec.Struct, rename={"from_node": "from", "to_node": "to"}):
+    """A pod that is evicted, and the node on which it starts again."""
+
+    pod: str
+    """`namespace/name`."""
+    uid: str
+    from_node: str
+    to_node: str
+    step: int
+    """Moves of one step, the members of a gang, are made together; the next step waits for them."""
+    gpus: list[int]
+    """Indices of the GPUs counted on at its next node, empty where the device plugin picks them."""
+    cost_gpu_s: float
+    """GPU-seconds that its restart loses."""
+    controller: str
+    """UID of what makes its replacement."""
+    gang: str = ""
+
+
+class TargetPod(msgspec.Struct):
+    """A pod that room is made for."""
+
+    pod: str
+    """`namespace/name`; of pods that do not exist yet what they would be called."""
+    node: str
+    """Where it goes, "" for nowhere."""
+    gpus: list[int]
+    uid: str = ""
+    """"" where it does not exist."""
+
+
+class RoomPlan(msgspec.Struct):
+    """The cheapest moves found after which the target fits. Where it can't be made to fit there are none."""
+
+    fits: bool
+    """Whether the target fits once the moves are made."""
+    moves: list[PlannedMove]
+    """In their order."""
+    cost_gpu_s: float
+    target: list[TargetPod]
+    emptied: list[str]
+    """Nodes that are empty then, where that was asked for."""
+    impossible: list[str]
+    """Where it does not fit, why: the best that can be said first."""
+    priority: int = 0
+    """Of the target: nobody of a higher one moves for it."""
+
 
 _KEY: Final = "plan.json"
 
@@ -149,3 +203,43 @@ def _is_sound(record: Record) -> bool:
     names = [name for move in moves for name in (*move.pod.split("/"), move.from_node, move.to_node)]
     same = [move.uid for move in moves] == [progress.uid for progress in record.progress]
     return same and len(names) == 4 * len(moves) and all(map(is_name, names))
+
+
+NOT_TO_BE_HAD: Final = (403, 404, 422)
+"""Answers about a ConfigMap that is not there, or that Kerf may not use."""
+
+
+@dataclass(eq=False)
+class Ending:
+    """The last plan, as long as its end is yet to be written down."""
+
+    records: Records
+    fence: Fence
+    record: Record | None = field(default=None, init=False)
+
+    async def write(self) -> Exception | None:
+        """Try it, once; why it is not written down, None where it is or nothing is to be."""
+        record, self.record = self.record, None
+        if record is None:
+            return None
+        try:
+            await self.records.write(record)
+        except (ClusterError, msgspec.DecodeError) as error:
+            gone = isinstance(error, ApiError) and error.status in NOT_TO_BE_HAD
+            if not gone and await self._is_last(record):
+                self.record = record
+            return error
+        return None
+
+    async def _is_last(self, record: Record) -> bool:
+        """Whether a plan may still be the one that is written down, as under way.
+
+        Where a Lease has only lapsed for a moment, this process leads on without a take-over. Then nothing is read: a
+        version that is known is one that may be written over.
+        """
+        try:
+            await self.fence.confirm_now()
+            found = await self.records.read()
+        except (FencedError, ClusterError):
+            return True
+        return found is not None and found.id == record.id and found.phase.active

@@ -19,11 +19,10 @@ from extender.kube.client import ClusterError
 from extender.kube.commit import FencedError
 from extender.kube.events import EventRecorder
 from extender.kube.objects import Pod
-from extender.kube.pauses import Pauses
+from extender.kube.turns import Pauses
 from extender.ledger.ledger import Ledger
 from extender.plugins.pods import assigned_node, is_elsewhere
-from extender.queueing.direct.assignments import DirectAssignments
-from extender.queueing.direct.writer import DirectWriter
+from extender.queueing.direct.writer import DirectAssignments, DirectWriter
 from extender.queueing.options import Counts
 from extender.queueing.pods.entries import Entry
 from extender.queueing.pods.nominations import NOMINATION_LOST, PLANNED_BY

@@ -21,10 +21,8 @@ from extender.kube.objects import Pod
 from extender.ledger.ledger import Ledger
 from extender.planning.plans import PlanPod
 from extender.plugins.pods import assigned_node
-from extender.queueing.direct.assignments import DirectAssignments
 from extender.queueing.direct.follower import Follower
-from extender.queueing.direct.products import Products
-from extender.queueing.direct.writer import DirectWriter, is_blank
+from extender.queueing.direct.writer import DirectAssignments, DirectWriter, Products, is_blank
 from extender.queueing.node_view import NodeBook
 from extender.queueing.options import Counts
 from extender.queueing.pods.backlog import Backlog

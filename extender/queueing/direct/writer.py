@@ -1,22 +1,137 @@
-"""What is written on a pod that kube-scheduler places by itself: each time on the version that was decided on."""
+"""What is written on a pod that kube-scheduler places by itself: each time on the version that was decided on.
+
+Keeping a pod that asks for a model or an amount of memory to nodes of which the GPUs will do.
+
+kube-scheduler knows none of these words, and takes any node that has as many GPUs where the one nominated is not to be
+had. What it does know is the label by which nodes tell the product of their GPUs; the API server lets that be asked of
+a pod as long as its gate is shut.
+
+What is written of an assignment where no Binding carries it, in Kerf's words and in those of the node's plugin.
+"""
 
 import secrets
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final
 
+from extender.core.decisions import decide_on
+from extender.core.evaluations import Memo
+from extender.core.fit.checks import could_fit
+from extender.core.resources.requests import GpuRequest, PodRequest
+from extender.core.vendors.registry import VENDORS
 from extender.kube.client import Transport
 from extender.kube.commit import Outcome, Result, Term
 from extender.kube.decoding import Decoder
 from extender.kube.objects import Pod
 from extender.kube.patches import Annotations, Patch, write
-from extender.plugins.kerf import ASSIGNMENT, EXPLANATION
-from extender.plugins.registry import plugins
+from extender.ledger.ledger import Claim, Ledger
+from extender.planning.plans import PlanPod
+from extender.plugins.kerf import ASSIGNED_NODE, ASSIGNMENT, EXPLANATION
+from extender.plugins.protocol import Handover
+from extender.plugins.registry import assigned_gpus, plugins
+from extender.queueing.node_view import NodeBook
 from extender.queueing.pods.nominations import MAX_TEXT, NOMINATION_LOST, PLANNED_BY, PLANNED_NODE, unsaid
 from extender.queueing.pods.objects import is_gated, other_gates
-from extender.scheduling.binding.marks import SEALED, read, seal
-from extender.scheduling.placer import PodIdentity
-from extender.scheduling.waking.skips import SKIPPED, SKIPPED_COUNT
+from extender.scheduling.assignments import Assignment, assignment_of
+from extender.scheduling.binding import SEALED, read, seal
+from extender.scheduling.placer import Placer, PodIdentity
+from extender.scheduling.skips import SKIPPED, SKIPPED_COUNT
+
+
+@dataclass(eq=False)
+class Products:
+    """What pods are kept to as their gates are opened."""
+
+    placer: Placer
+    nodes: NodeBook
+    _memo: Memo = field(default_factory=Memo, init=False)
+
+    def kept_to(self, pod: Pod, planned: PlanPod, node: str) -> dict[str, Any]:
+        """What keeps a pod planned on a node to its gang's domain and to products that will do, as parts of its spec.
+
+        One that has an affinity of its own keeps that, and is kept to the product of its node.
+        """
+        selector = self.nodes.domain_of(node, planned.topology)
+        label = VENDORS[planned.gpus.vendor].product_label if planned.gpus is not None else ""
+        own, affinity = self.nodes.labels_of(node).get(label, ""), {}
+        if planned.gpus is not None and own and is_picky(planned.gpus):
+            products = self._products(planned.gpus)
+            if pod.spec.affinity is not None:
+                selector = {**selector, label: own}
+            elif products:
+                affinity = {"affinity": _affinity(label, products)}
+        return ({"nodeSelector": selector} if selector else {}) | affinity
+
+    def _products(self, request: GpuRequest) -> list[str]:
+        """Products of the nodes that would do if they were free, none where one of those tells none."""
+        cluster = self.placer.snapshot()
+        found = self._memo.evaluate(cluster, request, self.placer.policy_of(PodRequest(request)))
+        will_do = could_fit(found.evaluation.reason)
+        names = [cluster.node_names[row] for row in cluster.row_of.values() if will_do[row]]
+        products = {self.nodes.labels_of(name).get(VENDORS[request.vendor].product_label, "") for name in names}
+        return [] if "" in products else sorted(products)
+
+
+def is_picky(request: GpuRequest) -> bool:
+    """Whether not every GPU will do for a request."""
+    patterns = request.include is not None or request.exclude is not None
+    return patterns or bool(request.memory_each_mib or request.memory_total_mib or request.uuids)
+
+
+def _affinity(label: str, products: list[str]) -> dict[str, Any]:
+    term = {"matchExpressions": [{"key": label, "operator": "In", "values": products}]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}
+
+
+@dataclass(eq=False)
+class DirectAssignments:
+    """Assignments of pods that kube-scheduler binds by itself."""
+
+    ledger: Ledger
+    placer: Placer
+    clock: Callable[[], float]
+    wall_clock: Callable[[], float]
+
+    def of(self, pod: Pod, node: str) -> dict[str, str]:
+        """What is reserved for a pod on a node, as annotations; none for a pod that asks for no GPUs.
+
+        Raises RequestError when the pod's containers can't be read.
+        """
+        assignment = self.placer.reserved(pod.metadata.uid, node)
+        return {} if assignment is None else self.written(pod, assignment)
+
+    def written(self, pod: Pod, assignment: Assignment) -> dict[str, str]:
+        """An assignment as annotations. Raises RequestError when the pod's containers can't be read."""
+        handed = self._handover(pod, assignment).annotations
+        return {**handed, **assignment.annotations, ASSIGNED_NODE: assignment.node}
+
+    def matters(self, claim: Claim) -> bool:
+        """Whether somebody goes by which GPUs of its node a pod has: the node's plugin, or nobody but Kerf, where its
+        kubelet knows nothing of them. The vendor's plugin chooses by itself."""
+        return bool(claim.holding) and (claim.holding.unserved or self.ledger.rows.plugin_on(claim.node).told)
+
+    def on_its_node(self, pod: Pod, claim: Claim) -> Assignment | None:
+        """What a pod may get of the node that it is bound to, beside all others there; None where that is too little.
+
+        Raises RequestError.
+        """
+        request = self.placer.read_request(pod)
+        alone = self.ledger.without(claim.node, {claim.uid}, self.clock())
+        if request.gpus is None or alone is None:
+            return None
+        policy, row = self.placer.policy_of(request), alone.row_of[claim.node]
+        decision = decide_on(alone, request.gpus, policy, row, Memo())
+        return assignment_of(alone, decision)
+
+    def _handover(self, pod: Pod, assignment: Assignment) -> Handover:
+        rows, node = self.ledger.rows, assignment.node
+        plugin, manifest = rows.plugin_on(node), rows.manifest(node)
+        gpus = assigned_gpus(rows.offer_of(node), assignment.holding)
+        if manifest is None or not gpus:
+            return Handover()
+        return plugin.handover(pod, gpus, manifest, self.wall_clock())
+
 
 Reserved = Callable[[], Annotations | None]
 """Tells what is reserved for a pod as annotations, None where that does not stand any more."""

@@ -16,12 +16,11 @@ from extender.core.resources.requests import AskedUnit, GpuRequest, RequestError
 from extender.dra.pod_claims import NO_CLAIMS, PodClaims
 from extender.kube.objects import Node, Pod
 from extender.planning.plans import PlanPod
-from extender.plugins.derived import once
 from extender.plugins.nodes import read_capacity
 from extender.plugins.pod_demands import read_demands
 from extender.plugins.pod_resources import requested
-from extender.plugins.pods import read_pod_request, read_policy
-from extender.queueing.pods.bounds import check_bounds
+from extender.plugins.pods import once, read_pod_request, read_policy
+from extender.queueing.pods.objects import check_bounds
 from extender.queueing.pods.restrictions import Kinds
 
 GANG: Final = "kerf.dev/gang"

@@ -17,9 +17,9 @@ from extender.kube.client import ApiError, Transport
 from extender.kube.decoding import Decoder
 from extender.kube.objects import Pod
 from extender.queueing.pods.objects import GATE, other_gates
-from extender.scheduling.binding.marks import read
+from extender.scheduling.binding import read
 from extender.scheduling.placer import PodIdentity
-from extender.scheduling.waking.skips import SKIPPED, SKIPPED_COUNT
+from extender.scheduling.skips import SKIPPED, SKIPPED_COUNT
 
 PLANNED_NODE: Final = "kerf.dev/planned-node"
 """Node that was nominated last, "" where the gate was opened without one."""

@@ -5,7 +5,7 @@ from typing import Final
 
 from extender.core.clusters import Longs, Mask
 from extender.kube.background import give_way
-from extender.ledger.crowd import Crowd
+from extender.ledger.tenants import Crowd
 from extender.planning.demands import Term
 from extender.planning.neighbours import Neighbours
 from extender.planning.plans import PlanPod

@@ -2,12 +2,16 @@
 
 A process of its own, since decoding 240,000 series takes seconds in which no request of kube-scheduler may wait. It
 ends with its standard input: when the service is gone, so is the reader.
+
+How much memory a process that reads answers of others may have: what it has at first, and so much more.
 """
 
+import contextlib
 import os
 import resource
 import sys
 from itertools import takewhile
+from pathlib import Path
 from typing import BinaryIO, Final
 
 import msgspec
@@ -24,10 +28,34 @@ from extender.telemetry.frames import (
     PodSamples,
     write_frame,
 )
-from extender.telemetry.reader.memory import bound_memory, memory_mib
 from extender.telemetry.sources.registry import open_source
 from extender.telemetry.sources.source import Command, Samples, Source
 from extender.telemetry.tables import DeviceTable
+
+_MORE_MIB: Final = 512
+"""48,000 series take 100; a container of the chart has 1,024 for all of Kerf's processes."""
+
+
+def _bound_memory() -> None:
+    """Bound this process' own memory from now on: what asks for more gets a MemoryError.
+
+    Data alone: address space counts what is only reserved as well, by threads and by what numpy computes with.
+    """
+    has = _memory_mib("VmData")
+    if has:  # elsewhere than on Linux nobody tells
+        most = int((has + _MORE_MIB) * 2**20)
+        with contextlib.suppress(OSError, ValueError):  # it is bounded more narrowly
+            resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+
+
+def _memory_mib(what: str) -> float:
+    """A line of `/proc/self/status` such as VmHWM, in MiB; 0 where there is none."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith(f"{what}:"):
+                return int(line.split()[1]) / 1024
+    return 0.0
+
 
 _PODS_PER_FRAME: Final = 2000
 _NICENESS: Final = 10  # of a core that both want, a tenth: metrics may wait, kube-scheduler may not
@@ -111,13 +139,13 @@ class _Reader:
 
 def _most_memory_mib() -> float:
     """Most memory that this process has held. On Linux getrusage tells the parent's, where that was more."""
-    return memory_mib("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return _memory_mib("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def main() -> None:
     """Answer the commands on standard input until it ends."""
     os.nice(_NICENESS)
-    bound_memory()
+    _bound_memory()
     # Frames go out on a descriptor of their own: what a library prints must not get between them.
     stream = os.fdopen(os.dup(1), "wb", buffering=2**18)
     os.dup2(2, 1)

@@ -11,8 +11,8 @@ import msgspec
 from extender.core.vendors.registry import VENDORS
 from extender.kube import objects
 from extender.kube.client import ApiError, ClusterError, Transport
-from extender.kube.paths import PODS_PATH
-from extender.kube.watches.lists import Lister
+from extender.kube.transport import PODS_PATH
+from extender.kube.watches import Lister
 
 logger = logging.getLogger(__name__)
 

@@ -12,10 +12,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from extender.core.gauges import Gauge
-from extender.telemetry.aliases import ALIAS_OF, known_names
 from extender.telemetry.errors import SourceError, faults_of
-from extender.telemetry.series import Labels, labels_of
-from extender.telemetry.sources.prometheus_client import describe, open_session
+from extender.telemetry.series import ALIAS_OF, Labels, known_names, labels_of
+from extender.telemetry.sources.prometheus import describe, open_session
 from extender.telemetry.sources.source import Access, PodTable, Report, Samples, grow, merge
 from extender.telemetry.tables import DeviceTable
 

@@ -8,8 +8,7 @@ import numpy as np
 
 from extender.core.resources.gpu_models import canonical_name, describe_model
 from extender.core.vendors.registry import PRODUCT_LABELS, PRODUCT_MEMORY_MIB
-from extender.history.names import owner_name
-from extender.history.records import NODE_COLUMNS, POD_COLUMNS, Column, columns_of
+from extender.history.records import NODE_COLUMNS, POD_COLUMNS, Column, columns_of, owner_name
 from model.workloads.prometheus.kube_state import (
     POD_ANNOTATIONS,
     POD_COMPLETION,

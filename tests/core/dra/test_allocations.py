@@ -4,8 +4,7 @@ import pickle
 from dataclasses import replace
 from random import Random
 
-from extender.core.dra.allocations import Allocations
-from extender.core.dra.allocator import Allocation, _allocate
+from extender.core.dra.allocator import Allocation, Allocations, _allocate
 from extender.core.dra.asks import (
     ClaimAsk,
     Constraint,
@@ -17,7 +16,7 @@ from extender.core.dra.asks import (
     SelectorFault,
 )
 from extender.core.dra.devices import Device, DeviceId, Inventory, NodeDevices, Taking
-from extender.core.dra.worth import Weights
+from extender.core.dra.packing import Weights
 from tests.core.dra.cases import random_case
 from tests.core.dra.machines import DRIVER, a100_node
 

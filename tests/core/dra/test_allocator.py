@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from extender.core.dra.allocator import Allocation, Memory, _allocate, matches_of, search
+from extender.core.dra.allocator import Allocation, _allocate, _matches_of, _Memory, _search
 from extender.core.dra.asks import (
     ClaimAsk,
     Constraint,
@@ -17,9 +17,8 @@ from extender.core.dra.asks import (
 )
 from extender.core.dra.devices import WHOLE, Capacity, Device, DeviceId, Inventory, NodeDevices, Taking
 from extender.core.dra.first_fit import Aborted, Picked, first_fit
-from extender.core.dra.groups import shape_of
-from extender.core.dra.matching import SearchLimit, Steps
-from extender.core.dra.slots import _AllFault
+from extender.core.dra.packing import shape_of
+from extender.core.dra.slots import SearchLimit, Steps, _AllFault
 from tests.core.dra.cases import random_case, selector
 from tests.core.dra.machines import DRIVER, a100_node
 
@@ -210,9 +209,9 @@ def test_all_devices_are_given_only_where_all_are_known_and_are_kerfs() -> None:
 
 def steps_of(devices: NodeDevices, asked: DevicesAsked) -> int:
     """How many steps a search takes."""
-    memory, steps = Memory(), Steps()
+    memory, steps = _Memory(), Steps()
     shape = shape_of(devices.inventory, memory.weights, memory.keys, memory.rooms)
-    search(devices, asked, shape, matches_of(devices, asked, memory.matcher, steps), memory, steps)
+    _search(devices, asked, shape, _matches_of(devices, asked, memory.matcher, steps), memory, steps)
     return steps.limit - steps.left
 
 

@@ -4,13 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from extender.core.dra.allocations import Allocations
-from extender.core.dra.allocator import _allocate
+from extender.core.dra.allocator import _LINK, Allocation, Allocations, _allocate
 from extender.core.dra.asks import ClaimAsk, DeviceAsk, DevicesAsked, RequestAsk
 from extender.core.dra.devices import Capacity, Device, DeviceId, Inventory, NodeDevices, Taking
-from extender.core.dra.given import Allocation
-from extender.core.dra.search import LINK
-from extender.core.dra.worth import GPU, Weights, most_at_once, room_of, worth_of, worth_of_parts
+from extender.core.dra.packing import GPU, Weights, _most_at_once, _worth_of_parts, room_of, worth_of
 from tests.core.dra.cases import selector
 from tests.core.dra.machines import DRIVER, a100_node, partition
 
@@ -125,7 +122,7 @@ def test_two_gpus_leave_the_roots_that_are_whole() -> None:
 def test_of_two_roots_that_is_taken_that_has_least_besides() -> None:
     roots = ("a", "a", "a", "b", "b")
     gpus = [
-        Device(DeviceId(DRIVER, "node", f"gpu-{index}"), {LINK: root}, gpu=index, milli=1000, mib=8)
+        Device(DeviceId(DRIVER, "node", f"gpu-{index}"), {_LINK: root}, gpu=index, milli=1000, mib=8)
         for index, root in enumerate(roots)
     ]
     devices = NodeDevices.of(Inventory(tuple(gpus)), [Taking(0)])
@@ -181,12 +178,12 @@ def test_shares_go_to_the_device_that_is_shared_already() -> None:
 )
 def test_a_shared_device_is_worth_its_halves_quarters_and_eighths(used: int, worth: float) -> None:
     device = Device(DeviceId(DRIVER, "node", "gpu"), capacity={"memory": Capacity(8)}, shareable=True)
-    assert worth_of_parts(GPU, {"memory": used}, device) == worth
+    assert _worth_of_parts(GPU, {"memory": used}, device) == worth
 
 
 def test_the_most_at_once_is_found_where_taking_the_first_is_wrong() -> None:
     """The first takes both counters, of which the others take one each."""
-    assert most_at_once((((0, 1), (1, 1)), ((0, 1),), ((1, 1),)), (0, 1, 2), (1, 1)) == 2
+    assert _most_at_once((((0, 1), (1, 1)), ((0, 1),), ((1, 1),)), (0, 1, 2), (1, 1)) == 2
 
 
 def test_weights_are_those_of_the_allocations_that_were_made_with_them() -> None:

@@ -10,9 +10,8 @@ from extender.core.clusters import Cluster
 from extender.core.fit import fits
 from extender.core.fit.checks import BUILT_IN, TABLE, Change, Check, _Table
 from extender.core.fit.fits import fit
-from extender.core.fit.obstacles import obstacles
 from extender.core.fit.reasons import Reason
-from extender.core.fit.relaxations import _numbers
+from extender.core.fit.relaxations import _numbers, obstacles
 from extender.core.resources.requests import AskedUnit, GpuRequest
 from extender.explain.sentences.nearest import nearest_of
 from tests.core.builders import NodeState, all_rows, cluster_of, node, pattern

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from extender.core.dra.allocator import Allocation, Given
 from extender.core.dra.asks import (
     ClaimAsk,
     Constraint,
@@ -16,7 +17,6 @@ from extender.core.dra.asks import (
     Toleration,
 )
 from extender.core.dra.devices import Capacity, Device, Inventory, NodeDevices, Taint, Taking
-from extender.core.dra.given import Allocation, Given
 from extender.core.fit.checks import sentence
 from extender.core.fit.device_fits import (
     DeviceFitting,

@@ -8,7 +8,7 @@ import pytest
 
 from extender.core.dra.asks import Constraint, DevicesAsked
 from extender.core.dra.devices import NodeDevices
-from extender.core.fit.device_obstacles import why_not, why_not_on
+from extender.core.fit.device_fits import why_not, why_not_on
 from extender.core.fit.fits import fit_devices
 from tests.core.builders import all_rows
 from tests.core.fit.claims import OF_A100, OF_H200, OF_TYPE, ROOT, ask, asked, gpus, having, owned, unheard_of

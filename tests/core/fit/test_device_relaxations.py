@@ -8,8 +8,7 @@ import pytest
 
 from extender.core.dra.asks import ClaimAsk, Constraint, DeviceAsk, DevicesAsked, RequestAsk
 from extender.core.dra.devices import Capacity, NodeDevices
-from extender.core.fit.device_relaxations import device_relaxations, device_shortfalls
-from extender.core.fit.relaxations import Relaxation
+from extender.core.fit.relaxations import Relaxation, device_relaxations, device_shortfalls
 from extender.core.resources.requests import AskedUnit, GpuRequest
 from tests.core.builders import all_rows
 from tests.core.dra.cases import selector

@@ -18,9 +18,8 @@ from extender.core.fit import filters
 from extender.core.fit.checks import BUILT_IN, TABLE, could_fit, resolvable
 from extender.core.fit.filters import Filter, _check
 from extender.core.fit.fits import fit, fit_devices
-from extender.core.fit.obstacles import obstacles
 from extender.core.fit.reasons import MAX_FILTERS, Reason
-from extender.core.fit.relaxations import relaxations
+from extender.core.fit.relaxations import obstacles, relaxations
 from extender.core.policies.registry import POLICIES
 from extender.core.resources.requests import AskedUnit, GpuRequest
 from extender.explain.sentences.nearest import nearest_of

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from extender.core.fit import checks, fittings
 from extender.core.fit.checks import TABLE, resolvable
 from extender.core.fit.fits import LARGEST_MIB, asked_fraction, enough_compute, fit, free_fraction, smallest_mib
-from extender.core.fit.fittings import _model_mask, share_mib, uuid_mask
+from extender.core.fit.fittings import _model_mask, nth_largest, share_mib, uuid_mask
 from extender.core.fit.reasons import Reason
-from extender.core.fit.sizes import nth_largest
 from extender.core.resources.nodes import GpuUnit
 from extender.core.resources.requests import AskedUnit, GpuRequest
 from extender.ledger.arrays import Held

@@ -7,8 +7,8 @@ import pytest
 
 from extender.core.fit.checks import sentence
 from extender.core.fit.fits import fit
-from extender.core.fit.obstacles import obstacles
 from extender.core.fit.reasons import Reason
+from extender.core.fit.relaxations import obstacles
 from extender.core.resources.nodes import MAX_GPUS_PER_NODE, LeftOut, read_node
 from extender.core.resources.requests import GpuRequest
 from tests.core.builders import NodeState, all_rows, cluster_of, node, pattern

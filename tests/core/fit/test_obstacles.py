@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from extender.core.dra.devices import NodeDevices, Taking
-from extender.core.fit.obstacles import obstacles
+from extender.core.fit.relaxations import obstacles
 from extender.core.resources.nodes import GpuUnit
 from extender.core.resources.requests import AskedUnit, GpuRequest
 from tests.core.builders import NodeState, all_rows, cluster_of, node, pattern

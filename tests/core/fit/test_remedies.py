@@ -21,8 +21,7 @@ from extender.core.fit.checks import (
 )
 from extender.core.fit.device_fits import DeviceFitting, Found
 from extender.core.fit.fittings import GpuFitting
-from extender.core.fit.reasons import Reason
-from extender.core.fit.remedies import Kind, Remedy
+from extender.core.fit.reasons import Kind, Reason, Remedy
 from extender.core.resources.requests import AskedUnit, GpuRequest
 from tests.core.builders import all_rows, cluster_of, node, pattern
 from tests.core.fit.claims import ask, asked, gpus, owned

@@ -7,10 +7,8 @@ import pytest
 
 from extender.core.dra.asks import DevicesAsked
 from extender.core.fit.fits import fit, lost
-from extender.core.fit.fittings import mig_devices
-from extender.core.fit.reasons import Reason
-from extender.core.fit.results import Fit
-from extender.core.fit.sizes import most_memory_mib, nth_largest
+from extender.core.fit.fittings import mig_devices, most_memory_mib, nth_largest
+from extender.core.fit.reasons import Fit, Reason
 from extender.core.resources.nodes import GpuUnit, LeftOut
 from extender.core.resources.requests import AskedUnit, GpuRequest
 from tests.core.builders import NodeState, all_rows, cluster_of, node, pattern

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from extender.core.clusters import Cluster
-from extender.core.fit.row_states import keep, state_of
+from extender.core.fit.fittings import keep, state_of
 from tests.core.builders import cluster_of, node
 
 T4 = ("Tesla-T4", 15360)

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.core.fragmentation.arrays import ANY_MODEL, Asks
-from extender.core.fragmentation.arrivals import Arrivals, drift, typical_mix
+from extender.core.fragmentation import ANY_MODEL, Arrivals, Asks, drift, typical_mix
 
 CLASSES = st.lists(st.sampled_from("abc"), max_size=60)
 

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.core.fragmentation.fragment_tables import tables_of, unusable_milli
-from extender.core.fragmentation.fragments import TypicalPod, fragment_milli, mix_of
+from extender.core.fragmentation import TypicalPod, fragment_milli, mix_of, tables_of, unusable_milli
 from tests.model.builders import random_mix, random_nodes
 
 

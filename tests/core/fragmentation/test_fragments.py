@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.core.fragmentation import fragments
-from extender.core.fragmentation.fragments import THRESHOLDS, TypicalPod, fgd_score, fragment_milli, mix_of
+from extender.core import fragmentation
+from extender.core.fragmentation import THRESHOLDS, TypicalPod, fgd_score, fragment_milli, mix_of
 
 PODS = st.lists(
     st.builds(
@@ -125,7 +125,7 @@ def test_a_gain_that_just_reaches_a_score_has_it() -> None:
 
 
 def test_the_score_steps_up_at_the_first_number_that_reaches_it() -> None:
-    found = [fragments._threshold(of) for of in range(1, 100)]  # noqa: SLF001 - worked out at import
+    found = [fragmentation._threshold(of) for of in range(1, 100)]  # noqa: SLF001 - worked out at import
     assert found == THRESHOLDS.tolist()
     assert [percent(threshold) for threshold in found] == list(range(1, 100))
     assert [percent(math.nextafter(threshold, -math.inf)) for threshold in found] == list(range(99))

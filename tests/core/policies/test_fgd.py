@@ -10,8 +10,7 @@ from extender.core.clusters import Cluster
 from extender.core.decisions import decide
 from extender.core.evaluations import Memo
 from extender.core.fit.fits import fit
-from extender.core.fragmentation.arrays import ANY_MODEL, MAX_MODELS, Asks, Nodes
-from extender.core.fragmentation.fragments import TypicalPod, mix_of
+from extender.core.fragmentation import ANY_MODEL, MAX_MODELS, Asks, Nodes, TypicalPod, mix_of
 from extender.core.policies import fgd
 from extender.core.policies.fgd import DEFAULT_MIX, _FragmentScore
 from extender.core.policies.policy import Expected

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from extender.core.occupancies import ObservedRules
-from extender.core.policies import installed, registry
+from extender.core.policies import registry
 from extender.core.policies.policy import Options
 from extender.settings.decisions import DecisionSettings
 from extender.settings.load import SettingsError, describe_settings, load_settings
@@ -73,8 +73,8 @@ def test_a_broken_one_costs_itself_only(
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "kerf_broken", raising=False)
     assert load_settings(flags={"decisions.policy": "roomiest"}).decisions.policy == "roomiest"
-    assert fault in installed.faults["odd"]
-    assert installed.faults["odd"] in describe_settings()
+    assert fault in registry.faults["odd"]
+    assert registry.faults["odd"] in describe_settings()
     with pytest.raises(SettingsError, match="policy odd"):
         load_settings(flags={"decisions.policy": "odd"})
     with pytest.raises(UnknownPolicyError, match="policy odd"):
@@ -111,14 +111,14 @@ def policy(options): return Policy("NAME", even, "")
     for module in ("kerf_broken", "kerf_later"):
         monkeypatch.delitem(sys.modules, module, raising=False)
     load_settings()
-    assert installed.faults == {
+    assert registry.faults == {
         "odd": "policy odd of package kerf-broken could not be loaded: "
         "ModuleNotFoundError: No module named 'kerf_later'"
     }
     (tmp_path / "kerf_later.py").write_text(source.replace("NAME", "odd"))
     importlib.invalidate_caches()
     load_settings()
-    assert installed.faults == {}
+    assert registry.faults == {}
     assert {"even", "odd", "roomiest"} <= registry.POLICIES.keys()
 
 
@@ -128,7 +128,7 @@ def test_a_name_of_kerfs_own_is_not_taken(example: Path, tmp_path: Path, monkeyp
     before = registry.POLICIES["binpack"]
     load_settings()
     assert registry.POLICIES["binpack"] is before
-    assert installed.faults["binpack"].endswith(
+    assert registry.faults["binpack"].endswith(
         "could not be loaded: ValueError: Kerf already has a policy of that name"
     )
 

@@ -11,7 +11,7 @@ from extender.core.clusters import Cluster
 from extender.core.decisions import decide
 from extender.core.evaluations import Memo, evaluate
 from extender.core.fit.fits import fit
-from extender.core.fragmentation.arrays import ANY_MODEL, Asks, Nodes
+from extender.core.fragmentation import ANY_MODEL, Asks, Nodes
 from extender.core.gauges import Gauge
 from extender.core.occupancies import ObservedRules
 from extender.core.policies.kerf import KerfWeights, LearnedScore, live_term, serving
@@ -19,8 +19,7 @@ from extender.core.policies.policy import Policy
 from extender.core.policies.registry import POLICIES
 from extender.core.resources.requests import AskedUnit, GpuRequest
 from extender.core.valuenet.features import Hosting, Outlook, Worth
-from extender.core.valuenet.learned_values import prospect
-from extender.core.valuenet.potentials import Potential
+from extender.core.valuenet.potentials import Potential, prospect
 from extender.ledger.arrays import Held
 from model.engine.node_scores import learned_on
 from model.engine.ranks import Rank

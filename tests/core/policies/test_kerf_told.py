@@ -13,7 +13,7 @@ from extender.core.policies.kerf import KerfWeights, LearnedScore, live_term, se
 from extender.core.policies.policy import Policy
 from extender.core.policies.registry import POLICIES
 from extender.core.resources.requests import AskedUnit, GpuRequest
-from extender.core.valuenet.learned_values import prospect
+from extender.core.valuenet.potentials import prospect
 from extender.ledger.arrays import Held
 from tests.core.builders import NodeState, all_rows, arrays_of, choose_gpus, cluster_of, node, wholly
 from tests.core.learning import kerf_on, only, plain_outlook

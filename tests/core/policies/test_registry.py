@@ -18,7 +18,7 @@ from extender.core.policies.policy import Expected, Options, Policy
 from extender.core.policies.spread import _spread
 from extender.core.policies.tightest import tightest
 from extender.core.resources.requests import GpuRequest, PodRequest
-from extender.core.valuenet.learned_values import prospect
+from extender.core.valuenet.potentials import prospect
 from tests.core.builders import all_rows, node
 from tests.core.learning import only, plain_outlook
 from tests.core.observing import observed_cluster

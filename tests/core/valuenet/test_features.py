@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.core.fragmentation.arrays import Asks, Nodes
-from extender.core.fragmentation.fragments import TypicalPod, fragment_milli, mix_of
+from extender.core.fragmentation import Asks, Nodes, TypicalPod, fragment_milli, mix_of
 from extender.core.valuenet.features import CONTEXT, FEATURES, _needs, features, outlook_of, plain_worth
 from tests.core.valuenet.builders import Expectation, random_expectation, random_outlook
 from tests.model.builders import random_asks, random_nodes

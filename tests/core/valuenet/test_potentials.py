@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.core.fragmentation.arrays import Asks, Nodes
+from extender.core.fragmentation import Asks, Nodes
 from extender.core.valuenet import potentials
 from extender.core.valuenet.features import FEATURES, FEATURES_VERSION, Outlook, features
-from extender.core.valuenet.learned_values import prospect
-from extender.core.valuenet.potentials import Potential, PotentialError, potential_of
+from extender.core.valuenet.potentials import Potential, PotentialError, _steps, potential_of, prospect
 from model.engine import kernels
 from model.engine.node_scores import book, learned_on
 from model.engine.ranks import Rank
@@ -67,7 +66,7 @@ def test_scores_equal_a_loop_over_nodes_and_gpus(seed: int, num_hidden: int) -> 
 def test_a_quantum_makes_equals() -> None:
     potential = potentials.linear(np.zeros(len(FEATURES)), 0.5)
     gains = np.array([-0.1, 0.0, -1e-9, 0.49, 0.5, 0.4999999999])
-    assert potentials.steps(gains, potential).tolist() == [-1, 0, 0, 0, 1, 1]
+    assert _steps(gains, potential).tolist() == [-1, 0, 0, 0, 1, 1]
 
 
 def arrays(**replaced: np.ndarray) -> dict[str, np.ndarray]:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from extender.core.bookings import book, bookable
-from extender.explain.defrag.movable.bookings import booking_of, gpus_held
+from extender.explain.defrag.movable import _booking_of, _gpus_held
 from extender.kube import objects
 from extender.ledger.ledger import Ledger
 from extender.plugins.holdings import Holding, Part, whole_gpus
@@ -42,15 +42,15 @@ def test_all_who_go_leave_an_empty_node(machine: Manifest, pods: list[Manifest])
         sizes[one.metadata.uid] = (4000, 16 * 1024)
     found = bookable(ledger.snapshot(0.0))
     for claim in ledger.claims_on("n"):
-        book(found, 0, booking_of(found, 0, claim.held, *sizes.pop(claim.uid)), 1)
+        book(found, 0, _booking_of(found, 0, claim.held, *sizes.pop(claim.uid)), 1)
     for cpu, memory in sizes.values():
-        book(found, 0, booking_of(found, 0, Holding(0), cpu, memory), 1)
+        book(found, 0, _booking_of(found, 0, Holding(0), cpu, memory), 1)
     for name in ("gpu_free_milli", "gpu_free_mib", "gpu_slices", "untracked_units", "num_served", "num_unserved",
                  "cpu_free_milli", "memory_free_mib"):  # fmt: skip
         assert np.array_equal(getattr(found, name), getattr(empty, name)), name
 
 
 def test_gpus_are_counted_as_parts_of_one() -> None:
-    assert gpus_held(whole_gpus(3)) == 3
-    assert gpus_held(Holding(2, (Part(0, 500, 1024), Part(1, 250, 1024)))) == 0.75
-    assert gpus_held(Holding(0, (), (("1g.10gb", 2),))) == 0
+    assert _gpus_held(whole_gpus(3)) == 3
+    assert _gpus_held(Holding(2, (Part(0, 500, 1024), Part(1, 250, 1024)))) == 0.75
+    assert _gpus_held(Holding(0, (), (("1g.10gb", 2),))) == 0

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from extender.core.resources.requests import AskedUnit, GpuRequest
-from extender.explain.defrag.figures import gpus_of_use
+from extender.explain.defrag.targets import gpus_of_use
 from extender.planning.moves.planner import plan_moves
 from extender.planning.moves.problems import Problem, Target
 from tests.planning.moves.cases import asking, empty_view, in_use, runs

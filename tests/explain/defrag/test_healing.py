@@ -9,7 +9,7 @@ import pytest
 from extender.core.gauges import Gauge
 from extender.core.occupancies import ObservedRules, sick
 from extender.explain.build import _trusted_rules
-from extender.explain.defrag.healing import by_node, on_sick, plan_healing, without_sick
+from extender.explain.defrag.targets import by_node, on_sick, plan_healing, without_sick
 from extender.planning.moves.planner import plan_moves
 from extender.planning.moves.problems import NOBODY_ABOVE, MovePlan, Problem, Running, Target
 from extender.settings.telemetry import TelemetrySettings

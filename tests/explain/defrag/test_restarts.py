@@ -6,9 +6,7 @@ import msgspec
 import pytest
 
 from extender.explain.defrag.facts import Costs
-from extender.explain.defrag.movable.residents import Resident, residents
-from extender.explain.defrag.movable.restarts import restart_times
-from extender.explain.defrag.movable.running import _cost_of
+from extender.explain.defrag.movable import Resident, _cost_of, residents, restart_times
 from extender.kube.objects import unix_time
 from extender.plugins.holdings import whole_gpus
 from tests.explain.defrag.clusters import STARTED, running

@@ -6,11 +6,20 @@ import msgspec
 import pytest
 
 from extender.explain.defrag.facts import Costs
-from extender.explain.defrag.movable.budgets import _MAX_CONDITIONS, _MAX_VALUES, Budget, Budgets
-from extender.explain.defrag.movable.jobs import Job, Jobs
-from extender.explain.defrag.movable.residents import Resident, priority_at_least, priority_at_most, residents
-from extender.explain.defrag.movable.running import _cost_of
-from extender.explain.defrag.movable.stays import stays
+from extender.explain.defrag.movable import (
+    _MAX_CONDITIONS,
+    _MAX_VALUES,
+    Budget,
+    Budgets,
+    Job,
+    Jobs,
+    Resident,
+    _cost_of,
+    _priority_at_least,
+    _stays,
+    priority_at_most,
+    residents,
+)
 from extender.kube.objects import unix_time
 from extender.plugins.holdings import Holding, Part, whole_gpus
 from tests.explain.defrag.clusters import STARTED, budget, running
@@ -92,7 +101,7 @@ def test_who_stays(changes: dict[str, Any], why: str) -> None:
     both = [budget("one", 1, {"app": "kept"}), budget("two", 1, {"app": "kept"})]
     found = resident(**changes)
     costs = Costs(exempt=frozenset({"kube-system"}))
-    told = found.fault or stays(found.pod, found.demands, Budgets(_decoded(both)), costs, None)
+    told = found.fault or _stays(found.pod, found.demands, Budgets(_decoded(both)), costs, None)
     assert (why in told) if why else not told, told
 
 
@@ -113,7 +122,7 @@ def test_who_stays(changes: dict[str, Any], why: str) -> None:
 def test_only_what_makes_pods_anew_is_a_controller(version: str, kind: str, moves: bool) -> None:
     owner = {"apiVersion": version, "kind": kind, "name": "o", "uid": "o", "controller": True}
     found = resident(metadata__ownerReferences=[owner])
-    assert (not stays(found.pod, found.demands, Budgets([]), Costs(), None)) is moves
+    assert (not _stays(found.pod, found.demands, Budgets([]), Costs(), None)) is moves
 
 
 @pytest.mark.parametrize(
@@ -127,7 +136,7 @@ def test_only_what_makes_pods_anew_is_a_controller(version: str, kind: str, move
 )
 def test_whom_the_mover_would_refuse_or_has_lost_stays(costs: Costs, why: str) -> None:
     found = resident()
-    told = stays(found.pod, found.demands, Budgets([]), costs, None)
+    told = _stays(found.pod, found.demands, Budgets([]), costs, None)
     assert (why in told) if why else not told
 
 
@@ -144,7 +153,7 @@ def test_who_would_not_wait_in_the_queue_again_stays_where_pods_are_moved(
     labels: dict[str, str], enabled: tuple[str, ...], moves: bool
 ) -> None:
     found = resident(labels=labels)
-    told = stays(found.pod, found.demands, Budgets([]), Costs(), frozenset(enabled))
+    told = _stays(found.pod, found.demands, Budgets([]), Costs(), frozenset(enabled))
     assert (not told) is moves
 
 
@@ -262,8 +271,8 @@ def test_jobs_that_would_fail_keep_their_pods(spec: dict[str, Any], failed: int,
 
 def test_nobody_gains_by_a_label() -> None:
     pod = resident(labels={"genius/priority": "1000000"}, spec__priority=5).pod
-    assert (priority_at_least(pod), priority_at_most(pod)) == (1_000_000, 5), "it stays, and moves nobody by it"
+    assert (_priority_at_least(pod), priority_at_most(pod)) == (1_000_000, 5), "it stays, and moves nobody by it"
     pod = resident(labels={"genius/priority": "-3"}, spec__priority=5).pod
-    assert (priority_at_least(pod), priority_at_most(pod)) == (5, -3)
+    assert (_priority_at_least(pod), priority_at_most(pod)) == (5, -3)
     pod = resident(labels={"genius/priority": "much"}, spec__priority=5).pod
-    assert (priority_at_least(pod), priority_at_most(pod)) == (5, 5)
+    assert (_priority_at_least(pod), priority_at_most(pod)) == (5, 5)

@@ -10,20 +10,15 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from extender.explain.defrag.room_answers import RoomAnswer
-from extender.explain.defrag_policy.policy import MovePolicy
-from extender.explain.defrag_policy.sick_gpus import SickGpus
-from extender.explain.defrag_policy.surroundings import Around, Terms
-from extender.explain.defrag_policy.telling import Teller
-from extender.explain.defrag_policy.waits import Wait
+from extender.explain.defrag.answers import RoomAnswer
+from extender.explain.defrag_policy import Around, MovePolicy, SickGpus, Teller, Terms, Wait
 from extender.explain.processes import BusyError, QuestionError
 from extender.kube.client import ClusterError
 from extender.kube.events import EventRecorder
 from extender.metrics.queueing import policy_metrics
 from extender.planning.windows import window_of
 from extender.queueing.defrag.checks import RoomError
-from extender.queueing.defrag.plan import PlannedMove, RoomPlan, TargetPod
-from extender.queueing.defrag.record import Culprit
+from extender.queueing.defrag.record import Culprit, PlannedMove, RoomPlan, TargetPod
 from extender.queueing.defrag.state import MoveState, RoomState, state_of
 from tests.core.builders import cluster_of, node
 from tests.queueing.builders import A100

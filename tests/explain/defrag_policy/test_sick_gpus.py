@@ -1,6 +1,6 @@
 """Sick GPUs: only those that are so without a break."""
 
-from extender.explain.defrag_policy.sick_gpus import SickGpus
+from extender.explain.defrag_policy import SickGpus
 from tests.core.builders import cluster_of, node
 from tests.queueing.builders import A100
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import msgspec
 
-from extender.explain.defrag_policy.waits import Wait, waits_of
+from extender.explain.defrag_policy import Wait, _waits_of
 from extender.kube.objects import Pod, unix_time
 from extender.planning.wait_reasons import Code
 from extender.plugins.pods import read_pod_request
-from extender.scheduling.waking.unbound_pods import UnboundPods
+from extender.scheduling.unbound_pods import UnboundPods
 from tests.ledger.builders import pod_manifest
 from tests.queueing.defrag.rigs import Defrag
 from tests.queueing.rigs import GATES
@@ -31,7 +31,7 @@ def found(defrag: Defrag, *unbound: Pod) -> dict[str, Wait]:
     pods = UnboundPods(read_pod_request, lambda: 0.0)
     for pod in unbound:
         pods.changed(None, pod)
-    return {wait.name: wait for wait in asyncio.run(waits_of(defrag.rig.queue.backlog, pods))}
+    return {wait.name: wait for wait in asyncio.run(_waits_of(defrag.rig.queue.backlog, pods))}
 
 
 def past_the_queue(name: str, *, refused: bool = True, gate: str = "", priority: str = "") -> Pod:
@@ -106,7 +106,7 @@ def test_past_the_queue_too() -> None:
     pods = UnboundPods(read_pod_request, lambda: unix_time(LATER))
     for pod in (past_the_queue("a", gate="example.com/theirs"), past_the_queue("a"), past_the_queue("b")):
         pods.changed(None, pod)
-    told = {wait.name: wait.since for wait in asyncio.run(waits_of(None, pods))}
+    told = {wait.name: wait.since for wait in asyncio.run(_waits_of(None, pods))}
     assert told == {"default/a": unix_time(LATER), "default/b": unix_time(CREATED)}
 
 

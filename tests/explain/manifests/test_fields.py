@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 
 from extender.explain.manifests.documents import given_documents, read_documents
-from extender.explain.manifests.objects import read_objects
+from extender.explain.manifests.objects import _read_objects
 
 SAMPLES = Path(__file__).parent / "samples"
 POD = {"containers": [{"name": "c"}]}
 
 
 def notes(manifest: dict[str, Any]) -> list[str]:
-    (workload,) = read_objects(given_documents([manifest], "objects")).workloads
+    (workload,) = _read_objects(given_documents([manifest], "objects")).workloads
     return [note for note in workload.notes if "no such field" in note]
 
 
@@ -78,7 +78,7 @@ def test_a_field_that_no_api_has_is_told(manifest: dict[str, Any], told: str) ->
 
 @pytest.mark.parametrize("sample", sorted(path.stem for path in SAMPLES.glob("*.yaml")))
 def test_nothing_is_told_of_what_projects_write_themselves(sample: str) -> None:
-    for workload in read_objects(read_documents((SAMPLES / f"{sample}.yaml").read_text())).workloads:
+    for workload in _read_objects(read_documents((SAMPLES / f"{sample}.yaml").read_text())).workloads:
         assert not [note for note in workload.notes if "no such field" in note]
 
 

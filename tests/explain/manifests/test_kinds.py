@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from extender.explain.manifests.documents import DocumentError, given_documents, read_documents
-from extender.explain.manifests.objects import Given, read_objects
+from extender.explain.manifests.objects import Given, _read_objects
 from extender.plugins.pods import read_pod_request
 from extender.queueing.gangs import Group
 from extender.queueing.pods.batches import gang_of
@@ -16,11 +16,11 @@ CONTAINERS = {"containers": [{"name": "c"}]}
 
 
 def of_text(text: str, copies: int = 1) -> Given:
-    return read_objects(read_documents(text), copies)
+    return _read_objects(read_documents(text), copies)
 
 
 def of(*manifests: dict[str, Any], copies: int = 1) -> Given:
-    return read_objects(given_documents(manifests, "objects"), copies)
+    return _read_objects(given_documents(manifests, "objects"), copies)
 
 
 def names(given: Given) -> list[str]:
@@ -92,7 +92,7 @@ def test_what_goes_with_pods_is_taken_or_told_as_left_out() -> None:
     pod = {"kind": "Pod", "metadata": {"name": "p"}, "spec": CONTAINERS}
     node, claim = {"kind": "Node", "metadata": {"name": "n"}}, {"kind": "ResourceClaim", "metadata": {"name": "c"}}
     template = {"kind": "ResourceClaimTemplate", "metadata": {"name": "t", "namespace": "other"}}
-    given = read_objects(given_documents([pod, node, claim, template], "objects"), namespace="team")
+    given = _read_objects(given_documents([pod, node, claim, template], "objects"), namespace="team")
     assert (names(given), given.nodes) == (["team/p"], [node])
     assert [found["metadata"]["namespace"] for found in (*given.claims, *given.claim_templates)] == ["team", "other"]
 

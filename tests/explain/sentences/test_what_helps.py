@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from extender.core.fit.reasons import Reason
-from extender.core.fit.remedies import Kind, Remedy
+from extender.core.fit.reasons import Kind, Reason, Remedy
 from extender.core.resources.requests import AskedUnit, GpuRequest
 from extender.explain.sentences.nearest import Nearest
 from extender.explain.sentences.remedies import of_gate, of_queue, of_room, of_scheduler, to_json

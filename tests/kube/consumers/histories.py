@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from hypothesis import strategies as st
 
-from extender.kube.paths import NAMESPACES_PATH, NODES_PATH, PODS_PATH
+from extender.kube.transport import NAMESPACES_PATH, NODES_PATH, PODS_PATH
 from extender.plugins.set_aside import Note, text_of
 from tests.kube.consumers.servers import PATHS, UNREADABLE, ApiServer, End, Manifest, finished, is_unreadable
 

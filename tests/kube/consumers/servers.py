@@ -9,8 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from extender.kube.paths import NAMESPACES_PATH, NODES_PATH, PODS_PATH
-from extender.kube.transport import ApiError, Query, UnreachableError
+from extender.kube.transport import NAMESPACES_PATH, NODES_PATH, PODS_PATH, ApiError, Query, UnreachableError
 
 Manifest = dict[str, Any]
 PATHS: Final = (NODES_PATH, PODS_PATH, NAMESPACES_PATH)

@@ -20,13 +20,12 @@ import pytest
 from extender.core.durations import Durations
 from extender.core.gauges import Gauge
 from extender.core.resources.requests import PodRequest, RequestError
-from extender.explain.workload_tables.bound_pods import belonging
+from extender.explain.workloads import belonging
 from extender.history import journals
 from extender.kube.commit import Resolver
 from extender.kube.objects import Node, Pod, unix_time
-from extender.kube.paths import PODS_PATH
-from extender.kube.watches.feeds import BOUND_PODS, NODES, PENDING_PODS, PODS, Feed
-from extender.kube.watches.reflector import ReflectorTimes
+from extender.kube.transport import PODS_PATH
+from extender.kube.watches import BOUND_PODS, NODES, PENDING_PODS, PODS, Feed, ReflectorTimes
 from extender.ledger.ledger import ClaimState, Ledger
 from extender.ledger.mirror import Mirror
 from extender.planning.quotas import Quotas
@@ -44,17 +43,13 @@ from extender.queueing.pods.batches import gang_of
 from extender.queueing.pods.entries import Stage
 from extender.ranking.demands import Kind, kind_of
 from extender.ranking.seen_pods import SeenPods
-from extender.recording.pod_rows import PodRows
-from extender.recording.recorder import Recorder
+from extender.recording import PodRows, Recorder
 from extender.scheduling.placer import Placer, PodIdentity
 from extender.scheduling.queue_rules import QueueRules
 from extender.scheduling.reporters import Reporters
-from extender.scheduling.setting_aside.alike import AlikeNodes
-from extender.scheduling.setting_aside.failures import Failures, Rules
-from extender.scheduling.setting_aside.keeper import Keeper, Terms
-from extender.scheduling.setting_aside.lives import Lives
-from extender.scheduling.waking.unbound_pods import UnboundPods
-from extender.scheduling.waking.waker import Waker
+from extender.scheduling.setting_aside import AlikeNodes, Failures, Keeper, Lives, Rules, Terms
+from extender.scheduling.unbound_pods import UnboundPods
+from extender.scheduling.waking import Waker
 from extender.telemetry.observer import Finders, Observer, Wanted
 from extender.telemetry.owners import OwnerUsage
 from extender.usage.holders import Closed, Holders
@@ -906,7 +901,7 @@ class WakerAccount(Consumer):
 class RecorderAccount(Consumer):
     """The history: a pod is told of when it comes, has its node, and is gone."""
 
-    subscriptions = ("extender/recording/recorder.py: hub.cache(PODS).subscribe(self.changed, listed=self._listed)",)
+    subscriptions = ("extender/recording.py: hub.cache(PODS).subscribe(self.changed, listed=self._listed)",)
 
     def __init__(self, process: Process) -> None:
         super().__init__(process)
@@ -1044,8 +1039,8 @@ class HoldersAccount(Consumer):
     subscriptions = (
         "extender/usage/holders.py: hub.cache(NODES).subscribe(self.node_changed)",
         "extender/usage/holders.py: hub.part(BOUND_PODS).subscribe(self.pod_changed)",
-        "extender/api/optional_parts.py: meter.holders.subscribe(base.mirror.hub)",
-        "extender/explain/workload_tables/build.py: holders.subscribe(base.mirror.hub)",
+        "extender/api/build.py: meter.holders.subscribe(base.mirror.hub)",
+        "extender/explain/workloads.py: holders.subscribe(base.mirror.hub)",
     )
 
     def __init__(self, process: Process) -> None:
@@ -1137,8 +1132,8 @@ LEFT_OUT: Final = {
     "extender/ledger/mirror.py: self.hub.cache(feed).subscribe(ledger.device_changed)": "of devices",
     "extender/pipelines/controller.py: self.jobs.subscribe(self._job_changed)": "of Jobs",
     "extender/pipelines/controller.py: self.pipelines.subscribe(self._pipeline_changed)": "of Pipelines",
-    "extender/pipelines/flows.py: pipelines.subscribe(self._pipeline_changed)": "of Pipelines",
-    "extender/pipelines/flows.py: self.flows.subscribe(self._flow_changed)": "of flows",
+    "extender/pipelines/mlflow.py: pipelines.subscribe(self._pipeline_changed)": "of Pipelines",
+    "extender/pipelines/mlflow.py: self.flows.subscribe(self._flow_changed)": "of flows",
     "extender/agent/pods.py: self.subscribe(self._changed)": "of the pods of its own node, in the agent's process",
     "extender/queueing/claims/keeper.py: hub.cache(feed).subscribe"
     "(self._claim_changed if feed is CLAIMS else self._heard, listed=self._heard)": "of ResourceClaims and devices",

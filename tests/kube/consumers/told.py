@@ -21,7 +21,7 @@ import msgspec
 
 from extender.core.resources.requests import PodRequest, RequestError
 from extender.kube.objects import Node, Pod
-from extender.kube.paths import NAMESPACES_PATH, NODES_PATH, PODS_PATH
+from extender.kube.transport import NAMESPACES_PATH, NODES_PATH, PODS_PATH
 from extender.plugins.pods import Reading, read_holdings, read_pod_request
 from tests.kube.consumers.servers import PATHS, Manifest, finished, is_unreadable
 

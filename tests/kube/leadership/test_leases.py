@@ -9,9 +9,7 @@ import msgspec
 import pytest
 
 from extender.kube.client import ApiError, UnreachableError
-from extender.kube.leadership.elections import Election, Spectator, Unelected
-from extender.kube.leadership.followed_leases import FollowedLease
-from extender.kube.leadership.leases import HeldLease, LeaseName, LeaseTimes
+from extender.kube.leadership import Election, FollowedLease, HeldLease, LeaseName, LeaseTimes, Spectator, Unelected
 from extender.kube.memory import MemoryCluster
 from tests.ledger.builders import Clock, until
 

@@ -9,8 +9,8 @@ from extender.kube import objects
 from extender.kube.client import Query
 from extender.kube.indexes import Index
 from extender.kube.memory import MemoryCluster
-from extender.kube.paths import NODES_PATH
-from extender.kube.watches.feeds import NODES, PODS, Feed, WatchHub
+from extender.kube.transport import NODES_PATH
+from extender.kube.watches import NODES, PODS, Feed, WatchHub
 from tests.ledger.builders import Clock, node_manifest, until
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from extender.kube import objects
 from extender.kube.client import Query, UnreachableError
-from extender.kube.watches.lists import Lister
+from extender.kube.watches import Lister
 
 MIB = 2**20
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from extender.kube import objects
 from extender.kube.client import ApiError, Query, UnreachableError
 from extender.kube.decoding import Outline
-from extender.kube.watches.reflector import Reflector, ReflectorTimes
+from extender.kube.watches import Reflector, ReflectorTimes
 from tests.ledger.builders import Clock, until
 
 PATH = "/api/v1/pods"

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.core.fragmentation.arrays import ANY_MODEL, Asks, Nodes
-from extender.core.fragmentation.fragments import Mix, TypicalPod, fgd_score, fragment_milli, mix_of
+from extender.core.fragmentation import ANY_MODEL, Asks, Mix, Nodes, TypicalPod, fgd_score, fragment_milli, mix_of
 from extender.core.policies.registry import POLICIES
 from model.engine import kernels, node_scores, node_values
 from model.engine.engines import Compiled, Rules

@@ -1,6 +1,6 @@
 """How policies for partitions are compared."""
 
-from extender.core.dra.worth import Weights
+from extender.core.dra.packing import Weights
 from model.evaluation.partitions import Plan, _better, _figures
 
 SMALL = Plan(("a100-40gb",), ("uniform",), 16, (1.0,), 150)

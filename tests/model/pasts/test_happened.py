@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from extender.core.fragmentation.fragments import fragment_milli
+from extender.core.fragmentation import fragment_milli
 from extender.history.records import History
 from model.pasts.accounts import Account, figures
 from model.pasts.happened import happened

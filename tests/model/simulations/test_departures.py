@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from extender.core.fragmentation.arrays import ANY_MODEL, Asks, Nodes
-from extender.core.fragmentation.fragments import mix_of
+from extender.core.fragmentation import ANY_MODEL, Asks, Nodes, mix_of
 from extender.core.valuenet import potentials
 from extender.core.valuenet.features import FEATURES, plain_worth
 from model.cli.commands import simulate_app

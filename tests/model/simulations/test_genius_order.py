@@ -3,7 +3,7 @@
 import numpy as np
 
 from extender.core.clusters import Rows
-from extender.core.fragmentation.arrays import Nodes
+from extender.core.fragmentation import Nodes
 from model.simulations.baselines import BASELINES
 from model.simulations.replays import listed
 

@@ -8,6 +8,7 @@ import pytest
 
 from extender.core.valuenet import potentials
 from extender.core.valuenet.features import FEATURES, features
+from extender.core.valuenet.potentials import _node_values
 from model.engine import kernels, node_values
 from model.simulations import learned
 from model.simulations.learned import Foresight
@@ -33,7 +34,7 @@ def test_compiled_features_and_values_equal_those_of_numpy(seed: int) -> None:
     nodes, outlook = random_nodes(rng, 8), random_outlook(rng)
     potential = random_potential(rng, seed % 4)
     scratch, inputs = np.zeros(nodes.gpu_free_milli.shape[1], np.int64), np.zeros(len(FEATURES))
-    right, values = features(nodes, outlook), potentials.node_values(nodes, outlook, potential)
+    right, values = features(nodes, outlook), _node_values(nodes, outlook, potential)
     for n in range(8):
         now = node_values.value_now(nodes, n, outlook, potential, scratch, inputs)
         assert inputs == pytest.approx(right[n], rel=1e-12, abs=1e-12)

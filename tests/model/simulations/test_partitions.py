@@ -9,7 +9,7 @@ from extender.core.clusters import WHOLE_MILLI
 from extender.core.dra.allocator import _allocate
 from extender.core.dra.devices import NodeDevices, Taking
 from extender.core.dra.first_fit import first_fit
-from extender.core.dra.worth import Weights
+from extender.core.dra.packing import Weights
 from model.evaluation.partitions import _gpus_bound
 from model.simulations.partitions import (
     _GPUS_PER_NODE,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from extender.core import orders
 from extender.core.durations import Durations
-from extender.core.fragmentation.arrays import Nodes
+from extender.core.fragmentation import Nodes
 from model.engine.node_scores import book, release
 from model.simulations import delays
 from model.simulations.baselines import BASELINES, Baseline

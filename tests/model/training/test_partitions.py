@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from extender.core.dra.devices import NodeDevices, Taking
-from extender.core.dra.worth import Weights
+from extender.core.dra.packing import Weights
 from model.evaluation.reports import Interval, interval
 from model.simulations.partitions import kerf
 from model.training.partitions import _by_kind, _learned, _Plan, _quick, _Rooms, _Trial

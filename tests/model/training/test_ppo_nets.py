@@ -9,7 +9,7 @@ from extender.core.clusters import Floats
 from extender.core.valuenet import attention
 from extender.core.valuenet.attention import Sight, _context
 from extender.core.valuenet.features import CONTEXT
-from extender.core.valuenet.potentials import in_context, steps, values
+from extender.core.valuenet.potentials import _steps, in_context, values
 from extender.ranking import files
 from extender.ranking.files import _read_actor
 from tests.core.valuenet.builders import D, F, random_attention, random_sight
@@ -110,7 +110,7 @@ def test_a_choice_is_between_the_first_nodes_of_the_best_levels() -> None:
     rows, there = nets.levels(torch.from_numpy(gain), torch.from_numpy(fits), tensors)
     potential = attention.potential_at(np.zeros(D), nets.actor_of(arrays))
     for i in range(30):
-        level = np.where(fits[i], steps(gain[i], potential), -np.inf)
+        level = np.where(fits[i], _steps(gain[i], potential), -np.inf)
         firsts = [int(np.flatnonzero(level == each)[0]) for each in sorted(set(level[fits[i]].tolist()), reverse=True)]
         assert rows[i][there[i]].tolist() == firsts[:_LEVELS]
 

@@ -7,10 +7,10 @@ import msgspec
 import pytest
 
 from extender.core.dra.devices import Device, NodeDevices, Taking
-from extender.core.dra.worth import most_at_once
+from extender.core.dra.packing import _most_at_once
 from extender.core.resources.nodes import NodeReading
 from extender.dra import objects
-from extender.dra.published.inventory import read_pools
+from extender.dra.published import read_pools
 from model.evaluation.partitions import _cuts
 from model.workloads.nvidia import _MEMORY_SLICES, GPUS, inventory, resource_slices
 
@@ -59,7 +59,7 @@ def test_as_many_of_a_profile_fit_as_nvidia_says(kind: str) -> None:
             if device.attributes.get("gpu.nvidia.com/profile") == profile.name
         ]
         assert len(places) == len(profile.starts)
-        assert most_at_once(consumes, places, of_gpu.counters) == instances
+        assert _most_at_once(consumes, places, of_gpu.counters) == instances
 
 
 @pytest.mark.parametrize("kind", NAMES)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from extender.history import archives, files
+from extender.history import files
 from extender.history.records import HistoryError
 from model.workloads.prometheus.client import Access
 from model.workloads.served_histories import fetch
@@ -55,7 +55,7 @@ def served() -> Iterator[Served]:
 def test_what_is_served_is_what_is_read(served: Served, tmp_path: Path) -> None:
     kept = history(pods({"owner": "a/Job/x"}, {"gpus": 4}), nodes(8))
     files.write(tmp_path / "h", kept)
-    served.body = b"".join(archives.archive(archives.opened(tmp_path / "h")))
+    served.body = b"".join(files.archive(files.opened(tmp_path / "h")))
     (tmp_path / "token").write_text("sesame\n")
     found = fetch(f"{served.url}/", Access(token_file=tmp_path / "token"), lambda told: None)
     assert found.about == kept.about
@@ -82,7 +82,7 @@ def test_faults_say_what_to_do(served: Served, status: int, body: bytes, told: s
 
 def test_what_was_cut_short_is_not_taken_for_all(served: Served, tmp_path: Path) -> None:
     files.write(tmp_path / "h", history(pods({}), nodes(8)))
-    served.body = b"".join(archives.archive(archives.opened(tmp_path / "h")))[:6000]
+    served.body = b"".join(files.archive(files.opened(tmp_path / "h")))[:6000]
     with pytest.raises(HistoryError):
         fetch(served.url, Access(), lambda told: None)
 
@@ -106,7 +106,7 @@ def test_no_file_of_an_archive_leaves_its_folder(served: Served, tmp_path: Path)
 @pytest.mark.parametrize("size", [0, 700, 6000])
 def test_a_connection_that_breaks_is_said(served: Served, tmp_path: Path, size: int) -> None:
     files.write(tmp_path / "h", history(pods({}), nodes(8)))
-    whole = b"".join(archives.archive(archives.opened(tmp_path / "h")))
+    whole = b"".join(files.archive(files.opened(tmp_path / "h")))
     served.body, served.num_missing = whole[:size], len(whole)
     with pytest.raises(HistoryError, match="incomplete"):
         fetch(served.url, Access(), lambda told: None)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from extender.core.fragmentation.arrays import ANY_MODEL
+from extender.core.fragmentation import ANY_MODEL
 from model.workloads.traces import NodeList, PodList, TraceError, read_nodes, read_pods
 from model.workloads.workloads import ARRIVED_FRAC, classes_of, made_order, typical_pods, workload
 from tests.model.builders import write_openb

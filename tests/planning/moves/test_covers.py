@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from extender.planning.moves.covers import cover_costs
+from extender.planning.moves.evictions import cover_costs
 from extender.planning.moves.lower_bounds import least_cost
 from extender.planning.moves.trials import Trial
 from extender.planning.moves.units import units_of

@@ -2,7 +2,7 @@
 
 import pytest
 
-from extender.planning.moves.gains import gain_gpu_s, is_worth
+from extender.planning.moves.problems import gain_gpu_s, is_worth
 
 
 def test_who_waits_is_taken_to_have_as_long_ahead_as_behind() -> None:

@@ -13,12 +13,11 @@ from extender.core.decisions import decide
 from extender.core.evaluations import Memo
 from extender.core.policies.registry import POLICIES
 from extender.core.resources.requests import AskedUnit, GpuRequest
-from extender.dra.feeds import CLAIMS
-from extender.dra.objects import DeviceClass, ResourceClaim, ResourceSlice
+from extender.dra.objects import CLAIMS, DeviceClass, ResourceClaim, ResourceSlice
 from extender.kube.client import ApiError, ClusterError, Transport, UnreachableError
 from extender.kube.commit import FencedError, Resolver, Term
 from extender.kube.objects import Pod
-from extender.kube.watches.feeds import WatchHub
+from extender.kube.watches import WatchHub
 from extender.ledger.ledger import Ledger
 from extender.queueing.claims.keeper import ClaimKeeper
 from extender.queueing.claims.reclaimer import Reclaimer

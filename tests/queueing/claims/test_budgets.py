@@ -5,14 +5,12 @@ from typing import Any
 
 import msgspec
 
-from extender.core.dra.allocations import Allocations
+from extender.core.dra.allocator import Allocation, Allocations
 from extender.core.dra.asks import ClaimAsk, DeviceAsk, DevicesAsked, RequestAsk, Selector
 from extender.core.dra.devices import Device, DeviceId, Inventory, NodeDevices
-from extender.core.dra.given import Allocation
-from extender.core.dra.matching import MAX_STEPS, SearchLimit
+from extender.core.dra.slots import MAX_STEPS, SearchLimit
 from extender.planning.wait_reasons import Code
-from extender.queueing.claims.budgets import _STEPS, Budgets
-from extender.queueing.claims.turns import Turns
+from extender.queueing.claims.turns import _STEPS, Budgets, Turns
 from extender.queueing.claims.whose import Whose
 from extender.queueing.pods.batches import plan_pod
 from extender.queueing.pods.entries import Entry

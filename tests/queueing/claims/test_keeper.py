@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 from extender.core.annotations import CLAIM
-from extender.core.fit.device_obstacles import why_not
+from extender.core.fit.device_fits import why_not
 from extender.core.fit.fits import fit_devices
 from extender.core.fit.reasons import Reason
-from extender.dra.feeds import CLASSES, SLICES
-from extender.dra.objects import DeviceClass, ResourceSlice
+from extender.dra.objects import CLASSES, SLICES, DeviceClass, ResourceSlice
 from extender.kube.client import ApiError, ClusterError, UnreachableError
 from extender.kube.commit import FencedError
 from extender.queueing.claims.turns import Turns

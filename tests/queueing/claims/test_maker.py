@@ -10,8 +10,7 @@ import pytest
 from extender.core.annotations import CLAIM
 from extender.kube.client import ApiError, Transport
 from extender.kube.objects import Pod
-from extender.queueing.claims.asked import MAX_DEVICES, asked_of, manifest_of
-from extender.queueing.claims.maker import ClaimMaker
+from extender.queueing.claims.maker import MAX_DEVICES, ClaimMaker, _asked_of, _manifest_of
 from extender.queueing.pods.entries import Entry
 from extender.queueing.pods.objects import decode_pod
 
@@ -30,10 +29,10 @@ def pod(name: str = "a", namespace: str = "default", text: str | None = None, *r
 
 def test_a_claim_is_what_the_api_server_takes_and_goes_with_its_pod() -> None:
     waiting = pod("a", "team", None, GPU, {"name": "container-1", "class": "mig", "count": 2})
-    asked = asked_of(waiting, ["gpu", "mig"])
+    asked = _asked_of(waiting, ["gpu", "mig"])
     assert asked is not None
     exactly = {"allocationMode": "ExactCount"}
-    assert manifest_of(asked, waiting) == {
+    assert _manifest_of(asked, waiting) == {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
         "metadata": {
@@ -55,17 +54,17 @@ def test_a_claim_is_what_the_api_server_takes_and_goes_with_its_pod() -> None:
 @pytest.mark.parametrize(("num_devices", "made"), [(MAX_DEVICES, True), (MAX_DEVICES + 1, False)])
 def test_a_claim_has_as_many_devices_as_the_api_server_allows(num_devices: int, made: bool) -> None:
     waiting = pod("a", "default", None, {**GPU, "count": num_devices})
-    assert (asked_of(waiting, ["gpu"]) is not None) is made
+    assert (_asked_of(waiting, ["gpu"]) is not None) is made
 
 
 @pytest.mark.parametrize(("num_chars", "made"), [(8192, True), (8193, False)])
 def test_what_is_too_long_is_not_read(num_chars: int, made: bool) -> None:
     text = json.dumps({"name": NAME, "requests": [GPU]})
-    assert (asked_of(pod(text=text + " " * (num_chars - len(text))), ["gpu"]) is not None) is made
+    assert (_asked_of(pod(text=text + " " * (num_chars - len(text))), ["gpu"]) is not None) is made
 
 
 def test_a_pod_that_asks_nothing_gets_none() -> None:
-    assert asked_of(decode_pod({"metadata": {"name": "a", "uid": "u-a"}}), ["gpu"]) is None
+    assert _asked_of(decode_pod({"metadata": {"name": "a", "uid": "u-a"}}), ["gpu"]) is None
 
 
 class Server:

@@ -8,7 +8,7 @@ from typing import cast
 import msgspec
 import pytest
 
-from extender.dra.feeds import SLICES
+from extender.dra.objects import SLICES
 from extender.dra.pod_claims import NO_CLAIMS, PodClaims
 from extender.kube.client import Transport
 from extender.kube.decoding import convert

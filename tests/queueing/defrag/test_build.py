@@ -11,8 +11,8 @@ from extender.kube.client import ApiError, Transport
 from extender.kube.commit import Resolver
 from extender.kube.events import EventRecorder
 from extender.ledger.mirror import Mirror
-from extender.queueing.defrag.build import Mover, build_mover
 from extender.queueing.defrag.checks import RoomError
+from extender.queueing.defrag.mover import Mover, build_mover
 from extender.scheduling.build import Foundation
 from extender.settings.load import load_settings
 from extender.settings.tree import Settings

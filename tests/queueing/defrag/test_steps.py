@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from extender.kube.client import ApiError, ClusterError
-from extender.kube.watches.feeds import PODS
+from extender.kube.watches import PODS
 from extender.queueing.pods.objects import decode_pod
 from tests.queueing.defrag.rigs import LIMITS, MOVE_V, Defrag, MoverApi, move, plan, scattered
 from tests.queueing.defrag.test_starts import told

@@ -6,7 +6,7 @@ from extender.core.fit.checks import sentence
 from extender.core.fit.reasons import Reason
 from extender.core.resources.requests import GpuRequest
 from extender.kube.objects import Pod
-from extender.kube.watches.feeds import PODS
+from extender.kube.watches import PODS
 from extender.queueing.pods.objects import decode_pod
 from extender.scheduling.placer import PodIdentity
 from tests.queueing.defrag.rigs import LIMITS, MOVE_V, Defrag, scattered

@@ -9,8 +9,8 @@ import msgspec
 
 from extender.kube.client import ApiError, ClusterError, Transport
 from extender.kube.events import EventRecorder
-from extender.kube.leadership.elections import Unelected
-from extender.kube.watches.feeds import BOUND_PODS, NODES, PODS, WatchHub
+from extender.kube.leadership import Unelected
+from extender.kube.watches import BOUND_PODS, NODES, PODS, WatchHub
 from extender.plugins.nvidia.gpushare import _COUNT_RESOURCE, MEMORY_RESOURCE
 from extender.queueing.direct.mode import Direct
 from extender.queueing.pods.objects import decode_node, decode_pod

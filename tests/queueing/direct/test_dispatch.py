@@ -7,7 +7,7 @@ import pytest
 
 from extender.kube.client import ApiError, ClusterError, UnreachableError
 from extender.kube.objects import Node
-from extender.kube.watches.feeds import NODES, PODS
+from extender.kube.watches import NODES, PODS
 from extender.queueing.pods.entries import Stage
 from extender.queueing.pods.objects import decode_pod
 from tests.plugins.rigs import hami_node

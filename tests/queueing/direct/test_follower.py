@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from extender.kube.client import ApiError
-from extender.kube.watches.feeds import PODS
+from extender.kube.watches import PODS
 from extender.plugins.nvidia.gpushare import INDEX
-from extender.queueing.direct.assignments import DirectAssignments
+from extender.queueing.direct.writer import DirectAssignments
 from extender.queueing.pods.objects import decode_pod
 from tests.queueing.direct.rigs import DirectRig
 from tests.queueing.direct.test_dispatch import let_go

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from extender.core.resources.requests import GpuRequest
-from extender.kube.watches.feeds import NODES
-from extender.queueing.direct.products import is_picky
+from extender.kube.watches import NODES
+from extender.queueing.direct.writer import is_picky
 from extender.queueing.pods.objects import decode_node
 from tests.queueing.direct.rigs import DirectRig
 

@@ -15,9 +15,8 @@ from extender.kube.objects import Container, Node, Pod, Resources
 from extender.ledger.ledger import Ledger
 from extender.planning.plans import PlanPod
 from extender.queueing.node_view import NodeBook
-from extender.queueing.opt_in import Namespaces, opted_out
 from extender.queueing.pods.nominations import PodWriter
-from extender.queueing.pods.objects import decode_node, decode_pod
+from extender.queueing.pods.objects import Namespaces, decode_node, decode_pod, opted_out
 from extender.queueing.pods.restrictions import Kinds
 from extender.queueing.running_pods import RunningPods, learn_finished, owners_of
 from tests.queueing.watches import GATES, Answers, Watched, entries, node, nominated, pod, refused

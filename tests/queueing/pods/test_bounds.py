@@ -10,7 +10,7 @@ import pytest
 from extender.core.resources.requests import RequestError
 from extender.queueing.node_view import NodeBook
 from extender.queueing.pods.batches import plan_pod
-from extender.queueing.pods.bounds import _MAX_EXPRESSIONS, _MAX_TERMS, _MAX_TOLERATIONS, _MAX_VALUES
+from extender.queueing.pods.objects import _MAX_EXPRESSIONS, _MAX_TERMS, _MAX_TOLERATIONS, _MAX_VALUES
 from extender.queueing.pods.restrictions import Kinds
 from tests.queueing.rigs import Rig
 from tests.queueing.watches import pod

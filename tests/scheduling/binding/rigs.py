@@ -12,13 +12,13 @@ from extender.kube.client import ApiError, Transport, UnreachableError
 from extender.kube.commit import Resolver
 from extender.kube.events import EventRecorder
 from extender.kube.memory import Manifest, MemoryCluster
-from extender.kube.paths import NODES_PATH, PODS_PATH
+from extender.kube.transport import NODES_PATH, PODS_PATH
 from extender.ledger.ledger import ClaimState, Ledger
 from extender.plugins.kerf import (
     GPUS,
 )
 from extender.plugins.pods import read_pod_request
-from extender.scheduling.binding.binder import Binder, BindError
+from extender.scheduling.binding import Binder, BindError
 from extender.scheduling.placer import Placer, PodIdentity
 from tests.ledger.builders import TTL_S, Clock, FaultyTransport, node_manifest, open_fence, pod_manifest
 

@@ -11,7 +11,7 @@ from extender.kube import objects
 from extender.kube.client import ApiError, ClusterError, UnreachableError
 from extender.kube.memory import Manifest, MemoryCluster
 from extender.ledger.ledger import ClaimState
-from extender.scheduling.binding.binder import BindError
+from extender.scheduling.binding import BindError
 from extender.scheduling.placer import PodIdentity
 from tests.ledger.builders import TTL_S, Fault, FaultyTransport, pod_manifest
 from tests.scheduling.binding.rigs import CONFLICT, FORBIDDEN, NOT_FOUND, SERVER_ERROR, TIMEOUT, Rig

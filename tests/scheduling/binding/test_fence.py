@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from extender.core.annotations import COUNT, MEMORY_TOTAL
-from extender.kube.leadership.elections import Unelected
+from extender.kube.leadership import Unelected
 from extender.kube.memory import Manifest
 from extender.ledger.ledger import ClaimState
 from extender.plugins.kerf import (

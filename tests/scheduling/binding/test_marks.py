@@ -8,7 +8,7 @@ import pytest
 from extender.kube.client import ApiError, UnreachableError
 from extender.kube.commit import refused
 from extender.kube.memory import MemoryCluster
-from extender.scheduling.binding.marks import change, read
+from extender.scheduling.binding import change, read
 from extender.scheduling.placer import PodIdentity
 from tests.ledger.builders import Fault, FaultyTransport, pod_manifest
 

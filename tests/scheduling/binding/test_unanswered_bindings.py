@@ -15,8 +15,7 @@ from extender.kube.memory import MemoryCluster
 from extender.ledger.ledger import Claim, ClaimState, Ledger
 from extender.plugins.holdings import Holding
 from extender.plugins.pods import read_holding
-from extender.scheduling.binding.binder import Binding, BindingTools
-from extender.scheduling.binding.handovers import Handovers
+from extender.scheduling.binding import Binding, BindingTools, Handovers
 from extender.scheduling.placer import PodIdentity
 from tests.ledger.builders import Clock, Fault, FaultyTransport, node_manifest, node_object, open_fence, pod_manifest
 

@@ -13,10 +13,7 @@ from extender.kube.events import EventRecorder
 from extender.ledger.ledger import Ledger
 from extender.plugins.set_aside import SET_ASIDE, Note, read_note
 from extender.scheduling.fence import Fence
-from extender.scheduling.setting_aside.alike import AlikeNodes
-from extender.scheduling.setting_aside.failures import Failures, Rules
-from extender.scheduling.setting_aside.keeper import Keeper, Terms
-from extender.scheduling.setting_aside.lives import Lives
+from extender.scheduling.setting_aside import AlikeNodes, Failures, Keeper, Lives, Rules, Terms
 from tests.ledger.builders import Clock, FaultyTransport, node_manifest, open_fence, pod_manifest
 
 EARLY_S, WINDOW_S = 60.0, 600.0

@@ -8,7 +8,7 @@ import pytest
 from extender.kube import objects
 from extender.kube.cache import Cache
 from extender.ledger.ledger import Ledger
-from extender.scheduling.setting_aside.alike import AlikeNodes
+from extender.scheduling.setting_aside import AlikeNodes
 from tests.ledger.builders import Clock, node_manifest
 from tests.scheduling.setting_aside.rigs import Rig
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from extender.kube import objects
-from extender.scheduling.setting_aside.early_ends import early_failure, has_restarted, runs
+from extender.scheduling.setting_aside import _early_failure, _has_restarted, _runs
 
 NOW = objects.unix_time("2026-11-26T10:00:00Z")
 EARLY_S, WINDOW_S = 60.0, 600.0
@@ -70,7 +70,7 @@ RUNNING: dict[str, Any] = {"state": {"running": {"startedAt": "2026-11-26T09:00:
     ],
 )
 def test_what_is_an_early_failure(found: objects.Pod, why: str) -> None:
-    assert early_failure(found, EARLY_S, NOW, WINDOW_S) == why
+    assert _early_failure(found, EARLY_S, NOW, WINDOW_S) == why
 
 
 @pytest.mark.parametrize(
@@ -85,4 +85,4 @@ def test_what_is_an_early_failure(found: objects.Pod, why: str) -> None:
     ],
 )
 def test_who_runs_and_who_has_started_anew(found: objects.Pod, is_running: bool, restarted: bool) -> None:
-    assert (runs(found), has_restarted(found)) == (is_running, restarted)
+    assert (_runs(found), _has_restarted(found)) == (is_running, restarted)

@@ -13,8 +13,8 @@ from extender.plugins.kerf import EXPLANATION
 from extender.plugins.pods import read_pod_request
 from extender.scheduling.placer import Placer, PodIdentity
 from extender.scheduling.queue_rules import QueueRules
-from extender.scheduling.waking.unbound_pods import UnboundPods
-from extender.scheduling.waking.waker import Waker
+from extender.scheduling.unbound_pods import UnboundPods
+from extender.scheduling.waking import Waker
 from tests.ledger.builders import Clock, FaultyTransport, node_object, open_fence, pod_manifest, pod_object
 
 

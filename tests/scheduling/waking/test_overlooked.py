@@ -9,9 +9,8 @@ from extender.kube import objects
 from extender.plugins.holdings import whole_gpus
 from extender.plugins.pods import read_pod_request
 from extender.scheduling.placer import PodIdentity
-from extender.scheduling.waking.overlooked import Overlooked
-from extender.scheduling.waking.unbound_pods import UnboundPods
-from extender.scheduling.waking.waker import _WOKEN
+from extender.scheduling.unbound_pods import UnboundPods
+from extender.scheduling.waking import _WOKEN, _Overlooked
 from tests.ledger.builders import pod_manifest
 from tests.scheduling.waking.rigs import Rig
 
@@ -36,7 +35,7 @@ class Looks:
     asked: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.overlooked = Overlooked(self.pods.all)
+        self.overlooked = _Overlooked(self.pods.all)
 
     def at(self, now: float) -> list[str]:
         """Names of those to wake then."""

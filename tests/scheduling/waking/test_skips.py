@@ -8,7 +8,7 @@ from extender.core.resources.requests import GpuRequest, PodRequest
 from extender.plugins.holdings import whole_gpus
 from extender.scheduling.placer import Placer, PodIdentity
 from extender.scheduling.queue_rules import QueueRules
-from extender.scheduling.waking.skips import _QUEUED_REASON, _REASON, SKIPPED, SKIPPED_COUNT, Skips, WaitingPod
+from extender.scheduling.skips import _QUEUED_REASON, _REASON, SKIPPED, SKIPPED_COUNT, Skips, WaitingPod
 from tests.ledger.builders import Clock, ledger_of, node_object
 
 

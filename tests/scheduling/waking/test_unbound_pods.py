@@ -7,7 +7,7 @@ import pytest
 
 from extender.kube import objects
 from extender.plugins.pods import read_pod_request
-from extender.scheduling.waking.unbound_pods import UnboundPods
+from extender.scheduling.unbound_pods import UnboundPods
 from tests.ledger.builders import pod_manifest
 
 WALL = 1_800_000_000.0

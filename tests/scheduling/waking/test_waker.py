@@ -8,10 +8,10 @@ import pytest
 from extender.core.resources.requests import GpuRequest, PodRequest
 from extender.kube import objects
 from extender.kube.client import ApiError, ClusterError, UnreachableError
-from extender.kube.watches.feeds import PENDING_PODS, PODS, WatchHub
+from extender.kube.watches import PENDING_PODS, PODS, WatchHub
 from extender.plugins.holdings import Holding, Part
 from extender.scheduling.placer import PodIdentity
-from extender.scheduling.waking.waker import _WOKEN
+from extender.scheduling.waking import _WOKEN
 from tests.ledger.builders import pod_manifest, pod_object, until
 from tests.scheduling.waking.rigs import RefusingTransport, Rig
 

@@ -11,11 +11,9 @@ import pytest
 from urllib3.exceptions import InsecureRequestWarning
 
 from extender.core.gauges import Gauge
-from extender.telemetry.aliases import ALIAS_OF
 from extender.telemetry.errors import SourceError
-from extender.telemetry.series import labels_of
-from extender.telemetry.sources.prometheus import Candidates, _choose_source, _PrometheusSource
-from extender.telemetry.sources.prometheus_client import Prometheus
+from extender.telemetry.series import ALIAS_OF, labels_of
+from extender.telemetry.sources.prometheus import Candidates, Prometheus, _choose_source, _PrometheusSource
 from extender.telemetry.sources.source import Access, Bounds, PodTable
 from extender.telemetry.tables import DeviceTable, Most
 from tests.api.certificates import Authority

@@ -10,7 +10,7 @@ from typing import Any
 
 import uvicorn
 
-from extender.server.http import Protocol
+from extender.server.connections import TimedProtocol
 
 Message = MutableMapping[str, Any]
 
@@ -40,7 +40,7 @@ def main() -> None:
         host="127.0.0.1",
         port=int(sys.argv[1]),
         loop="uvloop",
-        http=Protocol,
+        http=TimedProtocol,
         ws="none",
         lifespan="off",
         access_log=False,

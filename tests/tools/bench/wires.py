@@ -22,9 +22,8 @@ import numpy as np
 import yaml
 
 from extender.core.clusters import WHOLE_MILLI
-from extender.core.fragmentation.arrays import ANY_MODEL
-from extender.core.valuenet.features import Outlook
-from extender.core.valuenet.states import node_states
+from extender.core.fragmentation import ANY_MODEL
+from extender.core.valuenet.features import Outlook, node_states
 from extender.queueing.pods.objects import GATE
 from extender.ranking import files
 from model.simulations import learned, online

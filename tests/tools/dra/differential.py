@@ -13,12 +13,10 @@ from extender.core.dra.allocator import Allocation, Given, _allocate
 from extender.core.dra.asks import Fault
 from extender.core.dra.devices import Amount, NodeDevices
 from extender.core.resources.nodes import NodeReading
-from extender.dra.asks import read_asks
+from extender.dra.asks import UnhandledError, read_asks
 from extender.dra.objects import DeviceClass, ResourceClaim, ResourceSlice
-from extender.dra.published.inventory import read_pools
-from extender.dra.quantities import amount_of
-from extender.dra.results import _format_quantity, takings_of
-from extender.dra.unhandled import UnhandledError
+from extender.dra.published import read_pools
+from extender.dra.results import _format_quantity, amount_of, takings_of
 
 Json = dict[str, Any]
 

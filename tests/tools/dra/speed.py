@@ -5,8 +5,7 @@ from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Final
 
-from extender.core.dra.allocations import Allocations
-from extender.core.dra.allocator import Allocation
+from extender.core.dra.allocator import Allocation, Allocations
 from extender.core.dra.asks import ClaimAsk, DeviceAsk, DevicesAsked, RequestAsk
 from extender.core.dra.devices import NodeDevices
 from tests.core.dra.cases import selector

@@ -126,7 +126,7 @@ def test_the_walks_begin_where_a_call_comes_in_and_reach_the_other_end() -> None
 
 
 def test_an_event_is_walked_from_the_watch_and_a_claim_to_its_write() -> None:
-    assert "extender/kube/watches/reflector.py" in walks.walk_of_event()["files"]
+    assert "extender/kube/watches.py" in walks.walk_of_event()["files"]
     claim = walks.walk_of_claim()
     assert {"extender/queueing/controller.py", "extender/dra/results.py"} <= set(claim["files"])
 

@@ -16,8 +16,8 @@ ROOT: Final = Path(__file__).parents[3]
 
 GIVEN: Final = {
     # What the one cache and the one commit take the place of.
-    "extender/queueing/defrag/build.py: queue.aside = mover.others": "the queue is a part of what the mover is made of",
-    "extender/queueing/defrag/build.py: queue.place_kept = mover.place_kept": "as above",
+    "extender/queueing/defrag/mover.py: queue.aside = mover.others": "the queue is a part of what the mover is made of",
+    "extender/queueing/defrag/mover.py: queue.place_kept = mover.place_kept": "as above",
     # Doors of the kernel: what is made later is told to them, once, and before it is needed.
     "extender/kube/cache.py: Cache.subscribe(handler, listed)": "the door by which changes are heard",
     "extender/metrics/registry.py: Metrics.add(read)": "the door by which metrics are read",
@@ -28,20 +28,18 @@ GIVEN: Final = {
     "extender/scheduling/fence.py: Fence.take_over(deadline)": "a term of the lease",
     "extender/scheduling/fence.py: Fence.take_over(standing)": "a term of the lease",
     "extender/scheduling/placer.py: Placer.expect(candidates)": "the candidates of one call",
-    "extender/server/connection_limits.py: Doors.enter(connection)": "a connection",
+    "extender/server/connections.py: Doors.enter(connection)": "a connection",
     # Hooks of libraries that take them in no other way.
     "extender/api/app.py: app.state.service = service": "Starlette keeps an app's objects there",
     "extender/api/app.py: app.state.streams = _install_page(app, service, parts)": "as above",
     "extender/api/openapi.py: app.openapi = openapi": "FastAPI",
     "extender/server/certificates.py: listener.sni_callback = newest": "ssl",
-    "extender/telemetry/sources/prometheus_client.py: response.json = lambda **_: self.decoder.decode(response": (
-        "requests"
-    ),
+    "extender/telemetry/sources/prometheus.py: response.json = lambda **_: self.decoder.decode(response": ("requests"),
 }
 """What is given to objects that are made, and why it still is. What goes is to be taken off; nothing is to be added."""
 
 IDLE: Final = {
-    "extender/core/policies/installed.py: forget": "tests of other packages' policies begin anew by it",
+    "extender/core/policies/registry.py: forget": "tests of other packages' policies begin anew by it",
     "model/workloads/nvidia.py: resource_slices": "the devices of `inventory` as a driver publishes them",
     "model/workloads/traces.py: write_trace": "the counterpart of what reads traces",
 }

@@ -1,7 +1,7 @@
 """Policy `roomiest`: the node with the most idle GPUs first."""
 
 from extender.core.clusters import Cluster, Floats, Rows
-from extender.core.fit.results import Fit
+from extender.core.fit.reasons import Fit
 from extender.core.policies.policy import Options, Policy
 from extender.core.resources.requests import GpuRequest
 

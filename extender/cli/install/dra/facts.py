@@ -9,9 +9,8 @@ from extender.cli.install.findings import ANY, listed
 from extender.core.annotations import GENIUS_PRIORITY
 from extender.core.dra import owning
 from extender.kube.client import ApiError, Transport
-from extender.kube.paths import NAMESPACES_PATH, PODS_PATH
-from extender.queueing.opt_in import DISABLED, ENABLED, QUEUE_LABEL
-from extender.queueing.pods.objects import GATE
+from extender.kube.transport import NAMESPACES_PATH, PODS_PATH
+from extender.queueing.pods.objects import DISABLED, ENABLED, GATE, QUEUE_LABEL
 
 API: Final = "/apis/resource.k8s.io/v1"
 RULES: Final = f"{API}/devicetaintrules"

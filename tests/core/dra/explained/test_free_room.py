@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from extender.core.dra.devices import Capacity, Device, DeviceId, Inventory, NodeDevices, Taint, Taking
-from extender.core.dra.explained.free_room import free_of, in_words, total
+from extender.core.dra.explained import free_in_words, free_of, total
 from tests.core.dra.machines import DRIVER, a100_node
 
 INVENTORY = a100_node("a", 2)
@@ -14,7 +14,7 @@ def taking(*names: str) -> NodeDevices:
 
 
 def words(devices: NodeDevices) -> str:
-    return in_words(total(free_of(devices).values()))
+    return free_in_words(total(free_of(devices).values()))
 
 
 def test_a_free_gpu_is_one_gpu_and_not_its_partitions_too() -> None:

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from extender.core.dra.allocations import Allocations
+from extender.core.dra.allocator import Allocation, Allocations
 from extender.core.dra.asks import (
     ClaimAsk,
     Constraint,
@@ -17,8 +17,7 @@ from extender.core.dra.asks import (
     Toleration,
 )
 from extender.core.dra.devices import Capacity, Device, DeviceId, Inventory, NodeDevices, Taint, Taking
-from extender.core.dra.explained.obstacles import Lack, Obstacle, in_words, obstacle_of
-from extender.core.dra.given import Allocation
+from extender.core.dra.explained import Lack, Obstacle, in_words, obstacle_of
 from tests.core.dra.cases import random_case, selector
 from tests.core.dra.machines import DRIVER, a100_node
 

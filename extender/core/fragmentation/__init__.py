@@ -1,1 +1,0 @@
-"""Idle GPUs that the pods which are likely to come can't use."""

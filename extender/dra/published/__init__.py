@@ -1,1 +1,0 @@
-"""What drivers publish in ResourceSlices, read into the devices of a node."""

@@ -1,0 +1,618 @@
+"""What answers for workloads, beside the meter where there is one.
+
+What is told of pods beside what they hold: whom they belong to, since when they are, and whether they run yet.
+
+All workloads as columns: what has GPUs, as the meter's entries count them, and what waits for some.
+
+P pods. Text is in lists, numbers are in arrays; NaN stands for what nobody knows.
+
+Which workloads are asked for, in which order, and what they come to together.
+
+`GET /workloads`: every pod that has GPUs or asks for some, pod by pod or summed up by owner or namespace.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Annotated, Any, Final, Literal, NamedTuple, get_args
+
+import numpy as np
+from fastapi import Query
+
+from extender.core.annotations import read_priority
+from extender.core.clusters import WHOLE_MILLI, Floats, Longs, Mask, Rows
+from extender.core.resources.requests import RequestError
+from extender.explain.answers import (
+    By,
+    Sort,
+    State,
+    WorkloadGroup,
+    WorkloadList,
+    WorkloadNames,
+    WorkloadPod,
+    WorkloadSums,
+)
+from extender.explain.pending import Awaited, Waitlist
+from extender.kube import objects
+from extender.kube.objects import unix_time
+from extender.kube.watches import BOUND_PODS
+from extender.ledger.ledger import Claim, Ledger
+from extender.queueing.pods.batches import gang_of
+from extender.scheduling.build import Foundation
+from extender.usage.holders import Holder, Holders, who_of
+from extender.usage.meter import IdleTimes
+from extender.usage.rates import Occupants, asked_milli
+from extender.usage.report import Usage
+
+_MAX_CHARS: Final = 128
+
+
+class BoundPod(NamedTuple):
+    """A pod with a node that has GPUs there."""
+
+    created: float
+    """Unix time, 0 where nobody has told."""
+    priority: int
+    gang: str
+    """`namespace/name`, "" for none."""
+    starting: bool
+    """Whether its containers have not begun."""
+    leaving: bool
+    """Whether it is being deleted; until it is gone it has what it has."""
+
+
+def _told_of_bound(pod: objects.Pod) -> BoundPod:
+    """What is told of a pod with a node."""
+    return BoundPod(
+        unix_time(pod.metadata.creation_timestamp),
+        _priority(pod),
+        _gang_name(pod),
+        pod.status.phase == "Pending",
+        pod.metadata.deletion_timestamp is not None,
+    )
+
+
+def belonging(pod: objects.Pod) -> tuple[str, str]:
+    """The owner of a pod, as of `who_of`, and its gang."""
+    return who_of(pod.metadata).owner, _gang_name(pod)
+
+
+def _gang_name(pod: objects.Pod) -> str:
+    """The gang of a pod, "" for none, or where that can't be understood."""
+    try:
+        return gang_of(pod)[0][:_MAX_CHARS]
+    except RequestError:
+        return ""
+
+
+def _priority(pod: objects.Pod) -> int:
+    try:
+        return read_priority(pod.metadata.labels or {}, pod.spec.priority)
+    except RequestError:
+        return pod.spec.priority or 0
+
+
+_RUNNING, _STARTING, _ENDING, _HELD, _PLACING, _PENDING, _GATED = range(7)
+_STATES: Final[tuple[State, ...]] = get_args(State)
+"""Has its GPUs: its containers run, have not begun, or it is being deleted; or nobody is known to use what is held (a
+ResourceClaim without a pod, a static pod whose kubelet has not told of it again). Has none: its node is decided, it
+waits for one, or a gate keeps it from kube-scheduler."""
+_HAVE: Final = _PLACING
+"""States before this one have GPUs."""
+
+
+class Workload(NamedTuple):
+    """A pod in words, and what numbers it has of its own."""
+
+    uid: str
+    pod: str
+    """`namespace/name`."""
+    namespace: str
+    owner: str
+    """`Kind/name`."""
+    gang: str
+    node: str
+    model: str
+    request: str
+    """In words, of one that has no GPUs yet."""
+    state: int
+    """Index into STATES."""
+    since: float
+    """Unix time of its creation, NaN where nobody has told."""
+    priority: int
+    asked: float
+    """GPUs that it asks for, 0 where it has them."""
+
+    @property
+    def text(self) -> str:
+        """What a search looks through, in small letters."""
+        return f"{self.pod} {self.owner} {self.gang} {self.node} {self.model}".lower()
+
+
+class Sources(NamedTuple):
+    """What workloads are made of: numbers of U holders, and whom they belong to."""
+
+    holders: Sequence[Holder | None]
+    """(U,)"""
+    booked: Longs
+    """(U,) GPU milli."""
+    load: Floats
+    """(U,)"""
+    idle_s: Floats
+    """(U,)"""
+    waiting: Iterable[Awaited]
+    bound: Callable[[str], BoundPod | None]
+    """Of a pod, by UID."""
+    claim: Callable[[str], Claim | None]
+    """Likewise."""
+    model: Callable[[str], str]
+    """Of a node."""
+
+
+@dataclass(frozen=True, eq=False)
+class WorkloadTable:
+    """The workloads at a moment. Never changed."""
+
+    rows: Sequence[Workload]
+    """(P,)"""
+    state: Longs
+    """(P,)"""
+    booked: Floats
+    """(P,) GPUs that it has."""
+    asked: Floats
+    """(P,) GPUs that it asks for and has not."""
+    load: Floats
+    """(P,) mean of its GPUs, 0 to 1."""
+    idle_s: Floats
+    """(P,) for how long all of them have been idle."""
+    since: Floats
+    """(P,) Unix time of its creation."""
+    priority: Longs
+    """(P,)"""
+
+    @cached_property
+    def texts(self) -> list[str]:
+        """(P,) what a search looks through."""
+        return [row.text for row in self.rows]
+
+
+def _table_of(sources: Sources) -> WorkloadTable:
+    """All of them, those that have GPUs first."""
+    numbers, rows = _holding(sources)
+    have = set(map(_uid, rows))
+    rows += [_waiting(pod, sources.claim(pod.uid), sources.model) for pod in sources.waiting if pod.uid not in have]
+    left = len(rows) - len(numbers)
+
+    def padded(values: Floats, fill: float) -> Floats:
+        return np.concatenate([values[numbers].astype(float), np.full(left, fill)])
+
+    return WorkloadTable(
+        rows,
+        np.array([row.state for row in rows], np.int64),
+        padded(sources.booked / WHOLE_MILLI, 0.0),
+        np.array([row.asked for row in rows], float),
+        padded(sources.load, np.nan),
+        padded(sources.idle_s, np.nan),
+        np.array([row.since for row in rows], float),
+        np.array([row.priority for row in rows], np.int64),
+    )
+
+
+def _uid(row: Workload) -> str:
+    return row.uid
+
+
+def _holding(sources: Sources) -> tuple[Longs, list[Workload]]:
+    """Numbers of holders, and what each is."""
+    numbers: list[int] = []
+    rows: list[Workload] = []
+    model_of: dict[str, str] = {}
+    for number, holder in enumerate(sources.holders):
+        if holder is None or number >= len(sources.booked):
+            continue
+        node, (namespace, owner), told = holder.node, holder.who, sources.bound(holder.key)
+        model = model_of.get(node)
+        if model is None:
+            model = model_of[node] = sources.model(node)
+        state, since, priority, gang = _HELD, np.nan, 0, ""
+        if told is not None:
+            state = _ENDING if told.leaving else _STARTING if told.starting else _RUNNING
+            since, priority, gang = told.created or np.nan, told.priority, told.gang
+        numbers.append(number)
+        rows.append(
+            Workload(holder.key, holder.name, namespace, owner, gang, node, model, "", state, since, priority, 0.0)
+        )
+    return np.array(numbers, np.int64), rows
+
+
+def _waiting(pod: Awaited, claim: Claim | None, model_of: Callable[[str], str]) -> Workload:
+    """A pod without GPUs; `claim` is what is reserved for it."""
+    node, state = ("", _GATED if pod.gated else _PENDING) if claim is None else (claim.node, _PLACING)
+    milli = asked_milli(pod.request) if pod.request is not None else None
+    return Workload(
+        uid=pod.uid,
+        pod=pod.pod,
+        namespace=pod.pod.partition("/")[0],
+        owner=pod.owner,
+        gang=pod.gang,
+        node=node,
+        model=model_of(node) if node else "",
+        request=str(pod.request or ""),
+        state=state,
+        since=pod.created or np.nan,
+        priority=pod.priority,
+        asked=np.nan if milli is None else milli / WHOLE_MILLI,
+    )
+
+
+_OF_STATE: Final = {"": -1} | {name: number for number, name in enumerate(_STATES)}
+_DIGITS: Final = 3
+_MAX_OFFSET: Final = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Which workloads, and how they are shown: what is asked of `GET /workloads`."""
+
+    namespace: Annotated[str, Query(max_length=63, description="Of the pods; empty: all.")] = ""
+    owner: Annotated[str, Query(max_length=128, description="Kind/name, as in Job/train; empty: all.")] = ""
+    gang: Annotated[str, Query(max_length=128, description="namespace/name; empty: all.")] = ""
+    node: Annotated[str, Query(max_length=253, description="Where they are; empty: anywhere.")] = ""
+    state: Annotated[Literal["", State], Query(description="Of the pods; empty: all.")] = ""
+    idle: Annotated[bool, Query(description="Only pods that have been idle for usage.idle_after_s.")] = False
+    q: Annotated[str, Query(max_length=200, description="Words that all have to be found.")] = ""
+    """In a pod's name, namespace, owner, gang, node or GPU model."""
+    by: Annotated[By, Query(description="What a row is of.")] = "pod"
+    sort: Annotated[Sort, Query(description="What comes first.")] = "idle"
+    reverse: Annotated[bool, Query(description="The other way round.")] = False
+    limit: Annotated[int, Query(ge=1, le=1000, description="Maximum rows.")] = 100
+    offset: Annotated[int, Query(ge=0, le=_MAX_OFFSET, description="Rows before the first.")] = 0
+
+
+def _long_idle(table: WorkloadTable, after_s: float) -> Mask:
+    """(P,) whether each has been idle for so long."""
+    found: Mask = table.idle_s >= after_s  # NaN is not
+    return found
+
+
+def _chosen(table: WorkloadTable, asked: Question) -> Rows:
+    """(R,) positions of those that a question is about, whatever their states."""
+    columns: tuple[tuple[str, Callable[[Workload], str]], ...] = (
+        (asked.namespace, lambda row: row.namespace),
+        (asked.owner, lambda row: row.owner),
+        (asked.gang, lambda row: row.gang),
+        (asked.node, lambda row: row.node),
+    )
+    positions = list(range(len(table.rows)))
+    for wanted, column in columns:
+        if wanted:
+            positions = [position for position in positions if column(table.rows[position]) == wanted]
+    for word in asked.q.lower().split():
+        positions = [position for position in positions if word in table.texts[position]]
+    return np.array(positions, np.intp)
+
+
+def _of_states(table: WorkloadTable, asked: Question, rows: Rows, idle: Mask) -> Rows:
+    """(S,) of R rows those in the states that a question is about; `idle` is (P,)."""
+    state = _OF_STATE[asked.state]
+    wanted = np.full(len(rows), True) if state < 0 else table.state[rows] == state
+    return rows[wanted & (idle[rows] if asked.idle else True)]
+
+
+@dataclass(frozen=True, eq=False)
+class _Sums:
+    """What rows come to together, by group: S rows, C groups."""
+
+    names: Sequence[tuple[str, str]]
+    """(C,) namespace and owner; "" where a group is not of one."""
+    pods: Longs
+    """(C,)"""
+    states: Longs
+    """(C, 7) pods in each state."""
+    booked: Floats
+    """(C,) GPUs."""
+    asked: Floats
+    """(C,) GPUs, those of which nobody knows left out."""
+    load: Floats
+    """(C,) mean of the GPUs whose load is known; NaN where that of none is."""
+    idle_pods: Longs
+    """(C,) idle for long."""
+    idle_gpus: Floats
+    """(C,)"""
+    idle_s: Floats
+    """(C,) that of the pod that has been idle for longest; NaN for none."""
+    since: Floats
+    """(C,) of the oldest; NaN where no age is known."""
+    priority: Longs
+    """(C,) the highest."""
+
+
+def _summed(table: WorkloadTable, rows: Rows, idle: Mask, by: By | Literal["all"]) -> _Sums:
+    """Some rows by group; `all` makes one group of them, `idle` is (P,)."""
+    names: dict[tuple[str, str], int] = {("", ""): 0} if by == "all" else {}
+    codes = [names.setdefault(_group_key(table.rows[row], by), len(names)) for row in rows.tolist()]
+    group, width = np.array(codes, np.intp), len(names)
+
+    def total(values: Floats) -> Floats:
+        return np.bincount(group, values, width).astype(float)  # whole numbers where there are none
+
+    def best(values: Floats, fill: float, better: Any) -> Floats:
+        found = np.full(width, fill)
+        better.at(found, group, np.where(np.isnan(values), fill, values))
+        return np.where(np.isinf(found), np.nan, found)
+
+    booked, load = table.booked[rows], table.load[rows]
+    known, is_idle = np.isfinite(load), idle[rows]
+    measured = total(np.where(known, booked, 0.0))
+    used = total(np.where(known, booked * np.nan_to_num(load), 0.0))
+    states = np.bincount(group * len(_STATES) + table.state[rows], minlength=width * len(_STATES))
+    return _Sums(
+        list(names),
+        np.bincount(group, minlength=width),
+        states.reshape(width, len(_STATES)),
+        total(booked),
+        total(np.nan_to_num(table.asked[rows])),
+        np.where(measured > 0, used / np.where(measured > 0, measured, 1.0), np.nan),
+        np.bincount(group[is_idle], minlength=width),
+        total(booked * is_idle),
+        best(table.idle_s[rows], -np.inf, np.maximum),
+        best(table.since[rows], np.inf, np.minimum),
+        np.nan_to_num(best(table.priority[rows].astype(float), -np.inf, np.maximum)).astype(np.int64),
+    )
+
+
+def _group_key(row: Workload, by: str) -> tuple[str, str]:
+    if by == "all":
+        return "", ""
+    return (row.namespace, row.owner) if by == "owner" else (row.namespace, "")
+
+
+def _order(keys: Mapping[str, Floats | Longs], names: Sequence[str], asked: Question) -> Rows:
+    """(C,) positions as they are to be shown: what is asked for first, then what has most GPUs, then by name.
+
+    `keys` has (C,) values by what is sorted by, those to come first the greatest; NaN comes last either way.
+    """
+    sign = 1.0 if asked.reverse else -1.0
+    name = np.argsort(sorted(range(len(names)), key=names.__getitem__))
+    if asked.sort == "name":
+        return np.lexsort((-sign * name,))
+    first = np.where(np.isnan(keys[asked.sort]), np.inf, sign * keys[asked.sort])
+    return np.lexsort((name, -np.nan_to_num(keys["gpus"]), first))
+
+
+def _keys_of_pods(table: WorkloadTable, rows: Rows, idle: Mask, now: float) -> dict[str, Floats | Longs]:
+    """(S,) by what pods are sorted by: greatest first, load and idleness as one wants to see them."""
+    have = table.state[rows] < _HAVE
+    return {
+        "idle": np.where(idle[rows], table.idle_s[rows], 0.0),
+        "gpus": np.where(have, table.booked[rows], table.asked[rows]),
+        "load": -table.load[rows],
+        "age": now - table.since[rows],
+        "priority": table.priority[rows].astype(float),
+        "pods": np.ones(len(rows)),
+    }
+
+
+def _keys_of_groups(sums: _Sums, now: float) -> dict[str, Floats | Longs]:
+    """(C,) by what groups are sorted by; the most idle GPUs first."""
+    return {
+        "idle": sums.idle_gpus,
+        "gpus": sums.booked + sums.asked,
+        "load": -sums.load,
+        "age": now - sums.since,
+        "priority": sums.priority.astype(float),
+        "pods": sums.pods.astype(float),
+    }
+
+
+def _told_sums(sums: _Sums, group: int) -> WorkloadSums:
+    """A group's sums as they are answered."""
+    booked, asked, idle = (round(float(gpus[group]), _DIGITS) for gpus in (sums.booked, sums.asked, sums.idle_gpus))
+    return {
+        "pods": int(sums.pods[group]),
+        "states": dict(zip(_STATES, sums.states[group].tolist(), strict=True)),
+        "gpusBooked": booked,
+        "gpusAsked": asked,
+        "load": _rounded(sums.load[group]),
+        "idlePods": int(sums.idle_pods[group]),
+        "idleGpus": idle,
+    }
+
+
+def _rounded(value: float, digits: int = _DIGITS) -> float | None:
+    """A number as it is answered, None for one that nobody knows."""
+    return round(float(value), digits) if np.isfinite(value) else None
+
+
+_WORTH_S: Final = 2.0
+"""For so long a table does for whoever asks."""
+_MAX_FOUND: Final = 6
+
+
+@dataclass(eq=False)
+class Workloads:
+    """Makes tables when somebody asks, and answers from them in a thread."""
+
+    ledger: Ledger
+    occupants: Occupants
+    idle: IdleTimes | None
+    """None where nobody counts for how long pods are idle."""
+    idle_after_s: float
+    bound: Callable[[str], BoundPod | None]
+    """What is told of a pod with a node, by its UID."""
+    waitlist: Waitlist
+    clock: Callable[[], float]
+    wall_clock: Callable[[], float]
+    _making: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    _made: tuple[float, WorkloadTable] | None = field(default=None, init=False)
+
+    async def answer(self, asked: Question) -> WorkloadList:
+        """The workloads that a question is about."""
+        table = await self._table()
+        return await asyncio.to_thread(self._told, table, asked)
+
+    async def of_pod(self, uid: str) -> WorkloadPod | None:
+        """What a pod with a node has there, None for one that has no GPUs."""
+        table = await self._table()
+        found = (number for number, row in enumerate(table.rows) if row.uid == uid and row.state < _HAVE)
+        number = next(found, None)
+        return None if number is None else self._pod(table, number)
+
+    async def _table(self) -> WorkloadTable:
+        """The workloads now, or a moment ago."""
+        async with self._making:
+            now = self.clock()
+            if self._made is None or not 0 <= now - self._made[0] < _WORTH_S:
+                await self.occupants.catch_up()
+                table = await asyncio.to_thread(_table_of, self._sources())
+                self._made = now, table
+                asyncio.get_running_loop().call_later(_WORTH_S, self._forget, table)  # megabytes, for nobody
+                return table
+            return self._made[1]
+
+    def _forget(self, table: WorkloadTable) -> None:
+        if self._made is not None and self._made[1] is table:
+            self._made = None
+
+    def _sources(self) -> Sources:
+        """What is known now: short, for the event loop waits for it."""
+        now, holders = self.clock(), self.occupants.holders
+        of_holders = self.occupants.of_holders(self.ledger.snapshot(now))
+        width = len(of_holders.booked)
+        if self.idle is None:
+            holders.fresh.clear()  # nobody else takes them
+        return Sources(
+            holders.all(),
+            of_holders.booked,
+            of_holders.load,
+            np.full(width, np.nan) if self.idle is None else self.idle.seconds(now, width),
+            waiting=self.waitlist.everyone(),
+            bound=self.bound,
+            claim=self.ledger.claim,
+            model=self.occupants.model_of,
+        )
+
+    def _told(self, table: WorkloadTable, asked: Question) -> WorkloadList:
+        now, idle = self.wall_clock(), _long_idle(table, self.idle_after_s)
+        matching = _chosen(table, asked)
+        states = _told_sums(_summed(table, matching, idle, "all"), 0)["states"]
+        rows = _of_states(table, asked, matching, idle)
+        pods: list[WorkloadPod] = []
+        groups: list[WorkloadGroup] = []
+        if asked.by == "pod":
+            total, names = len(rows), [table.rows[row].pod for row in rows.tolist()]
+            places = _order(_keys_of_pods(table, rows, idle, now), names, asked)
+            pods = [self._pod(table, int(row)) for row in rows[_page(places, asked)]]
+        else:
+            sums = _summed(table, rows, idle, asked.by)
+            total, places = len(sums.names), _order(_keys_of_groups(sums, now), list(map("/".join, sums.names)), asked)
+            groups = [_group(sums, int(group)) for group in _page(places, asked)]
+        return {
+            "by": asked.by,
+            "pods": pods,
+            "groups": groups,
+            "total": total,
+            "more": max(total - asked.offset - len(pods) - len(groups), 0),
+            "atLeast": self.waitlist.unbound.full,
+            "totals": _told_sums(_summed(table, rows, idle, "all"), 0),
+            "states": states | {"idle": int(idle[matching].sum())},
+            "idleAfterSeconds": None if self.idle is None else self.idle_after_s,
+            "found": _found(table, asked.q, matching) if asked.q.strip() else None,
+        }
+
+    def _pod(self, table: WorkloadTable, row: int) -> WorkloadPod:
+        work = table.rows[row]
+        has = work.state < _HAVE
+        indices, memory_mib = self._of_claim(work) if has else ([], None)
+        return {
+            "pod": work.pod,
+            "namespace": work.namespace,
+            "owner": work.owner,
+            "gang": work.gang or None,
+            "state": _STATES[work.state],
+            "node": work.node or None,
+            "model": work.model or None,
+            "gpus": _rounded(table.booked[row] if has else table.asked[row]),
+            "indices": indices,
+            "memoryMiB": memory_mib,
+            "request": work.request or None,
+            "load": _rounded(table.load[row]),
+            "idleSeconds": _rounded(table.idle_s[row], 0),
+            "priority": work.priority,
+            "since": _rounded(table.since[row], 1),
+            "explain": None if work.state == _HELD else f"kerf explain {work.pod}",
+        }
+
+    def _of_claim(self, work: Workload) -> tuple[list[int], int | None]:
+        """Indices of a pod's GPUs and what it has of their memory, as far as that is known."""
+        claim = self.ledger.claim(work.uid)
+        if claim is None or not claim.held.parts:
+            return [], None
+        offer, held = self.ledger.rows.offer_of(work.node), claim.held
+        memory_mib = sum(
+            part.mib if not part.whole else offer.gpus[part.gpu].memory_mib if 0 <= part.gpu < len(offer.gpus) else 0
+            for part in held.parts
+        )
+        known = len(held.parts) == held.units and offer.units_per_gpu <= 1
+        return sorted(gpu for gpu in held.gpus if gpu >= 0), (memory_mib or None) if known else None
+
+
+def _page(places: Rows, asked: Question) -> Rows:
+    return places[asked.offset : asked.offset + asked.limit]
+
+
+def _group(sums: _Sums, group: int) -> WorkloadGroup:
+    namespace, owner = sums.names[group]
+    return {
+        "namespace": namespace,
+        "owner": owner or None,
+        **_told_sums(sums, group),
+        "idleSeconds": _rounded(sums.idle_s[group], 0),
+        "since": _rounded(sums.since[group], 1),
+        "priority": int(sums.priority[group]),
+    }
+
+
+def _found(table: WorkloadTable, q: str, rows: Rows) -> WorkloadNames:
+    """What has a text in its own name, by kind, a few of each: what begins with it first."""
+    text, works = q.strip().lower(), [table.rows[row] for row in rows.tolist()]
+
+    def first(names: Iterable[str]) -> list[str]:
+        having = {name for name in names if text in name.lower()}
+        late = {name: not name.rpartition("/")[2].lower().startswith(text) for name in having}
+        return sorted(having, key=lambda name: (late[name], name))[:_MAX_FOUND]
+
+    return {
+        "pods": first(work.pod for work in works if work.state != _HELD),
+        "owners": first(f"{work.namespace}/{work.owner}" for work in works),
+        "namespaces": first(work.namespace for work in works),
+        "gangs": first(work.gang for work in works if work.gang),
+    }
+
+
+def build_workloads(base: Foundation, usage: Usage | None, waitlist: Waitlist) -> Workloads:
+    """It hears of pods from now on: before the mirror begins."""
+    pods, ledger = base.mirror.hub.part(BOUND_PODS), base.ledger
+
+    def bound(uid: str) -> BoundPod | None:
+        pod = pods.get(uid)
+        return _told_of_bound(pod) if pod is not None and ledger.is_bound(uid) else None
+
+    if usage is not None:
+        occupants, idle, idle_after_s = usage.meter.occupants, usage.meter.idle, usage.meter.wanted.idle_after_s
+    else:
+        holders = Holders(ledger)
+        holders.subscribe(base.mirror.hub)
+        occupants, idle, idle_after_s = Occupants(ledger, holders), None, float("inf")
+    return Workloads(
+        ledger=ledger,
+        occupants=occupants,
+        idle=idle,
+        idle_after_s=idle_after_s,
+        bound=bound,
+        waitlist=waitlist,
+        clock=base.clock,
+        wall_clock=time.time,
+    )

@@ -1,1 +1,0 @@
-"""Who leads: elections by a Lease, or none."""

@@ -1,1 +1,0 @@
-"""Lists and watches, and who listens to them."""

@@ -1,1 +1,0 @@
-"""HAMi: GPUs shared by memory and compute, named by UUID."""

@@ -1,1 +1,0 @@
-"""Keeping the history of the cluster that Kerf serves."""

@@ -1,1 +1,0 @@
-"""Binding a pod, and what becomes of it when the answer is lost."""
