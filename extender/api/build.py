@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from prometheus_client.core import Metric
 
+from extender.api.contributions import Contribution, build_contributions
 from extender.api.evictions import Evictions
 from extender.api.readiness import Readiness
 from extender.api.service import Service
@@ -41,7 +42,6 @@ from extender.kube.watches import BOUND_PODS, NODES, PENDING_PODS, PODS
 from extender.metrics import scheduling as of_scheduling
 from extender.metrics.devices import DeviceFigures, device_metrics
 from extender.metrics.gpu_hours import gpu_hour_metrics
-from extender.metrics.history import history_metrics
 from extender.metrics.queueing import (
     missing_metrics,
     pending_metrics,
@@ -58,14 +58,12 @@ from extender.pipelines.controller import PipelineController
 from extender.queueing.build import build_queue
 from extender.queueing.controller import QueueController
 from extender.queueing.defrag.mover import Mover, build_mover
-from extender.queueing.pods.batches import gang_of
 from extender.ranking.demands import Kind, gpu_mix
 from extender.ranking.evidence import Evidence
 from extender.ranking.learning.build import build_beside
 from extender.ranking.learning.controller import Learning
 from extender.ranking.service import LearnedRank
 from extender.ranking.shadow import Shadow
-from extender.recording import PodRows, Recorder, Writer
 from extender.scheduling import build as scheduling
 from extender.scheduling.build import (
     Foundation,
@@ -117,20 +115,6 @@ def _keeper_of(settings: Settings, transport: Transport) -> "CertificateKeeper |
         certificate=server.tls_cert_file, key=server.tls_key_file, client_ca=server.tls_client_ca_file
     )
     return CertificateKeeper(transport, settings.certificates, files, lambda: datetime.now(UTC))
-
-
-def _recorder_of(settings: Settings, base: Foundation) -> Recorder | None:
-    """What keeps the history, where there is to be one."""
-    wanted, ledger, clock = settings.history, base.ledger, base.clock
-    if wanted.path is None:
-        return None
-
-    def rows_by(salt: bytes | None) -> PodRows:
-        return PodRows(ledger.read_request, gang_of, lambda: ledger.snapshot(clock()).models, salt)
-
-    writer = Writer(wanted.path, wanted, time.time)
-    snapshot, standby = lambda: ledger.snapshot(clock()), base.fence.standby
-    return Recorder(writer, wanted.flush_s, base.mirror.hub, rows_by, snapshot, standby, time.time)
 
 
 def _cpu_pods_of(settings: Settings, placer: Placer) -> CpuPods:
@@ -232,7 +216,8 @@ class Parts:
     shadow: Shadow | None
     evidence: Evidence | None
     learning: Learning | None
-    recorder: Recorder | None
+    contributions: Mapping[str, Contribution]
+    """What parts bring, by name."""
     placer: Placer
     unbound: UnboundPods
     queue: QueueController | None
@@ -301,7 +286,7 @@ def build_parts(
     )
     mirror.hub.part(PENDING_PODS).subscribe(unbound.changed)
     mirror.hub.part(PENDING_PODS).subscribe(waker.pod_changed)
-    pipelines, recorder = build_pipelines(settings, base), _recorder_of(settings, base)
+    pipelines, contributions = build_pipelines(settings, base), build_contributions(settings, base)
     traces, keeper = Traces(settings.traces), _keeper_of(settings, transport)
     label, set_aside = scheduling.build_label(settings, base), scheduling.build_keeper(settings, base)
     usage, counting = _usage_of(settings, base, rank.mix.counts)
@@ -328,7 +313,7 @@ def build_parts(
         shadow,
         evidence,
         learning,
-        recorder,
+        *(work for brought in contributions.values() for work in brought.work),
         missing,
         set_aside,
         policy,
@@ -345,7 +330,7 @@ def build_parts(
         shadow=shadow,
         evidence=evidence,
         learning=learning,
-        recorder=recorder,
+        contributions=contributions,
         placer=placer,
         unbound=unbound,
         queue=queue,
@@ -456,7 +441,7 @@ def build_service(settings: Settings, parts: Parts, rights: MissingRights) -> Se
         shadow=parts.shadow,
         evidence=parts.evidence,
         learning=parts.learning,
-        recorder=parts.recorder,
+        contributions=parts.contributions,
         usage=parts.usage,
         unasked=parts.unasked,
         rights=rights,
@@ -492,8 +477,8 @@ def _add_metrics(parts: Parts, service: Service) -> None:
         add(partial(gpu_hour_metrics, parts.usage))
     if parts.learning is not None:
         add(partial(learning_metrics, parts.learning))
-    if parts.recorder is not None:
-        add(partial(history_metrics, parts.recorder))
+    for brought in parts.contributions.values():
+        add(brought.metrics)
     if parts.queue is not None:
         add(partial(queue_metrics, parts.queue, parts.mover))
     if parts.queue is not None and parts.queue.claims is not None and base.ledger.rows.owned is not None:

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 from fastapi import Depends, FastAPI, HTTPException, Query, Response
-from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.responses import JSONResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from extender import __version__
 from extender.api.calls import Call, Caller, Endpoint, calls_of
+from extender.api.contributions import off_paths
 from extender.api.openapi import describe_calls
 from extender.api.reads import ProbeStatus, Reads, RunningVersion
 from extender.core.resources.requests import NO_REQUEST
 from extender.explain import pending
 from extender.explain.answers import Explanation, NodeDetails, NodesPage, PendingList, WorkloadList
 from extender.explain.workloads import Question
-from extender.history import files
 from extender.queueing.defrag.state import RoomState
 from extender.ranking.descriptions import Rank
 from extender.ranking.descriptions import describe as describe_rank
@@ -85,9 +85,25 @@ def install_routes(app: FastAPI, service: Service, endpoints: Endpoints) -> Mapp
     _install_explanations(reads, service)
     _install_lists(reads, service)
     _install_usage(reads, service)
+    _install_parts(app, reads, service)
     kinds = {**dict.fromkeys(access.PROBES, ProbeStatus), "/version": RunningVersion, **reads.kinds}
     describe_calls(app, list(endpoints), kinds)
     return kinds
+
+
+def _install_parts(app: FastAPI, reads: Reads, service: Service) -> None:
+    """What parts bring, and why those that are off bring nothing."""
+    for brought in service.contributions.values():
+        brought.routes(reads)
+
+    def refusing(why: str) -> Callable[[], Awaitable[None]]:
+        async def refuse() -> None:
+            raise HTTPException(404, why)
+
+        return refuse
+
+    for path, why in off_paths(service.settings).items():
+        app.get(path, include_in_schema=False)(refusing(why))
 
 
 def _install_operation(app: FastAPI, service: Service) -> None:
@@ -132,22 +148,6 @@ def _install_others(reads: Reads, service: Service) -> None:
     async def model() -> Rank:
         """The learned rank: its model, the expected mix of pods, and whether it is in use."""
         return describe_rank(service.rank, service.evidence, service.learning)
-
-    @reads.get(
-        "/history",
-        {200: "A tar archive of the folder.", 404: "No history is kept, or another replica leads."},
-        tag="operation",
-        needs_sync=False,
-        form="application/x-tar",
-    )
-    async def history() -> Response:
-        """The history that is kept, for kerf history --server: pods and nodes as Parquet, and what is newer."""
-        recorder = service.recorder
-        why_not = service.fence.standby() if recorder else "no history is kept: setting history.path"
-        if recorder is None or why_not:
-            raise HTTPException(404, why_not)
-        opened = await asyncio.to_thread(files.opened, recorder.writer.directory)
-        return StreamingResponse(files.archive(opened), media_type="application/x-tar")
 
 
 def _install_explanations(reads: Reads, service: Service) -> None:

@@ -1,11 +1,12 @@
 """The parts of a running service, and how it is."""
 
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from extender import __version__
+from extender.api.contributions import Contribution
 from extender.api.readiness import Blindness
 from extender.api.verbs import Verbs
 from extender.api.webhooks.node_affinity import NO_AFFINITY, AffinityWriter
@@ -27,7 +28,6 @@ from extender.ranking.evidence import Evidence
 from extender.ranking.learning.controller import Learning
 from extender.ranking.service import LearnedRank
 from extender.ranking.shadow import Shadow
-from extender.recording import Recorder
 from extender.scheduling.callers import Unasked
 from extender.scheduling.fence import Fence
 from extender.scheduling.leader_label import LeaderLabel
@@ -79,8 +79,8 @@ class Service:
     """None where no model ranks beside another."""
     learning: Learning | None = None
     """None where no fitted models are handed over."""
-    recorder: Recorder | None = None
-    """None where no history is kept."""
+    contributions: Mapping[str, Contribution] = field(default_factory=dict)
+    """What parts bring, by name."""
     usage: Usage | None = None
     """None where no GPU-hours are counted."""
     unasked: Unasked | None = None
@@ -117,7 +117,7 @@ class Service:
             "telemetry": self.observer.fault() if self.observer else "",
             "model": self.rank.fault(),
             "learning": self.learning.fault if self.learning else "",
-            "history": self.recorder.writer.fault if self.recorder else "",
+            **{name: brought.fault() for name, brought in self.contributions.items()},
         }
         lacking = [fault for tasks in self.tasks for fault in tasks.lacking()]
         return [f"{what}: {fault}" for what, fault in faults.items() if fault] + lacking + self.rights.told()

@@ -54,9 +54,12 @@ def check(config: ConfigOption = None, settings: SetOption = None) -> None:
 
 def _missing_files(loaded: "Settings") -> Iterator[tuple[str, Path]]:
     """Settings that name a file or folder that is not here; that of histories is made."""
+    from extender.settings.parts import PARTS
+
+    makes = {part.name: part.makes for part in PARTS}
     for section, group in loaded:
         for name, path in group:
-            made = loaded.history.path is not None and path == loaded.history.path
+            made = name in makes.get(section, ())
             chosen = name in group.model_fields_set
             if isinstance(path, Path) and chosen and not (path.exists() or (made and path.parent.exists())):
                 yield f"{section}.{name}", path

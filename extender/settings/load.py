@@ -18,8 +18,9 @@ from extender.core.fit import filters
 from extender.core.policies import registry
 from extender.core.vendors import registry as vendors
 from extender.kube.yaml_faults import yaml_fault
+from extender.settings import parts
 from extender.settings.section import Section
-from extender.settings.tree import ENV_PREFIX, NESTED, Settings
+from extender.settings.tree import ENV_PREFIX, NESTED, KernelSettings, Settings
 
 
 class SettingsError(ValueError):
@@ -51,7 +52,7 @@ def load_settings(
     filters.load_installed()
     unknown = _unknown_variables()
     assigned, faults = _assigned(assignments)
-    faults += (*unknown.values(), *filters.faults.values(), *vendors.faults.values())
+    faults += (*unknown.values(), *filters.faults.values(), *vendors.faults.values(), *parts.FAULTS.values())
     from_file: dict[str, Any] = {}
     if path is not None:
         try:
@@ -122,17 +123,27 @@ def _readable(kind: type[Section], values: Mapping[str, Any]) -> Section:
 
 
 def describe_settings() -> str:
-    """All settings with defaults and meaning, and the policies, as Markdown: docs/reference/configuration.md."""
+    """All settings with defaults and meaning, and the policies, as Markdown."""
+    of_parts = "".join(f"\n{describe_section(part.name, part.settings)}" for part in parts.PARTS)
+    return f"{describe_kernel()}\n{of_parts}"
+
+
+def describe_section(name: str, kind: type[Section]) -> str:
+    """One section, as Markdown: what a part's page has."""
+    purpose = " ".join((kind.__doc__ or "").split())
+    lines = [f"## {name}", "", purpose, "", "| setting | default | meaning |", "|---|---|---|"]
+    defaults = kind().model_dump(mode="json")
+    for key, field in kind.model_fields.items():
+        default = "empty" if defaults[key] in (None, "") else str(defaults[key])
+        lines.append(f"| `{name}.{key}` | {default} | {' '.join((field.description or '').split())} |")
+    return "\n".join((*lines, ""))
+
+
+def describe_kernel() -> str:
+    """The settings of the kernel, and the policies, as Markdown: docs/reference/configuration.md."""
     registry.load_installed()
-    lines: list[str] = []
-    for section, kind in _sections():
-        purpose = " ".join((kind.__doc__ or "").split())
-        lines += [f"## {section}", "", purpose, "", "| setting | default | meaning |", "|---|---|---|"]
-        defaults = Settings.model_fields[section].default.model_dump(mode="json")
-        for name, field in kind.model_fields.items():
-            default = "empty" if defaults[name] in (None, "") else str(defaults[name])
-            lines.append(f"| `{section}.{name}` | {default} | {' '.join((field.description or '').split())} |")
-        lines.append("")
+    own = (describe_section(name, kind) for name, kind in _sections() if name in KernelSettings.model_fields)
+    lines = ["\n".join(own)]
     lines += ["## Policies", "", "What `decisions.policy` and a pod's `kerf.dev/policy` choose from.", ""]
     lines += ["| policy | ranking |", "|---|---|"]
     lines += [

@@ -1,6 +1,5 @@
-"""Traces, logs, GPU-hours, and the history that is kept."""
+"""Traces, logs, and GPU-hours."""
 
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, field_validator
@@ -73,19 +72,3 @@ class UsageSettings(Section):
     matchers: Matchers = ""
     """Label matchers of Kerf's own series in the Prometheus of `telemetry.url`, where it has those of several clusters:
     `cluster="a"`."""
-
-
-class HistorySettings(Section):
-    """The history of the cluster: what was asked for, when, for how long, and where it went; see
-    docs/guides/your-own-rank.md."""
-
-    path: Path | None = None
-    """Folder for it, on a volume that survives restarts. Empty: nothing is kept."""
-    max_mib: int = Field(default=256, ge=1)
-    """Room for pods that have ended, in MiB; the oldest are given up. 100,000 pods take about 3."""
-    hash_names: bool = False
-    """Namespaces, owners and gangs are kept as keyed hashes; the key stays in the folder."""
-    flush_s: float = Field(default=15.0, gt=0, le=60)
-    """Interval of writing, in seconds: a crash loses no more."""
-    roll_s: float = Field(default=3600.0, gt=0)
-    """Interval at which what was written is made Parquet of, by a process of low priority."""

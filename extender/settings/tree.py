@@ -1,14 +1,16 @@
-"""The whole tree."""
+"""The whole tree: the sections of the kernel, and those of the parts that there are."""
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from pydantic import create_model
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from extender.settings.access import AccessSettings
 from extender.settings.cluster import ClusterSettings
 from extender.settings.decisions import DecisionSettings, ModelSettings, SetAsideSettings
 from extender.settings.leader_election import LeaderElectionSettings
-from extender.settings.operation import HistorySettings, LogSettings, MissingSettings, TraceSettings, UsageSettings
+from extender.settings.operation import LogSettings, MissingSettings, TraceSettings, UsageSettings
+from extender.settings.parts import PARTS
 from extender.settings.policies import GeniusSettings, LiveSettings
 from extender.settings.queue import DefragSettings, DraSettings, QueueSettings
 from extender.settings.ranking import RankSettings
@@ -20,8 +22,8 @@ ENV_PREFIX: Final = "KERF_"
 NESTED: Final = "__"
 
 
-class Settings(BaseSettings):
-    """The whole tree."""
+class KernelSettings(BaseSettings):
+    """What is there with no part."""
 
     model_config = SettingsConfigDict(
         env_prefix=ENV_PREFIX, env_nested_delimiter=NESTED, frozen=True, extra="forbid", env_ignore_empty=True
@@ -37,7 +39,6 @@ class Settings(BaseSettings):
     webhook: WebhookSettings = WebhookSettings()
     models: ModelSettings = ModelSettings()
     model: RankSettings = RankSettings()
-    history: HistorySettings = HistorySettings()
     queue: QueueSettings = QueueSettings()
     missing: MissingSettings = MissingSettings()
     usage: UsageSettings = UsageSettings()
@@ -48,3 +49,17 @@ class Settings(BaseSettings):
     genius: GeniusSettings = GeniusSettings()
     traces: TraceSettings = TraceSettings()
     log: LogSettings = LogSettings()
+
+
+if TYPE_CHECKING:
+
+    class Settings(KernelSettings):
+        """The whole tree."""
+
+else:
+    Settings = create_model(
+        "Settings",
+        __base__=KernelSettings,
+        __doc__="The whole tree.",
+        **{part.name: (part.settings, part.settings()) for part in PARTS},
+    )

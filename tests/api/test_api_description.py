@@ -28,7 +28,7 @@ OPERATIONS = {
     for path, operations in DESCRIPTION["paths"].items()
     for method, operation in operations.items()
 }
-NO_EXAMPLE = {"GET /history"}
+NO_EXAMPLE: set[str] = set()
 """A tar archive has none."""
 
 

@@ -18,7 +18,7 @@ from tests.api.cut_off import CutOff
 from tests.api.services import Kerf, running
 
 STALE_S = 130.0
-OF_OTHERS = {"/telemetry", "/model", "/history"}
+OF_OTHERS = {"/telemetry", "/model"}
 """These speak of something else besides, and can before anything is known of the cluster."""
 NOT_OF_CLUSTER = PROBES | {METRICS, "/version", "/", "/docs", "/live"}
 READS = sorted(
@@ -141,7 +141,7 @@ def test_the_page_is_told(stale: Kerf, unsynced: Kerf) -> None:
 def test_no_call_is_forgotten() -> None:
     """A new one that reads is told apart here: it speaks of the cluster or not."""
     paths = create_app(Settings(), MemoryCluster([])).openapi()["paths"]
-    assert {path for path, calls in paths.items() if "get" in calls} - NOT_OF_CLUSTER == {*READS, "/history"}
+    assert {path for path, calls in paths.items() if "get" in calls} - NOT_OF_CLUSTER == {*READS}
     asks = {path for path, calls in paths.items() if "explanation" in calls.get("post", {}).get("tags", ())}
     assert asks == set(ASKED)
 

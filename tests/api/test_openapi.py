@@ -158,7 +158,6 @@ def test_every_route_is_described_with_every_status(description: schemathesis.Ba
         "/metrics": {"200"},
         "/telemetry": {"200"},
         "/model": {"200"},
-        "/history": {"200", "404"},
         "/pending": {"200", "422", "503"},
         "/workloads": {"200", "422", "503"},
         "/usage": {"200", "400", "404", "422", "503"},

@@ -70,7 +70,6 @@ def test_every_metric_is_on_its_page(tmp_path: Path) -> None:
         "server__tls_key_file": str(tmp_path / KEY),
         "telemetry__url": "http://p",
         "queue__enabled": True,
-        "history__path": str(tmp_path),
         "model__learned": "a/b",
         "dra__allocate": True,
         "missing__after_s": 600,

@@ -15,8 +15,9 @@ HERE = Path(__file__).parent
 
 @pytest.mark.slow
 def test_what_kerf_does_with_it(amd_site: Path) -> None:
-    """The tests of `with_amd.py`, in a process in which the package is installed."""
-    command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / "with_amd.py"))
+    """The tests of `with_amd.py` here and of parts, in a process in which the package is installed."""
+    tests = (HERE / "with_amd.py", *sorted(HERE.parent.glob("parts/*/with_amd.py")))
+    command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *map(str, tests))
     environment = {**os.environ, "PYTHONPATH": str(amd_site)}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout[-10_000:]

@@ -24,7 +24,6 @@ from extender.kube.memory import Manifest, MemoryCluster
 from extender.plugins.pod_resources import managed_names
 from extender.plugins.pods import read_pod_request
 from extender.ranking.demands import asks_of, kind_of
-from extender.recording import PodRows
 from extender.telemetry.sources.exporters import ExporterSource
 from extender.telemetry.sources.source import Access
 from tests.api.services import Kerf, running
@@ -201,15 +200,6 @@ def test_a_model_of_one_vendor_serves_no_demand_for_the_other() -> None:
     kinds = [kind_of(read_pod_request(pod_object("p", 1, resource=name))) for name in ("nvidia.com/gpu", RESOURCE)]
     asks, _ = asks_of({kind: 1.0 for kind in kinds if kind}, models, np.array([15360, 65536]))
     assert asks.models.tolist() == [0b01, 0b10]
-
-
-def test_a_recorded_pod_names_the_models_of_its_vendor() -> None:
-    models = (describe_model("Tesla-T4", {}), describe_model("Instinct_MI210", {}))
-    rows = PodRows(read_pod_request, lambda pod: ("", 0), lambda: models, None)
-    row = rows.row(pod_object("p", 1, resource=RESOURCE), 0.0)
-    assert row is not None
-    assert "mi210" in row
-    assert not any("t4" in str(value) for value in row)
 
 
 # By ResourceClaims

@@ -5,15 +5,16 @@ process was told. The slow accounts call nothing of what they check; what one po
 reads it.
 """
 
+import importlib
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import pairwise, takewhile
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar, Final, NamedTuple
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -21,7 +22,6 @@ from extender.core.durations import Durations
 from extender.core.gauges import Gauge
 from extender.core.resources.requests import PodRequest, RequestError
 from extender.explain.workloads import belonging
-from extender.history import journals
 from extender.kube.commit import Resolver
 from extender.kube.objects import Node, Pod, unix_time
 from extender.kube.transport import PODS_PATH
@@ -39,11 +39,9 @@ from extender.queueing.asked import Asked
 from extender.queueing.controller import _NAMESPACES, QueueController
 from extender.queueing.direct.follower import Follower
 from extender.queueing.options import Counts, Options
-from extender.queueing.pods.batches import gang_of
 from extender.queueing.pods.entries import Stage
 from extender.ranking.demands import Kind, kind_of
 from extender.ranking.seen_pods import SeenPods
-from extender.recording import PodRows, Recorder
 from extender.scheduling.placer import Placer, PodIdentity
 from extender.scheduling.queue_rules import QueueRules
 from extender.scheduling.reporters import Reporters
@@ -80,7 +78,7 @@ class Process:
         self.events: list[tuple[str, str]] = []
         """Reason and UID of those that were told."""
         self._read = dict[int, PodRequest | RequestError]()
-        self.consumers = [make(self) for make in CONSUMERS]
+        self.consumers = [make(self) for make in consumers()]
 
     def clock(self) -> float:
         """Monotonic time."""
@@ -898,70 +896,6 @@ class WakerAccount(Consumer):
         assert found == {uid for uid, moment in asked.items() if left.get(uid, 0) < moment}
 
 
-class RecorderAccount(Consumer):
-    """The history: a pod is told of when it comes, has its node, and is gone."""
-
-    subscriptions = ("extender/recording.py: hub.cache(PODS).subscribe(self.changed, listed=self._listed)",)
-
-    def __init__(self, process: Process) -> None:
-        super().__init__(process)
-        self.lines = list[Any]()
-        self.anew = False
-        self.recorder = Recorder(
-            self,  # type: ignore[arg-type]
-            15.0,
-            process.hub,
-            lambda salt: PodRows(process.ledger.read_request, gang_of, tuple, salt),
-            lambda: process.ledger.snapshot(process.clock()),
-            str,
-            process.wall_clock,
-        )
-
-    def salt(self) -> None:
-        """Names are as they are."""
-
-    def write(self, lines: Sequence[bytes]) -> bool:
-        """Into the history."""
-        self.lines += [msgspec.json.decode(line, type=journals.Line) for line in lines]
-        return True
-
-    async def check_at_end(self, told: Told) -> None:
-        await self.recorder.round()
-        found, nodes = list[tuple[str, str]](), set[str]()
-        for line in self.lines:
-            match line:
-                case journals.Pod(row):
-                    found.append((row[0], row[-2]))
-                case journals.Ended(uid):
-                    found.append((uid, "ended"))
-                case journals.Node(row):
-                    nodes.add(row[0])
-                case journals.Gone(name):
-                    nodes.discard(name)
-        assert found == list(self._lines(told))
-        assert nodes == set(told.nodes())
-
-    def _lines(self, told: Told) -> Iterator[tuple[str, str]]:
-        """UID and node, or that it has ended."""
-        changes = [(version.moment, version.item) for stay in told.stays(ALL) for version in stay.versions]
-        changes += [(stay.ended, stay.uid) for stay in told.stays(ALL) if stay.ended]
-        node_of = dict[str, str]()
-        for _, what in sorted(changes, key=lambda one: one[0]):
-            if isinstance(what, str):
-                if what in node_of:
-                    del node_of[what]
-                    yield what, "ended"
-                continue
-            uid, node = what.metadata.uid, what.spec.node_name or ""
-            if node_of.get(uid) != node and self._is_recorded(what):
-                node_of[uid] = node
-                yield uid, node
-
-    def _is_recorded(self, pod: Pod) -> bool:
-        asks = self.process.asks(pod)
-        return asks is not None and not pod.metadata.belongs_to_a_node and not (asks.gpus and asks.gpus.mig)
-
-
 class KeeperAccount(Consumer):
     """Nodes that are set aside, or on trial, by what is written on them."""
 
@@ -1120,13 +1054,21 @@ CONSUMERS: Final[tuple[type[Consumer], ...]] = (
     GangsAccount,
     UnboundAccount,
     WakerAccount,
-    RecorderAccount,
     KeeperAccount,
     LivesAccount,
     HoldersAccount,
     ReportersAccount,
 )
 """In the order in which the product subscribes them: what one has heard of, those after it may ask for."""
+
+
+def consumers() -> Sequence[type[Consumer]]:
+    """All, with those of parts after the others: `CONSUMERS` in `consumers.py` of the folder of a part's tests."""
+    found = sorted(Path(__file__).parents[2].glob("parts/*/consumers.py"))
+    modules = (importlib.import_module(f"tests.parts.{path.parent.name}.consumers") for path in found)
+    return (*CONSUMERS, *(consumer for module in modules for consumer in module.CONSUMERS))
+
+
 LEFT_OUT: Final = {
     "extender/kube/cache.py: self._cache.subscribe(changed, listed=listed, stand_ins=stand_ins)": "hands on to those",
     "extender/ledger/mirror.py: self.hub.cache(feed).subscribe(ledger.device_changed)": "of devices",

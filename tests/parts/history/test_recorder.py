@@ -14,7 +14,7 @@ from extender.history import files, journals, rolling
 from extender.history.records import HistoryError
 from extender.kube import objects
 from tests.ledger.builders import node_object, pod_object
-from tests.recording.rigs import MIB, Rig, column
+from tests.parts.history.rigs import MIB, Rig, column
 
 
 def test_a_pods_life_is_one_row(tmp_path: Path) -> None:

@@ -1,14 +1,47 @@
 """The recorder in a running Kerf: what is placed is in the history, which is served as an archive."""
 
 import io
+import re
 import tarfile
 from pathlib import Path
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from extender.history import files
+from extender.parts.history.recorder import Recorder
+from extender.parts.history.settings import HistorySettings
+from extender.settings.load import describe_section
 from tests.api.bodies import node, pod
-from tests.api.services import running
+from tests.api.services import Kerf, running
+from tests.docs.pages import DOCS
 
 NODES = [node("a", 8), node("b", 8)]
+PAGE = (DOCS / "parts" / "history.md").read_text()
+
+
+def recorder_of(kerf: Kerf) -> Recorder:
+    """The one that works there."""
+    (recorder,) = kerf.service.contributions["history"].work
+    assert isinstance(recorder, Recorder)
+    return recorder
+
+
+def test_its_page_has_its_settings_route_and_metrics(tmp_path: Path) -> None:
+    assert PAGE.endswith(describe_section("history", HistorySettings).rstrip() + "\n")
+    with running(NODES, history__path=str(tmp_path / "h")) as kerf:
+        families = text_string_to_metric_families(kerf.get("/metrics").content.decode())
+        served = {f"{family.name}_total" if family.type == "counter" else family.name for family in families}
+        paths = kerf.get("/openapi.json").json()["paths"]
+    assert set(re.findall(r"`(kerf_\w+)`", PAGE)) == {name for name in served if name.startswith("kerf_history")}
+    assert paths["/history"]["get"]["responses"].keys() >= {"200", "404"}
+    assert "`GET /history`" in PAGE
+
+
+def test_a_blind_kerf_serves_it_still(tmp_path: Path) -> None:
+    with running(NODES, history__path=str(tmp_path / "h")) as kerf:
+        kerf.clock.now += 3600.0
+        assert kerf.get("/readyz").status == 503
+        assert kerf.get("/history", stays=True).status == 200
 
 
 def test_what_a_cluster_did_is_in_the_archive_that_it_serves(tmp_path: Path) -> None:
@@ -17,8 +50,7 @@ def test_what_a_cluster_did_is_in_the_archive_that_it_serves(tmp_path: Path) -> 
         kerf.create(made)
         (name,) = kerf.filter(made, ["a", "b"])["NodeNames"]
         kerf.bind(made, name)
-        recorder = kerf.service.recorder
-        assert recorder is not None
+        recorder = recorder_of(kerf)
         kerf.settle()
         kerf.run(recorder.round())
         kerf.run(recorder.roll())
@@ -46,8 +78,7 @@ def test_without_a_folder_nothing_is_kept(tmp_path: Path) -> None:
 def test_a_folder_that_can_not_be_written_to_is_told_and_nothing_else_suffers(tmp_path: Path) -> None:
     (tmp_path / "h").write_text("in the way")
     with running(NODES, history__path=str(tmp_path / "h")) as kerf:
-        recorder = kerf.service.recorder
-        assert recorder is not None
+        recorder = recorder_of(kerf)
         kerf.run(recorder.round())
         told = kerf.get("/readyz").json()
         assert told["status"] == "ok" and "history: nothing is written to" in told["degraded"][0]

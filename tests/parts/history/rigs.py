@@ -11,9 +11,9 @@ from extender.history.rolling import _roll
 from extender.kube.memory import MemoryCluster
 from extender.kube.watches import PODS, WatchHub
 from extender.ledger.ledger import Ledger
+from extender.parts.history.recorder import PodRows, Recorder, Writer
+from extender.parts.history.settings import HistorySettings
 from extender.queueing.pods.batches import gang_of
-from extender.recording import PodRows, Recorder, Writer
-from extender.settings.operation import HistorySettings
 
 MIB = 2**20
 

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from extender import recording
 from extender.history import files, journals
 from extender.history.journals import Account
 from extender.history.records import POD_COLUMNS
+from extender.parts.history import recorder
 from tests.ledger.builders import node_object, pod_object
-from tests.recording.rigs import Rig, column
+from tests.parts.history.rigs import Rig, column
 
 
 def test_lines_that_wait_and_pods_that_wait_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "_MAX_LINES", 5)
-    monkeypatch.setattr(recording, "_MAX_PENDING", 3)
+    monkeypatch.setattr(recorder, "_MAX_LINES", 5)
+    monkeypatch.setattr(recorder, "_MAX_PENDING", 3)
     rig = Rig(tmp_path)
     for number in range(8):
         rig.pods.upsert(pod_object(f"waits-{number}", 1))

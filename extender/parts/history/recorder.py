@@ -1,6 +1,4 @@
-"""Keeping the history of the cluster that Kerf serves.
-
-Keeps the history of the cluster while Kerf leads: what the watches tell of pods and nodes, written down in batches.
+"""Keeps the history of the cluster while Kerf leads: what the watches tell of pods and nodes, written down in batches.
 
 Nothing here is on the path of a request, and no request waits for it. A pod is put into words when it first comes, has
 its node, and is gone; the rest of its life tells nothing new. Where there is no room to write, lines are lost and
@@ -35,11 +33,11 @@ from extender.kube import objects
 from extender.kube.background import Background, repeat
 from extender.kube.objects import unix_time
 from extender.kube.watches import PODS, WatchHub
+from extender.parts.history.settings import HistorySettings
 from extender.plugins.kerf import assigned_gpus
 from extender.plugins.pod_resources import read_compute
 from extender.plugins.pods import owner_of
 from extender.plugins.protocol import UnreadableError
-from extender.settings.operation import HistorySettings
 
 logger = logging.getLogger(__name__)
 

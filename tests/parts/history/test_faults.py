@@ -10,9 +10,9 @@ import pytest
 from extender.history import files, journals
 from extender.history.journals import Account
 from extender.history.rolling import _roll
-from extender.metrics.history import history_metrics
+from extender.parts.history.part import _metrics
 from tests.ledger.builders import node_object, pod_object
-from tests.recording.rigs import MIB, Rig, column
+from tests.parts.history.rigs import MIB, Rig, column
 
 
 def on_node(name: str) -> Any:
@@ -95,7 +95,7 @@ def test_a_line_that_was_cut_costs_no_other(tmp_path: Path, monkeypatch: pytest.
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("extender.recording.os.fsync", full)
+        patched.setattr("extender.parts.history.recorder.os.fsync", full)
         assert not writer.write([b'["pod",["uid-'])
     (path,) = tmp_path.glob(journals.PATTERN)
     path.write_bytes(path.read_bytes().rstrip(b"\n"))
@@ -289,7 +289,7 @@ def test_a_volume_that_hangs_holds_up_nothing_in_the_loop(tmp_path: Path) -> Non
     rig.others = ""
     rig.listed()
     assert rig.recorder.num_unwritten == 0
-    assert len(list(history_metrics(rig.recorder))) == 5
+    assert len(list(_metrics(rig.recorder))) == 5
 
 
 def test_what_is_told_of_the_folders_size_was_measured_when_it_was_written(tmp_path: Path) -> None:

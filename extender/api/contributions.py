@@ -1,0 +1,39 @@
+"""What a part brings to a Kerf that runs: see `extender.settings.parts`."""
+
+import importlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from prometheus_client.core import Metric
+
+from extender.api.reads import Reads
+from extender.kube.background import Background
+from extender.scheduling.build import Foundation
+from extender.settings.parts import PARTS
+from extender.settings.tree import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contribution:
+    """Of one part."""
+
+    work: Sequence[Background] = ()
+    """In the background, from the process' start to its end."""
+    metrics: Callable[[], Iterable[Metric]] = tuple
+    """Read whenever Prometheus asks."""
+    routes: Callable[[Reads], None] = lambda reads: None
+    """Adds the part's routes."""
+    fault: Callable[[], str] = str
+    """Why it works less well than it should, "" where it does: `degraded` of /readyz."""
+
+
+def build_contributions(settings: Settings, base: Foundation) -> Mapping[str, Contribution]:
+    """What the parts bring that settings want, by name; none where webhooks are all that is served."""
+    on = () if settings.webhook.alone else [part for part in PARTS if part.wanted(getattr(settings, part.name))]
+    return {part.name: importlib.import_module(part.module).build(base, getattr(settings, part.name)) for part in on}
+
+
+def off_paths(settings: Settings) -> Mapping[str, str]:
+    """Paths of parts that are off, and why they answer nothing."""
+    off = [part for part in PARTS if not part.wanted(getattr(settings, part.name))]
+    return {path: why for part in off for path, why in part.off.items()}

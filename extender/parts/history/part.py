@@ -1,0 +1,71 @@
+"""What keeps the history, with its metrics and the route by which it is fetched."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+
+from fastapi import HTTPException, Response
+from fastapi.responses import StreamingResponse
+from prometheus_client.core import Metric
+
+from extender.api.contributions import Contribution
+from extender.api.reads import Reads
+from extender.history import files
+from extender.metrics.registry import counter, gauge
+from extender.parts.history.recorder import PodRows, Recorder, Writer
+from extender.parts.history.settings import HistorySettings
+from extender.queueing.pods.batches import gang_of
+from extender.scheduling.build import Foundation
+
+
+def build(base: Foundation, wanted: HistorySettings) -> Contribution:
+    """A recorder of what the watches tell, written to `wanted.path`."""
+    ledger, clock = base.ledger, base.clock
+    if wanted.path is None:
+        raise ValueError("history.path is empty")
+
+    def rows_by(salt: bytes | None) -> PodRows:
+        return PodRows(ledger.read_request, gang_of, lambda: ledger.snapshot(clock()).models, salt)
+
+    recorder = Recorder(
+        Writer(wanted.path, wanted, time.time),
+        wanted.flush_s,
+        base.mirror.hub,
+        rows_by,
+        lambda: ledger.snapshot(clock()),
+        base.fence.standby,
+        time.time,
+    )
+
+    def routes(reads: Reads) -> None:
+        @reads.get(
+            "/history",
+            {200: "A tar archive of the folder.", 404: "Another replica leads."},
+            tag="operation",
+            needs_sync=False,
+            form="application/x-tar",
+        )
+        async def history() -> Response:
+            """The history that is kept, for kerf history --server: pods and nodes as Parquet, and what is newer."""
+            if why_not := base.fence.standby():
+                raise HTTPException(404, why_not)
+            opened = await asyncio.to_thread(files.opened, recorder.writer.directory)
+            return StreamingResponse(files.archive(opened), media_type="application/x-tar")
+
+    return Contribution(
+        work=[recorder],
+        metrics=lambda: _metrics(recorder),
+        routes=routes,
+        fault=lambda: recorder.writer.fault,
+    )
+
+
+def _metrics(recorder: Recorder) -> Iterator[Metric]:
+    """What is written, and what was lost."""
+    writer = recorder.writer
+    yield counter("kerf_history_lines", "Lines written to the history since the start.", writer.num_written)
+    lost = writer.num_lost + recorder.num_unwritten
+    yield counter("kerf_history_lines_lost", "Lines of the history lost for want of room.", lost)
+    yield counter("kerf_history_rolls", "Times that Parquet was made of what was written.", writer.num_rolls)
+    yield gauge("kerf_history_bytes", "Size of the history's folder, in bytes.", writer.num_bytes)
+    yield gauge("kerf_history_fault", "1 if the history can't be kept.", bool(writer.fault))

@@ -1,0 +1,46 @@
+"""Parts: capabilities that can be taken out. Kerf's own are folders of `extender/parts` and lines of the list there;
+packages bring theirs by the entry point group `kerf.parts` (`NAME = "package.settings:PART"`).
+
+Of a part that settings turn off nothing is imported but the module that says which settings it has.
+"""
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from extender import parts
+from extender.core.entry_points import Installed
+from extender.settings.section import Section
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What is known of a part whether or not it is wanted."""
+
+    name: str
+    """Of its folder, and of its section of the settings."""
+    settings: type[Section]
+    wanted: Callable[[Any], bool]
+    """Whether the settings of its section want it."""
+    module: str
+    """Imported where it is wanted; its `build(base, settings)` returns a `Contribution`."""
+    makes: tuple[str, ...] = ()
+    """Settings of its that name files or folders which it makes itself."""
+    off: Mapping[str, str] = field(default_factory=dict)
+    """What its paths answer with 404 where it is off: why, and how it is turned on."""
+
+
+_INSTALLED: Final = Installed("kerf.parts", "part")
+
+
+def _known() -> tuple[Part, ...]:
+    _INSTALLED.load(parts.NAMES)
+    own = (importlib.import_module(f"{parts.__name__}.{name}.settings").PART for name in parts.NAMES)
+    return (*own, *_INSTALLED.found.values())
+
+
+PARTS: Final = _known()
+"""Those that there are."""
+FAULTS: Final[Mapping[str, str]] = _INSTALLED.faults
+"""Why parts of other packages could not be loaded, by name."""

@@ -1,0 +1,114 @@
+"""Kerf without its parts: the folder, the line and the tests of each are taken away, and the rest works."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+from urllib.request import Request, urlopen
+
+import pytest
+
+from extender.parts import NAMES
+from tests.api import bodies
+from tests.docs.pages import ROOT, tracked
+
+UNIT_S = 3600.0
+"""For which the tests of the rest may take, on a machine that does something else too."""
+ANSWERS_WITHIN_S = 60.0
+
+
+class Checkout:
+    """A copy of this checkout from which parts are taken away."""
+
+    def __init__(self, folder: Path, without: Sequence[str]) -> None:
+        self.folder = folder
+        for path in tracked():
+            copy = folder / path.relative_to(ROOT)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, copy)
+        listed = folder / "extender" / "parts" / "__init__.py"
+        for name in without:
+            shutil.rmtree(listed.parent / name)
+            shutil.rmtree(folder / "tests" / "parts" / name)
+            lines = listed.read_text().splitlines(keepends=True)
+            kept = [line for line in lines if f'"{name}"' not in line]
+            assert len(kept) == len(lines) - 1, f"a part is one line of {listed.name}"
+            listed.write_text("".join(kept))
+
+    def start(self, *command: str, **options: Any) -> "subprocess.Popen[str]":
+        """Start Python there."""
+        environment = {**os.environ, "PYTHONPATH": str(self.folder)}
+        return subprocess.Popen([sys.executable, *command], cwd=self.folder, env=environment, text=True, **options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "without",
+    [
+        pytest.param(NAMES, id="all"),
+        *(pytest.param((name,), id=name, marks=pytest.mark.nightly) for name in NAMES if len(NAMES) > 1),
+    ],
+)
+def test_kerf_works_without(without: Sequence[str], tmp_path: Path) -> None:
+    checkout = Checkout(tmp_path, without)
+    the_demo_answers(checkout)
+    the_other_tests_pass(checkout)
+
+
+def the_demo_answers(checkout: Checkout) -> None:
+    """`kerf demo` is ready, decides and shows its page."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    demo = checkout.start("-m", "extender", "demo", "--port", str(port), stderr=subprocess.PIPE)
+    try:
+        told = asked(port, "/nodes?gpus=true", demo)
+        names = [node["node"] for node in told["items"]]
+        answer = asked(port, "/filter", demo, bodies.args(bodies.pod("a", 1), names))
+        assert len(answer["NodeNames"]) == 1
+        with urlopen(f"http://127.0.0.1:{port}/", timeout=10.0) as page:
+            assert page.status == 200
+    finally:
+        demo.terminate()
+        demo.wait(30.0)
+
+
+def asked(port: int, path: str, demo: "subprocess.Popen[str]", body: bytes | None = None) -> Any:
+    """What it answers, once it is there."""
+    until = time.monotonic() + ANSWERS_WITHIN_S
+    while True:
+        try:
+            request = Request(f"http://127.0.0.1:{port}{path}", body, {"content-type": "application/json"})
+            with urlopen(request, timeout=10.0) as answer:
+                return json.load(answer)
+        except URLError:
+            assert demo.poll() is None, demo.stderr.read() if demo.stderr else ""
+            assert time.monotonic() < until, "it does not answer"
+            time.sleep(0.1)
+
+
+def the_other_tests_pass(checkout: Checkout) -> None:
+    """`make test-unit`, without what it is made by."""
+    makefile = (checkout.folder / "Makefile").read_text().partition("UNIT := $(addprefix tests/,")[2].partition(")")[0]
+    folders = [f"tests/{name}" for name in makefile.replace("\\\n", " ").split()]
+    quick = (
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--hypothesis-profile",
+        "quick",
+        "-m",
+        "not controlplane and not e2e and not slow",
+    )
+    tests = checkout.start("-m", "pytest", *quick, *folders, stdout=subprocess.PIPE)
+    try:
+        said, _ = tests.communicate(timeout=UNIT_S)
+    finally:
+        tests.kill()
+    assert tests.returncode == 0, said[-10_000:]
