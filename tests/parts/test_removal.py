@@ -53,7 +53,7 @@ class Checkout:
     "without",
     [
         pytest.param(NAMES, id="all"),
-        *(pytest.param((name,), id=name, marks=pytest.mark.nightly) for name in NAMES if len(NAMES) > 1),
+        *(pytest.param((name,), id=name, marks=pytest.mark.nightly) for name in NAMES),
     ],
 )
 def test_kerf_works_without(without: Sequence[str], tmp_path: Path) -> None:
@@ -97,16 +97,9 @@ def the_other_tests_pass(checkout: Checkout) -> None:
     """`make test-unit`, without what it is made by."""
     makefile = (checkout.folder / "Makefile").read_text().partition("UNIT := $(addprefix tests/,")[2].partition(")")[0]
     folders = [f"tests/{name}" for name in makefile.replace("\\\n", " ").split()]
-    quick = (
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "--hypothesis-profile",
-        "quick",
-        "-m",
-        "not controlplane and not e2e and not slow",
-    )
-    tests = checkout.start("-m", "pytest", *quick, *folders, stdout=subprocess.PIPE)
+    quick = ("-q", "-p", "no:cacheprovider", "--hypothesis-profile", "quick")
+    fast = ("-m", "not controlplane and not e2e and not slow")
+    tests = checkout.start("-m", "pytest", *quick, *fast, *folders, stdout=subprocess.PIPE)
     try:
         said, _ = tests.communicate(timeout=UNIT_S)
     finally:
