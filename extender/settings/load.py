@@ -124,11 +124,11 @@ def _readable(kind: type[Section], values: Mapping[str, Any]) -> Section:
 
 def describe_settings() -> str:
     """All settings with defaults and meaning, and the policies, as Markdown."""
-    of_parts = "".join(f"\n{describe_section(part.name, part.settings)}" for part in parts.PARTS)
-    return f"{describe_kernel()}\n{of_parts}"
+    of_parts = "".join(f"\n{_describe_section(part.name, part.settings)}" for part in parts.PARTS)
+    return f"{_describe_kernel()}\n{of_parts}"
 
 
-def describe_section(name: str, kind: type[Section]) -> str:
+def _describe_section(name: str, kind: type[Section]) -> str:
     """One section, as Markdown: what a part's page has."""
     purpose = " ".join((kind.__doc__ or "").split())
     lines = [f"## {name}", "", purpose, "", "| setting | default | meaning |", "|---|---|---|"]
@@ -139,10 +139,10 @@ def describe_section(name: str, kind: type[Section]) -> str:
     return "\n".join((*lines, ""))
 
 
-def describe_kernel() -> str:
+def _describe_kernel() -> str:
     """The settings of the kernel, and the policies, as Markdown: docs/reference/configuration.md."""
     registry.load_installed()
-    own = (describe_section(name, kind) for name, kind in _sections() if name in KernelSettings.model_fields)
+    own = (_describe_section(name, kind) for name, kind in _sections() if name in KernelSettings.model_fields)
     lines = ["\n".join(own)]
     lines += ["## Policies", "", "What `decisions.policy` and a pod's `kerf.dev/policy` choose from.", ""]
     lines += ["| policy | ranking |", "|---|---|"]

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from extender.settings.load import describe_kernel
+from extender.settings.load import _describe_kernel
 from tests.controlplane.objects import cpu_node, gpu_node, pod
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import answers, clean_environment, free_port, start_process, wait_until
@@ -199,7 +199,7 @@ def test_every_command_is_run_here_or_elsewhere() -> None:
 
 
 def test_configuration_page_is_what_the_command_prints() -> None:
-    assert (DOCS / "reference" / "configuration.md").read_text().endswith(describe_kernel().rstrip() + "\n")
+    assert (DOCS / "reference" / "configuration.md").read_text().endswith(_describe_kernel().rstrip() + "\n")
 
 
 def test_the_commands_that_open_all_gates_without_kerf(tmp_path: Path) -> None:

@@ -304,7 +304,8 @@ def test_the_moves_that_would_make_room_are_shown(open_page: Opener, server: Ser
     page = open_page()
     page.get_by_role("link", name="Make room for default/train-2").first.click()
     dialog = page.get_by_role("dialog", name="Make room for default/train-2")
-    expect(dialog).to_contain_text("1 pod would have to move, which loses 32.6 GPU hours of work", timeout=60_000)
+    costs = re.compile(r"1 pod would have to move, which loses 3\d\.\d GPU hours of work")  # more with each minute
+    expect(dialog).to_contain_text(costs, timeout=60_000)
     row = dialog.get_by_role("table", name="Moves, in their order").get_by_role("row").nth(1)
     expect(row).to_contain_text(re.compile(r"^default/job-\d+h100-\d"))
     expect(dialog).to_contain_text(re.compile(r"default/train-2 then goes to h100-\d"))

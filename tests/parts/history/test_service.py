@@ -10,8 +10,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from extender.history import files
 from extender.parts.history.recorder import Recorder
 from extender.parts.history.settings import HistorySettings
-from extender.settings.load import describe_section
+from extender.settings.load import _describe_section
 from tests.api.bodies import node, pod
+from tests.api.cut_off import CutOff
 from tests.api.services import Kerf, running
 from tests.docs.pages import DOCS
 
@@ -27,7 +28,7 @@ def recorder_of(kerf: Kerf) -> Recorder:
 
 
 def test_its_page_has_its_settings_route_and_metrics(tmp_path: Path) -> None:
-    assert PAGE.endswith(describe_section("history", HistorySettings).rstrip() + "\n")
+    assert PAGE.endswith(_describe_section("history", HistorySettings).rstrip() + "\n")
     with running(NODES, history__path=str(tmp_path / "h")) as kerf:
         families = text_string_to_metric_families(kerf.get("/metrics").content.decode())
         served = {f"{family.name}_total" if family.type == "counter" else family.name for family in families}
@@ -38,7 +39,10 @@ def test_its_page_has_its_settings_route_and_metrics(tmp_path: Path) -> None:
 
 
 def test_a_blind_kerf_serves_it_still(tmp_path: Path) -> None:
-    with running(NODES, history__path=str(tmp_path / "h")) as kerf:
+    cluster = CutOff(NODES)
+    with running(cluster, history__path=str(tmp_path / "h")) as kerf:
+        cluster.cut()
+        kerf.settle()
         kerf.clock.now += 3600.0
         assert kerf.get("/readyz").status == 503
         assert kerf.get("/history", stays=True).status == 200

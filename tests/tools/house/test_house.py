@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from extender.cli.main import _MODULE_OF, COMMANDS
+from extender.settings.parts import PARTS
 from tests.tools.house.faults import Outside, idle_names, splats
 from tests.tools.house.sources import Module, Tree
 
@@ -85,4 +86,5 @@ def named_elsewhere() -> Module:
         command = module.rpartition(".")[2]
         if module.startswith("extender.cli.") and command.replace("_", "-") in COMMANDS:
             named += [f"{module}:{command}", f"{module}:app"]
+    named += [name for part in PARTS for name in (f"extender.parts.{part.name}.settings:PART", f"{part.module}:build")]
     return Module("pyproject", "pyproject.toml", f"NAMED = {named!r}")
