@@ -1,0 +1,81 @@
+"""Parts that are off are not there, and packages bring parts of their own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from extender.parts import NAMES
+from tests.docs.example import broken
+from tests.docs.pages import ROOT
+
+LISTS = """
+import sys
+from extender.api.app import create_app
+from extender.kube.memory import MemoryCluster
+from extender.settings.load import load_settings
+create_app(load_settings(assignments=sys.argv[1:]), MemoryCluster([]))
+print(*sorted(name for name in sys.modules if name.startswith("extender.parts.")))
+"""
+"""Prints which modules of parts a Kerf with such settings has imported."""
+PACKAGE = """
+from extender.settings.parts import Part
+from extender.settings.section import Section
+
+
+class Settings(Section):
+    \"\"\"Of a package.\"\"\"
+
+    level: int = 0
+    \"\"\"How much.\"\"\"
+
+
+def build(base, settings):
+    from extender.api.contributions import Contribution  # not to be had before there are settings
+    from extender.metrics.registry import gauge
+
+    return Contribution(metrics=lambda: [gauge("acme_level", "How much.", settings.level)])
+
+
+PART = Part(name="acme", settings=Settings, wanted=lambda acme: acme.level > 0, module=__name__)
+"""
+
+
+def run(*arguments: str, site: Path | None = None) -> "subprocess.CompletedProcess[str]":
+    """Python, with a package that is installed in a folder."""
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{f':{site}' if site else ''}"}
+    command = (sys.executable, *arguments)
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=120)
+
+
+def modules_of(*assignments: str) -> set[str]:
+    """What is imported of parts."""
+    done = run("-c", LISTS, *assignments)
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.split())
+
+
+def test_of_parts_that_are_off_nothing_is_imported_but_their_settings() -> None:
+    off = {f"extender.parts.{name}{module}" for name in NAMES for module in ("", ".settings")}
+    assert modules_of() == off
+
+
+@pytest.mark.slow
+def test_a_package_brings_a_part(tmp_path: Path) -> None:
+    broken(tmp_path, "[kerf.parts]\nacme = kerf_broken:PART", PACKAGE)
+    shown = run("-m", "extender", "config", "show", "--set", "acme.level=3", site=tmp_path)
+    assert shown.stdout.endswith("acme:\n  level: 3\n"), shown.stderr
+    reads = LISTS.rpartition("print(")[0].replace("create_app(", "app = create_app(")
+    metrics = "print(app.state.service.metrics.render().decode())"
+    assert "acme_level 3.0" in run("-c", reads + metrics, "acme.level=3", site=tmp_path).stdout
+    assert "acme_level" not in run("-c", reads + metrics, site=tmp_path).stdout
+
+
+@pytest.mark.slow
+def test_one_that_can_not_be_loaded_keeps_kerf_from_starting(tmp_path: Path) -> None:
+    broken(tmp_path, "[kerf.parts]\nacme = kerf_broken:PART", "raise ImportError('no')")
+    done = run("-m", "extender", "config", "check", site=tmp_path)
+    assert done.returncode != 0
+    assert "part acme of package kerf-broken could not be loaded: ImportError: no" in done.stderr
