@@ -66,11 +66,12 @@ def _install_page(app: FastAPI, service: Service, parts: Parts) -> Streams:
     panels = {
         "totals": lambda: service.overviews.totals(base.ledger.snapshot(base.clock())),
         "status": service.status,
-        "missing": service.missing.told if service.missing is not None else dict,
         "moves": parts.policy.told if parts.policy is not None else dict,
         "waiting": lambda: waitlist.listing(_MAX_WAITING_SHOWN),
         "vendors": lambda: [{"title": vendor.title, "resource": vendor.resource} for vendor in VENDORS],
     }
+    for brought in service.contributions.values():
+        panels |= brought.shown
     if service.usage is not None:
         panels["usage"] = service.usage.panel
     view = PageView(base.ledger, parts.placer, parts.rejections, rules, panels, base.clock, service.overviews.devices)

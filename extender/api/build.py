@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from prometheus_client.core import Metric
 
-from extender.api.contributions import Contribution, build_contributions
+from extender.api.contributions import Contribution, Kernel, build_contributions
 from extender.api.evictions import Evictions
 from extender.api.readiness import Readiness
 from extender.api.service import Service
@@ -32,7 +32,6 @@ from extender.explain.overview import Overviews
 from extender.explain.pending import PendingPods, Waitlist
 from extender.explain.pod_answers import PodAnswers, UndecidedPods
 from extender.explain.what_if.answers import WhatIfAnswers
-from extender.explain.what_if.standing import MissingNodes
 from extender.explain.workloads import belonging, build_workloads
 from extender.kube.background import Background, Tasks
 from extender.kube.client import Transport
@@ -43,7 +42,6 @@ from extender.metrics import scheduling as of_scheduling
 from extender.metrics.devices import DeviceFigures, device_metrics
 from extender.metrics.gpu_hours import gpu_hour_metrics
 from extender.metrics.queueing import (
-    missing_metrics,
     pending_metrics,
     pipeline_metrics,
     policy_metrics,
@@ -170,25 +168,6 @@ def _usage_of(
     return usage, (meter, *watches, *([IdleRecall(usage, past)] if past is not None else []))
 
 
-def _missing_nodes_of(
-    settings: Settings, base: Foundation, what_if: WhatIfAnswers, unbound: UnboundPods
-) -> MissingNodes | None:
-    """What works out which nodes are missing, where that is wanted."""
-    wanted = settings.missing
-    if not wanted.after_s:
-        return None
-
-    def oldest() -> float:
-        return min((pod.created for pod in unbound.all()), default=float("inf"))
-
-    def standby() -> str:
-        return base.fence.standby() or base.mirror.fault()
-
-    return MissingNodes(
-        what_if.answer, oldest, standby, after_s=wanted.after_s, every_s=wanted.every_s, clock=base.clock
-    )
-
-
 class Part(Protocol):
     """What works in the background."""
 
@@ -229,7 +208,6 @@ class Parts:
     """The queue's, those of no queue where there is none."""
     pipelines: PipelineController | None
     what_if: WhatIfAnswers
-    missing: MissingNodes | None
     rejections: RejectionLog
     unasked: Unasked
     waker: Waker
@@ -286,12 +264,12 @@ def build_parts(
     )
     mirror.hub.part(PENDING_PODS).subscribe(unbound.changed)
     mirror.hub.part(PENDING_PODS).subscribe(waker.pod_changed)
-    pipelines, contributions = build_pipelines(settings, base), build_contributions(settings, base)
+    pipelines = build_pipelines(settings, base)
     traces, keeper = Traces(settings.traces), _keeper_of(settings, transport)
     label, set_aside = scheduling.build_label(settings, base), scheduling.build_keeper(settings, base)
     usage, counting = _usage_of(settings, base, rank.mix.counts)
     what_if = build_what_if(settings, base, placer, queue, usage)
-    missing = _missing_nodes_of(settings, base, what_if, unbound)
+    contributions = build_contributions(settings, Kernel(base=base, unbound=unbound, what_if=what_if))
     room = build_room(settings, base, what_if, queue, mover)
     policy = build_policy(settings, base, room, queue, mover, unbound)
     catch_ups = [part.catch_up for part in (queue, mover) if part is not None]
@@ -314,7 +292,6 @@ def build_parts(
         evidence,
         learning,
         *(work for brought in contributions.values() for work in brought.work),
-        missing,
         set_aside,
         policy,
         *counting,
@@ -340,7 +317,6 @@ def build_parts(
         rules=rules,
         pipelines=pipelines,
         what_if=what_if,
-        missing=missing,
         rejections=rejections,
         unasked=unasked,
         waker=waker,
@@ -433,7 +409,6 @@ def build_service(settings: Settings, parts: Parts, rights: MissingRights) -> Se
         ),
         pods=PodAnswers(placer, fixes, undecided, waitlist, costs, workloads.of_pod),
         rank=parts.rank,
-        missing=parts.missing,
         affinity=_affinity_writer(settings, base, placer),
         label=parts.label,
         certified=parts.keeper.ready if parts.keeper else None,
@@ -485,8 +460,6 @@ def _add_metrics(parts: Parts, service: Service) -> None:
         add(partial(device_metrics, base.ledger.rows.owned, parts.queue.claims, DeviceFigures()))
     if parts.policy is not None:
         add(partial(policy_metrics, parts.policy))
-    if parts.missing is not None:
-        add(partial(missing_metrics, parts.missing))
     if parts.pipelines is not None:
         add(partial(pipeline_metrics, parts.pipelines))
     if parts.telemetry is not None:

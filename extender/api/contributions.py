@@ -2,15 +2,28 @@
 
 import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from prometheus_client.core import Metric
 
 from extender.api.reads import Reads
+from extender.explain.what_if.answers import WhatIfAnswers
 from extender.kube.background import Background
 from extender.scheduling.build import Foundation
+from extender.scheduling.unbound_pods import UnboundPods
 from extender.settings.parts import PARTS
 from extender.settings.tree import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """What there is for parts to work with."""
+
+    base: Foundation
+    unbound: UnboundPods
+    """Pods without a node that ask for GPUs."""
+    what_if: WhatIfAnswers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,14 +36,16 @@ class Contribution:
     """Read whenever Prometheus asks."""
     routes: Callable[[Reads], None] = lambda reads: None
     """Adds the part's routes."""
+    shown: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
+    """What the page is told, by the name under which its panels know it."""
     fault: Callable[[], str] = str
     """Why it works less well than it should, "" where it does: `degraded` of /readyz."""
 
 
-def build_contributions(settings: Settings, base: Foundation) -> Mapping[str, Contribution]:
+def build_contributions(settings: Settings, kernel: Kernel) -> Mapping[str, Contribution]:
     """What the parts bring that settings want, by name; none where webhooks are all that is served."""
     on = () if settings.webhook.alone else [part for part in PARTS if part.wanted(getattr(settings, part.name))]
-    return {part.name: importlib.import_module(part.module).build(base, getattr(settings, part.name)) for part in on}
+    return {part.name: importlib.import_module(part.module).build(kernel, getattr(settings, part.name)) for part in on}
 
 
 def off_paths(settings: Settings) -> Mapping[str, str]:

@@ -17,7 +17,6 @@ from extender.explain.overview import Overviews
 from extender.explain.pending import PendingPods, Waitlist
 from extender.explain.pod_answers import PodAnswers
 from extender.explain.what_if.answers import WhatIfAnswers
-from extender.explain.what_if.standing import MissingNodes
 from extender.explain.workloads import Workloads
 from extender.kube.background import Tasks
 from extender.kube.rights import MissingRights
@@ -67,8 +66,6 @@ class Service:
     """What the API server does not let Kerf do."""
     affinity: AffinityWriter = NO_AFFINITY
     """What the webhooks write of nodes on pods."""
-    missing: MissingNodes | None = None
-    """None where nobody works out which nodes are missing."""
     label: LeaderLabel | None = None
     """None where no Service is led to the leader."""
     certified: Callable[[], Awaitable[None]] | None = None

@@ -9,7 +9,6 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from extender.explain.defrag_policy import PURPOSES, MovePolicy
 from extender.explain.pending import Waitlist
-from extender.explain.what_if.standing import MissingNodes
 from extender.metrics.registry import by_label, counter, gauge
 from extender.pipelines.controller import PipelineController
 from extender.planning.wait_reasons import Cause
@@ -73,19 +72,6 @@ def policy_metrics(policy: MovePolicy) -> Iterator[Metric]:
     yield counter("kerf_defrag_policy_rounds", "Times that moves were looked for.", counts.rounds)
     yield counter("kerf_defrag_policy_begun", "Plans begun by the policy.", counts.begun)
     yield counter("kerf_defrag_policy_refused", "Plans that could not be begun.", counts.refused)
-
-
-def missing_metrics(missing: MissingNodes) -> Iterator[Metric]:
-    """Which new nodes pods wait for; nothing while none is known to be missing."""
-    family = GaugeMetricFamily(
-        "kerf_missing_nodes", "New nodes that would place all pods that wait.", labels=["gpu_model", "gpus"]
-    )
-    known = missing.standing
-    for (model, gpus), count in (known.nodes if known is not None else {}).items():
-        family.add_metric([model, str(gpus)], count)
-    yield family
-    unplaced = known.unplaced if known is not None else 0
-    yield gauge("kerf_missing_nodes_unplaced", "Waiting pods that no new node would help.", unplaced)
 
 
 def pending_metrics(waitlist: Waitlist) -> Iterator[Metric]:

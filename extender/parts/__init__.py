@@ -5,4 +5,5 @@ What a part is stands in `extender.settings.parts`, what it may bring in `extend
 
 NAMES = (
     "history",
+    "missing",
 )  # fmt: skip

@@ -7,16 +7,6 @@ from pydantic import Field, field_validator
 from extender.settings.section import Matchers, Section, without_user
 
 
-class MissingSettings(Section):
-    """Which nodes are missing, worked out while pods wait for long: see docs/guides/autoscaling.md."""
-
-    after_s: float = Field(default=0.0, ge=0)
-    """Once a pod that asks for GPUs has been without a node for this many seconds, the fewest new nodes that would help
-    are worked out, for metrics and the page, in a process of its own; 0: never."""
-    every_s: float = Field(default=300.0, ge=10)
-    """How often at most, in seconds."""
-
-
 class TraceSettings(Section):
     """OpenTelemetry traces of kube-scheduler's requests; needs the extra `kerf[otel]`: see
     docs/guides/operations.md."""

@@ -25,7 +25,7 @@ class Part:
     wanted: Callable[[Any], bool]
     """Whether the settings of its section want it."""
     module: str
-    """Imported where it is wanted; its `build(base, settings)` returns a `Contribution`."""
+    """Imported where it is wanted; its `build(kernel, settings)` returns a `Contribution`."""
     makes: tuple[str, ...] = ()
     """Settings of its that name files or folders which it makes itself."""
     off: Mapping[str, str] = field(default_factory=dict)

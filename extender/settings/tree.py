@@ -9,7 +9,7 @@ from extender.settings.access import AccessSettings
 from extender.settings.cluster import ClusterSettings
 from extender.settings.decisions import DecisionSettings, ModelSettings, SetAsideSettings
 from extender.settings.leader_election import LeaderElectionSettings
-from extender.settings.operation import LogSettings, MissingSettings, TraceSettings, UsageSettings
+from extender.settings.operation import LogSettings, TraceSettings, UsageSettings
 from extender.settings.parts import PARTS
 from extender.settings.policies import GeniusSettings, LiveSettings
 from extender.settings.queue import DefragSettings, DraSettings, QueueSettings
@@ -40,7 +40,6 @@ class KernelSettings(BaseSettings):
     models: ModelSettings = ModelSettings()
     model: RankSettings = RankSettings()
     queue: QueueSettings = QueueSettings()
-    missing: MissingSettings = MissingSettings()
     usage: UsageSettings = UsageSettings()
     dra: DraSettings = DraSettings()
     defrag: DefragSettings = DefragSettings()

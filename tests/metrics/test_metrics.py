@@ -72,7 +72,6 @@ def test_every_metric_is_on_its_page(tmp_path: Path) -> None:
         "queue__enabled": True,
         "model__learned": "a/b",
         "dra__allocate": True,
-        "missing__after_s": 600,
         "defrag__record": "a/b",
         "defrag__mode": "advise",
         "usage__budgets": {"a": 1.0},

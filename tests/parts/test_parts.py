@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 
 from extender.parts import NAMES
+from extender.settings.load import _describe_section
+from extender.settings.parts import PARTS, Part
 from tests.docs.example import broken
 from tests.docs.pages import ROOT
+from tests.parts.pages import page_of
 
 LISTS = """
 import sys
@@ -32,7 +35,7 @@ class Settings(Section):
     \"\"\"How much.\"\"\"
 
 
-def build(base, settings):
+def build(kernel, settings):
     from extender.api.contributions import Contribution  # not to be had before there are settings
     from extender.metrics.registry import gauge
 
@@ -60,6 +63,12 @@ def modules_of(*assignments: str) -> set[str]:
 def test_of_parts_that_are_off_nothing_is_imported_but_their_settings() -> None:
     off = {f"extender.parts.{name}{module}" for name in NAMES for module in ("", ".settings")}
     assert modules_of() == off
+
+
+@pytest.mark.parametrize("part", [part for part in PARTS if part.name in NAMES], ids=lambda part: part.name)
+def test_a_part_has_a_page_with_its_settings(part: Part) -> None:
+    assert page_of(part.name).endswith(_describe_section(part.name, part.settings).rstrip() + "\n")
+    assert f"docs/parts/{part.name}.md" in (ROOT / "extender" / "parts" / part.name / "__init__.py").read_text()
 
 
 @pytest.mark.slow

@@ -8,18 +8,18 @@ from fastapi import HTTPException, Response
 from fastapi.responses import StreamingResponse
 from prometheus_client.core import Metric
 
-from extender.api.contributions import Contribution
+from extender.api.contributions import Contribution, Kernel
 from extender.api.reads import Reads
 from extender.history import files
 from extender.metrics.registry import counter, gauge
 from extender.parts.history.recorder import PodRows, Recorder, Writer
 from extender.parts.history.settings import HistorySettings
 from extender.queueing.pods.batches import gang_of
-from extender.scheduling.build import Foundation
 
 
-def build(base: Foundation, wanted: HistorySettings) -> Contribution:
+def build(kernel: Kernel, wanted: HistorySettings) -> Contribution:
     """A recorder of what the watches tell, written to `wanted.path`."""
+    base = kernel.base
     ledger, clock = base.ledger, base.clock
     if wanted.path is None:
         raise ValueError("history.path is empty")

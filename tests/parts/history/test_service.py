@@ -1,23 +1,17 @@
 """The recorder in a running Kerf: what is placed is in the history, which is served as an archive."""
 
 import io
-import re
 import tarfile
 from pathlib import Path
 
-from prometheus_client.parser import text_string_to_metric_families
-
 from extender.history import files
 from extender.parts.history.recorder import Recorder
-from extender.parts.history.settings import HistorySettings
-from extender.settings.load import _describe_section
 from tests.api.bodies import node, pod
 from tests.api.cut_off import CutOff
 from tests.api.services import Kerf, running
-from tests.docs.pages import DOCS
+from tests.parts.pages import assert_its_metrics_are_on_its_page, page_of
 
 NODES = [node("a", 8), node("b", 8)]
-PAGE = (DOCS / "parts" / "history.md").read_text()
 
 
 def recorder_of(kerf: Kerf) -> Recorder:
@@ -27,15 +21,13 @@ def recorder_of(kerf: Kerf) -> Recorder:
     return recorder
 
 
-def test_its_page_has_its_settings_route_and_metrics(tmp_path: Path) -> None:
-    assert PAGE.endswith(_describe_section("history", HistorySettings).rstrip() + "\n")
-    with running(NODES, history__path=str(tmp_path / "h")) as kerf:
-        families = text_string_to_metric_families(kerf.get("/metrics").content.decode())
-        served = {f"{family.name}_total" if family.type == "counter" else family.name for family in families}
+def test_its_page_has_its_route_and_metrics(tmp_path: Path) -> None:
+    with running(NODES) as without, running(NODES, history__path=str(tmp_path / "h")) as kerf:
+        assert_its_metrics_are_on_its_page("history", without, kerf)
         paths = kerf.get("/openapi.json").json()["paths"]
-    assert set(re.findall(r"`(kerf_\w+)`", PAGE)) == {name for name in served if name.startswith("kerf_history")}
+        assert "/history" not in without.get("/openapi.json").json()["paths"]
     assert paths["/history"]["get"]["responses"].keys() >= {"200", "404"}
-    assert "`GET /history`" in PAGE
+    assert "`GET /history`" in page_of("history")
 
 
 def test_a_blind_kerf_serves_it_still(tmp_path: Path) -> None:

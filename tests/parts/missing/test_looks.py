@@ -10,10 +10,13 @@ import pytest
 from prometheus_client.core import Metric
 
 from extender.explain.processes import BusyError, QuestionError
-from extender.explain.what_if.standing import MissingNodes
 from extender.kube.client import ClusterError
-from extender.metrics.queueing import missing_metrics
+from extender.parts.missing.looks import MissingNodes
+from extender.parts.missing.part import _metrics
+from tests.api.bodies import CLUSTER
+from tests.api.services import running
 from tests.ledger.builders import until
+from tests.parts.pages import assert_its_metrics_are_on_its_page
 
 FOUND = {
     "pods": 9,
@@ -59,7 +62,7 @@ class Asked:
         return len(self.questions) == number
 
     def metric(self, name: str) -> Metric:
-        return {metric.name: metric for metric in missing_metrics(self.missing)}[name]
+        return {metric.name: metric for metric in _metrics(self.missing)}[name]
 
 
 def test_it_is_asked_once_a_pod_has_waited_for_long_and_seldom_then() -> None:
@@ -142,3 +145,9 @@ def test_what_is_not_known_any_more_is_not_told() -> None:
         assert asked.missing.standing is None
         asked.look(2_110)
         assert len(asked.questions) == 2, "a fault is no reason to ask more often"
+
+
+def test_a_kerf_that_works_them_out_has_their_metrics_and_tells_the_page() -> None:
+    with running(CLUSTER) as without, running(CLUSTER, missing__after_s=600) as kerf:
+        assert_its_metrics_are_on_its_page("missing", without, kerf)
+        assert kerf.service.contributions["missing"].shown["missing"]() == {}

@@ -1,0 +1,39 @@
+"""What works out which nodes are missing, with its metrics and what the page shows of it."""
+
+from collections.abc import Iterator
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from extender.api.contributions import Contribution, Kernel
+from extender.metrics.registry import gauge
+from extender.parts.missing.looks import MissingNodes
+from extender.parts.missing.settings import MissingSettings
+
+
+def build(kernel: Kernel, wanted: MissingSettings) -> Contribution:
+    """It asks what-if, while this process leads and a pod has waited for `wanted.after_s`."""
+    base, unbound = kernel.base, kernel.unbound
+
+    def oldest() -> float:
+        return min((pod.created for pod in unbound.all()), default=float("inf"))
+
+    def standby() -> str:
+        return base.fence.standby() or base.mirror.fault()
+
+    missing = MissingNodes(
+        kernel.what_if.answer, oldest, standby, after_s=wanted.after_s, every_s=wanted.every_s, clock=base.clock
+    )
+    return Contribution(work=[missing], metrics=lambda: _metrics(missing), shown={"missing": missing.told})
+
+
+def _metrics(missing: MissingNodes) -> Iterator[Metric]:
+    """Which new nodes pods wait for; nothing while none is known to be missing."""
+    family = GaugeMetricFamily(
+        "kerf_missing_nodes", "New nodes that would place all pods that wait.", labels=["gpu_model", "gpus"]
+    )
+    known = missing.standing
+    for (model, gpus), count in (known.nodes if known is not None else {}).items():
+        family.add_metric([model, str(gpus)], count)
+    yield family
+    unplaced = known.unplaced if known is not None else 0
+    yield gauge("kerf_missing_nodes_unplaced", "Waiting pods that no new node would help.", unplaced)

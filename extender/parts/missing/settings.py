@@ -1,0 +1,26 @@
+"""From when on it is worked out which nodes are missing, and how often."""
+
+from typing import Final
+
+from pydantic import Field
+
+from extender.settings.parts import Part
+from extender.settings.section import Section
+
+
+class MissingSettings(Section):
+    """Which nodes are missing, worked out while pods wait for long: see docs/guides/autoscaling.md."""
+
+    after_s: float = Field(default=0.0, ge=0)
+    """Once a pod that asks for GPUs has been without a node for this many seconds, the fewest new nodes that would help
+    are worked out, for metrics and the page, in a process of its own; 0: never."""
+    every_s: float = Field(default=300.0, ge=10)
+    """How often at most, in seconds."""
+
+
+PART: Final = Part(
+    name="missing",
+    settings=MissingSettings,
+    wanted=lambda missing: missing.after_s > 0,
+    module="extender.parts.missing.part",
+)

@@ -1,0 +1,26 @@
+"""The page of a part, as its tests hold it to what the part does."""
+
+import re
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.api.services import Kerf
+from tests.docs.pages import DOCS
+
+_METRIC = re.compile(r"`(kerf_\w+)`")
+
+
+def page_of(name: str) -> str:
+    """Of docs/parts."""
+    return (DOCS / "parts" / f"{name}.md").read_text()
+
+
+def metrics_of(kerf: Kerf) -> set[str]:
+    """The names of all that it serves, as Prometheus has them."""
+    families = text_string_to_metric_families(kerf.get("/metrics").content.decode())
+    return {f"{family.name}_total" if family.type == "counter" else family.name for family in families}
+
+
+def assert_its_metrics_are_on_its_page(name: str, without: Kerf, kerf: Kerf) -> None:
+    """What a Kerf with the part serves and one without does not is what the page has, and nothing else."""
+    assert set(_METRIC.findall(page_of(name))) == metrics_of(kerf) - metrics_of(without)
