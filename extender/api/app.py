@@ -3,12 +3,14 @@
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import reduce
 from typing import Final
 
 from fastapi import FastAPI
 
 from extender import __version__
-from extender.api.build import Part, Parts, build_parts, build_service
+from extender.api.build import Parts, build_parts, build_service
+from extender.api.contributions import Work
 from extender.api.openapi import operation_id
 from extender.api.routes import KerfApp, endpoints_of, install_routes, paths_alone, verbs_of
 from extender.api.service import Service
@@ -43,7 +45,7 @@ def create_app(
     service = build_service(settings, parts, rights)
     endpoints = endpoints_of(service)
     app = KerfApp(
-        parts.traces.around(verbs_of(endpoints)),
+        reduce(lambda verbs, brought: brought.around(verbs), parts.contributions.values(), verbs_of(endpoints)),
         paths_alone(endpoints) if settings.webhook.alone else (),
         title="Kerf",
         summary="A kube-scheduler extender that puts GPU pods on the right GPUs.",
@@ -86,7 +88,7 @@ def _install_page(app: FastAPI, service: Service, parts: Parts) -> Streams:
 
 
 def _lifespan(
-    transport: Transport, mirror: Mirror, parts: Sequence[Part]
+    transport: Transport, mirror: Mirror, parts: Sequence[Work]
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     """Starts the parts in order, and stops them in reverse: leadership ends before events and the mirror do."""
 

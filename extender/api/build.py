@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from prometheus_client.core import Metric
 
-from extender.api.contributions import Contribution, Kernel, build_contributions
+from extender.api.contributions import Contribution, Kernel, Work, build_contributions
 from extender.api.evictions import Evictions
 from extender.api.readiness import Readiness
 from extender.api.service import Service
@@ -50,7 +50,6 @@ from extender.metrics.queueing import (
 from extender.metrics.ranking import learning_metrics, rank_metrics
 from extender.metrics.registry import Metrics
 from extender.metrics.telemetry import telemetry_metrics
-from extender.metrics.traces import Traces
 from extender.pipelines.build import build_pipelines
 from extender.pipelines.controller import PipelineController
 from extender.queueing.build import build_queue
@@ -168,14 +167,6 @@ def _usage_of(
     return usage, (meter, *watches, *([IdleRecall(usage, past)] if past is not None else []))
 
 
-class Part(Protocol):
-    """What works in the background."""
-
-    def start(self) -> None: ...
-
-    async def stop(self) -> None: ...
-
-
 @runtime_checkable
 class _Busy(Protocol):
     """What has tasks of its own."""
@@ -218,11 +209,10 @@ class Parts:
     usage: Usage | None
     """What counts GPU-hours."""
     metrics: Metrics
-    traces: Traces
     verbs: Verbs
     keeper: "CertificateKeeper | None"
     label: LeaderLabel | None
-    in_background: Sequence[Part]
+    in_background: Sequence[Work]
     """In the order in which they start."""
 
 
@@ -265,7 +255,7 @@ def build_parts(
     mirror.hub.part(PENDING_PODS).subscribe(unbound.changed)
     mirror.hub.part(PENDING_PODS).subscribe(waker.pod_changed)
     pipelines = build_pipelines(settings, base)
-    traces, keeper = Traces(settings.traces), _keeper_of(settings, transport)
+    keeper = _keeper_of(settings, transport)
     label, set_aside = scheduling.build_label(settings, base), scheduling.build_keeper(settings, base)
     usage, counting = _usage_of(settings, base, rank.mix.counts)
     what_if = build_what_if(settings, base, placer, queue, usage)
@@ -274,8 +264,8 @@ def build_parts(
     policy = build_policy(settings, base, room, queue, mover, unbound)
     catch_ups = [part.catch_up for part in (queue, mover) if part is not None]
     leadership = scheduling.build_leadership(settings, base, catch_ups)
-    wanted: tuple[Part | None, ...] = (
-        traces,
+    brought = [work for contribution in contributions.values() for work in contribution.work]
+    wanted: tuple[Work | None, ...] = (
         keeper,
         base.events,
         leadership,
@@ -291,13 +281,13 @@ def build_parts(
         shadow,
         evidence,
         learning,
-        *(work for brought in contributions.values() for work in brought.work),
+        *brought,
         set_aside,
         policy,
         *counting,
     )
     if settings.webhook.alone:
-        wanted = traces, keeper, leadership
+        wanted = (*brought, keeper, leadership)
     return Parts(
         base=base,
         leadership=leadership,
@@ -325,7 +315,6 @@ def build_parts(
         reporters=None if settings.webhook.alone else Reporters(mirror.hub.cache(NODES), mirror.hub.cache(PODS)),
         usage=usage,
         metrics=metrics,
-        traces=traces,
         verbs=verbs,
         keeper=keeper,
         label=label,

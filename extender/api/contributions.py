@@ -3,13 +3,13 @@
 import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from prometheus_client.core import Metric
+from starlette.types import ASGIApp
 
 from extender.api.reads import Reads
 from extender.explain.what_if.answers import WhatIfAnswers
-from extender.kube.background import Background
 from extender.scheduling.build import Foundation
 from extender.scheduling.unbound_pods import UnboundPods
 from extender.settings.parts import PARTS
@@ -26,14 +26,30 @@ class Kernel:
     what_if: WhatIfAnswers
 
 
+class PartError(Exception):
+    """A part that is wanted can't work; the sentence says what to do."""
+
+
+class Work(Protocol):
+    """What works in the background, in the running event loop."""
+
+    def start(self) -> None:
+        """Begin. Raises PartError."""
+
+    async def stop(self) -> None:
+        """End: when this returns it has ended."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contribution:
     """Of one part."""
 
-    work: Sequence[Background] = ()
+    work: Sequence[Work] = ()
     """In the background, from the process' start to its end."""
     metrics: Callable[[], Iterable[Metric]] = tuple
     """Read whenever Prometheus asks."""
+    around: Callable[[Mapping[str, ASGIApp]], Mapping[str, ASGIApp]] = lambda verbs: verbs
+    """What answers the verbs, by path, with something around it."""
     routes: Callable[[Reads], None] = lambda reads: None
     """Adds the part's routes."""
     shown: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
@@ -43,8 +59,9 @@ class Contribution:
 
 
 def build_contributions(settings: Settings, kernel: Kernel) -> Mapping[str, Contribution]:
-    """What the parts bring that settings want, by name; none where webhooks are all that is served."""
-    on = () if settings.webhook.alone else [part for part in PARTS if part.wanted(getattr(settings, part.name))]
+    """What the parts bring that settings want, by name."""
+    there = [part for part in PARTS if part.with_webhooks_alone or not settings.webhook.alone]
+    on = [part for part in there if part.wanted(getattr(settings, part.name))]
     return {part.name: importlib.import_module(part.module).build(kernel, getattr(settings, part.name)) for part in on}
 
 

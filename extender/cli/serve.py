@@ -41,9 +41,9 @@ def serve(  # noqa: PLR0913, PLR0917 - options of a command
 def run(settings: "Settings", transport: Any, feed: Any = None) -> None:
     """Serve until told to stop; ends the command with a sentence where that can't begin."""
     from extender.api.app import create_app
+    from extender.api.contributions import PartError
     from extender.cli.logs import configure_logs
     from extender.kube.client import CredentialsError
-    from extender.metrics.traces import TraceError
     from extender.server.access import TokenError
     from extender.server.certificates import CertificateError
     from extender.server.connections import ListenError
@@ -54,5 +54,5 @@ def run(settings: "Settings", transport: Any, feed: Any = None) -> None:
         run_server(create_app(settings, transport, feed=feed), settings)
     except ListenError as error:
         fail(f"{error}; name another with --port, --host, or server.metrics_port", FAILED)
-    except (CredentialsError, CertificateError, TokenError, TraceError) as error:
+    except (CredentialsError, CertificateError, TokenError, PartError) as error:
         fail(str(error), FAILED)

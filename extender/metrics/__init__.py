@@ -1,1 +1,1 @@
-"""Prometheus metrics and traces."""
+"""Prometheus metrics."""

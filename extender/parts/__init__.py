@@ -6,4 +6,5 @@ What a part is stands in `extender.settings.parts`, what it may bring in `extend
 NAMES = (
     "history",
     "missing",
+    "traces",
 )  # fmt: skip

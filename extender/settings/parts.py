@@ -26,6 +26,8 @@ class Part:
     """Whether the settings of its section want it."""
     module: str
     """Imported where it is wanted; its `build(kernel, settings)` returns a `Contribution`."""
+    with_webhooks_alone: bool = False
+    """Whether it is wanted also where webhooks are all that is served."""
     makes: tuple[str, ...] = ()
     """Settings of its that name files or folders which it makes itself."""
     off: Mapping[str, str] = field(default_factory=dict)

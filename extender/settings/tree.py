@@ -9,7 +9,7 @@ from extender.settings.access import AccessSettings
 from extender.settings.cluster import ClusterSettings
 from extender.settings.decisions import DecisionSettings, ModelSettings, SetAsideSettings
 from extender.settings.leader_election import LeaderElectionSettings
-from extender.settings.operation import LogSettings, TraceSettings, UsageSettings
+from extender.settings.operation import LogSettings, UsageSettings
 from extender.settings.parts import PARTS
 from extender.settings.policies import GeniusSettings, LiveSettings
 from extender.settings.queue import DefragSettings, DraSettings, QueueSettings
@@ -46,7 +46,6 @@ class KernelSettings(BaseSettings):
     telemetry: TelemetrySettings = TelemetrySettings()
     live: LiveSettings = LiveSettings()
     genius: GeniusSettings = GeniusSettings()
-    traces: TraceSettings = TraceSettings()
     log: LogSettings = LogSettings()
 
 

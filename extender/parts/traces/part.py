@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from extender import __version__
-from extender.settings.operation import TraceSettings
+from extender.api.contributions import Contribution, Kernel, PartError
+from extender.parts.traces.settings import TraceSettings
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -17,11 +18,13 @@ if TYPE_CHECKING:
 _FIRST_OF_FAULTS: Final = 500
 
 
-class TraceError(Exception):
-    """Traces are asked for, and can't be made; the sentence says what to do."""
+def build(kernel: Kernel, wanted: TraceSettings) -> Contribution:
+    """What makes a span of each call of a verb."""
+    traces = _Traces(wanted)
+    return Contribution(work=[traces], around=traces.around)
 
 
-class Traces:
+class _Traces:
     """Makes spans, and sends them in a thread of its own; from `start` to `stop`."""
 
     def __init__(self, settings: TraceSettings) -> None:
@@ -29,9 +32,7 @@ class Traces:
         self._provider: TracerProvider | None = None
 
     def start(self) -> None:
-        """Begin to send, where an address is given. Raises TraceError."""
-        if not self._settings.endpoint:
-            return
+        """Begin to send. Raises PartError."""
         try:
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
             from opentelemetry.sdk.resources import Resource
@@ -39,7 +40,7 @@ class Traces:
             from opentelemetry.sdk.trace.export import BatchSpanProcessor
             from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
         except ImportError as error:
-            raise TraceError(f"traces.endpoint needs the extra: pip install 'kerf[otel]' ({error})") from error
+            raise PartError(f"traces.endpoint needs the extra: pip install 'kerf[otel]' ({error})") from error
         resource = Resource.create({"service.name": self._settings.service, "service.version": __version__})
         sampler = ParentBasedTraceIdRatio(self._settings.sampled_frac)
         self._provider = TracerProvider(resource=resource, sampler=sampler, shutdown_on_exit=False)
@@ -54,9 +55,7 @@ class Traces:
             await asyncio.to_thread(self._provider.shutdown)
 
     def around(self, verbs: Mapping[str, ASGIApp]) -> Mapping[str, ASGIApp]:
-        """Endpoints by path, whose calls are spans; as they are where no address is given."""
-        if not self._settings.endpoint:
-            return verbs
+        """Endpoints by path, whose calls are spans."""
         return {path: self._around(path.strip("/"), endpoint) for path, endpoint in verbs.items()}
 
     def _around(self, verb: str, endpoint: ASGIApp) -> ASGIApp:

@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from extender.api.app import create_app
+from extender.kube.memory import MemoryCluster
+from extender.settings.load import load_settings
 from tests.api import bodies
 from tests.api.bodies import pod
 from tests.api.services import running
@@ -114,3 +117,9 @@ def test_without_the_extra_it_is_said_so() -> None:
     ended = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 1
     assert "pip install 'kerf[otel]'" in ended.stderr
+
+
+def test_calls_are_traced_also_where_webhooks_are_all_that_is_served() -> None:
+    given = ("traces.endpoint=http://127.0.0.1:9", "webhook.alone=true")
+    app = create_app(load_settings(assignments=given), MemoryCluster([]))
+    assert app.state.parts.contributions.keys() == {"traces"}

@@ -1,0 +1,1 @@
+"""OpenTelemetry traces of the verbs: docs/parts/traces.md."""
