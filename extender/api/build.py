@@ -6,10 +6,9 @@ Parts that settings may leave out, or that need little.
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from prometheus_client.core import Metric
 
@@ -77,7 +76,6 @@ from extender.scheduling.setting_aside import Keeper
 from extender.scheduling.takeover import Leadership
 from extender.scheduling.unbound_pods import UnboundPods
 from extender.scheduling.waking import Waker
-from extender.server.certificates import CertificateError, CertificateFiles
 from extender.settings.tree import Settings
 from extender.telemetry.owners import OwnerUsage
 from extender.telemetry.readings import Feed
@@ -88,30 +86,12 @@ from extender.usage.meter import Meter, Sight
 from extender.usage.past import Past
 from extender.usage.report import BudgetWatch, IdleRecall, Usage
 
-if TYPE_CHECKING:
-    from extender.server.certificate_keeper import CertificateKeeper
-
 
 def _certificate_metrics_of(path: Path) -> Callable[[], Iterable[Metric]]:
     """Metrics of the certificate in a file."""
     from extender.metrics.certificates import certificate_metrics  # and with it the same library
 
     return partial(certificate_metrics, path)
-
-
-def _keeper_of(settings: Settings, transport: Transport) -> "CertificateKeeper | None":
-    """What makes certificates, where none are given. Raises CertificateError."""
-    if not settings.certificates.secret:
-        return None
-    from extender.server.certificate_keeper import CertificateKeeper  # and with it a library of 10 MB
-
-    server = settings.server
-    if server.tls_cert_file is None or server.tls_key_file is None:
-        raise CertificateError("certificates.secret needs server.tls_cert_file and server.tls_key_file, to write them")
-    files = CertificateFiles(
-        certificate=server.tls_cert_file, key=server.tls_key_file, client_ca=server.tls_client_ca_file
-    )
-    return CertificateKeeper(transport, settings.certificates, files, lambda: datetime.now(UTC))
 
 
 def _cpu_pods_of(settings: Settings, placer: Placer) -> CpuPods:
@@ -210,7 +190,6 @@ class Parts:
     """What counts GPU-hours."""
     metrics: Metrics
     verbs: Verbs
-    keeper: "CertificateKeeper | None"
     label: LeaderLabel | None
     in_background: Sequence[Work]
     """In the order in which they start."""
@@ -255,18 +234,16 @@ def build_parts(
     mirror.hub.part(PENDING_PODS).subscribe(unbound.changed)
     mirror.hub.part(PENDING_PODS).subscribe(waker.pod_changed)
     pipelines = build_pipelines(settings, base)
-    keeper = _keeper_of(settings, transport)
     label, set_aside = scheduling.build_label(settings, base), scheduling.build_keeper(settings, base)
     usage, counting = _usage_of(settings, base, rank.mix.counts)
     what_if = build_what_if(settings, base, placer, queue, usage)
-    contributions = build_contributions(settings, Kernel(base=base, unbound=unbound, what_if=what_if))
+    contributions = build_contributions(Kernel(settings=settings, base=base, unbound=unbound, what_if=what_if))
     room = build_room(settings, base, what_if, queue, mover)
     policy = build_policy(settings, base, room, queue, mover, unbound)
     catch_ups = [part.catch_up for part in (queue, mover) if part is not None]
     leadership = scheduling.build_leadership(settings, base, catch_ups)
     brought = [work for contribution in contributions.values() for work in contribution.work]
     wanted: tuple[Work | None, ...] = (
-        keeper,
         base.events,
         leadership,
         label,
@@ -287,7 +264,7 @@ def build_parts(
         *counting,
     )
     if settings.webhook.alone:
-        wanted = (*brought, keeper, leadership)
+        wanted = (*brought, leadership)
     return Parts(
         base=base,
         leadership=leadership,
@@ -316,7 +293,6 @@ def build_parts(
         usage=usage,
         metrics=metrics,
         verbs=verbs,
-        keeper=keeper,
         label=label,
         in_background=[part for part in wanted if part is not None],
     )
@@ -400,7 +376,6 @@ def build_service(settings: Settings, parts: Parts, rights: MissingRights) -> Se
         rank=parts.rank,
         affinity=_affinity_writer(settings, base, placer),
         label=parts.label,
-        certified=parts.keeper.ready if parts.keeper else None,
         observer=parts.telemetry.observer if parts.telemetry else None,
         shadow=parts.shadow,
         evidence=parts.evidence,

@@ -1,7 +1,7 @@
 """What a part brings to a Kerf that runs: see `extender.settings.parts`."""
 
 import importlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -20,6 +20,7 @@ from extender.settings.tree import Settings
 class Kernel:
     """What there is for parts to work with."""
 
+    settings: Settings
     base: Foundation
     unbound: UnboundPods
     """Pods without a node that ask for GPUs."""
@@ -40,6 +41,10 @@ class Work(Protocol):
         """End: when this returns it has ended."""
 
 
+async def _at_once() -> None:
+    """Nothing has to be waited for."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contribution:
     """Of one part."""
@@ -54,12 +59,15 @@ class Contribution:
     """Adds the part's routes."""
     shown: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
     """What the page is told, by the name under which its panels know it."""
+    ready: Callable[[], Awaitable[None]] = _at_once
+    """Waits, once the work has begun, for what the server serves with."""
     fault: Callable[[], str] = str
     """Why it works less well than it should, "" where it does: `degraded` of /readyz."""
 
 
-def build_contributions(settings: Settings, kernel: Kernel) -> Mapping[str, Contribution]:
-    """What the parts bring that settings want, by name."""
+def build_contributions(kernel: Kernel) -> Mapping[str, Contribution]:
+    """What the parts bring that settings want, by name. Raises PartError."""
+    settings = kernel.settings
     there = [part for part in PARTS if part.with_webhooks_alone or not settings.webhook.alone]
     on = [part for part in there if part.wanted(getattr(settings, part.name))]
     return {part.name: importlib.import_module(part.module).build(kernel, getattr(settings, part.name)) for part in on}

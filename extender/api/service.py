@@ -1,7 +1,7 @@
 """The parts of a running service, and how it is."""
 
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,8 +68,6 @@ class Service:
     """What the webhooks write of nodes on pods."""
     label: LeaderLabel | None = None
     """None where no Service is led to the leader."""
-    certified: Callable[[], Awaitable[None]] | None = None
-    """Waits until there are certificates to serve with; None where they are given."""
     observer: Observer | None = None
     """None when telemetry is off."""
     shadow: Shadow | None = None
@@ -86,6 +84,11 @@ class Service:
     """What works in the background."""
     draining: bool = field(default=False)
     """Set when the process has been asked to stop: not ready any more, and connections are closed politely."""
+
+    async def ready(self) -> None:
+        """Wait until there is what the server serves with."""
+        for brought in self.contributions.values():
+            await brought.ready()
 
     async def hand_over(self) -> bool:
         """Let another replica lead, for good; whether one may have begun to by now."""

@@ -4,6 +4,7 @@ What a part is stands in `extender.settings.parts`, what it may bring in `extend
 """
 
 NAMES = (
+    "certificates",
     "history",
     "missing",
     "traces",

@@ -122,8 +122,7 @@ class _DrainingServer(uvicorn.Server):
         # The app's lifespan is entered here and not by uvicorn, so that what fails in it is raised to the caller.
         self._loop = asyncio.get_running_loop()
         async with self._app.router.lifespan_context(self._app):
-            if self._app.state.service.certified is not None:
-                await self._app.state.service.certified()
+            await self._app.state.service.ready()
             body_bytes = _body_bytes(self._app.state.service.settings)
             self.config.http = _protocols(self._settings, body_bytes)  # type: ignore[assignment]
             await super().serve(sockets)

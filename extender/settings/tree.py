@@ -14,7 +14,7 @@ from extender.settings.parts import PARTS
 from extender.settings.policies import GeniusSettings, LiveSettings
 from extender.settings.queue import DefragSettings, DraSettings, QueueSettings
 from extender.settings.ranking import RankSettings
-from extender.settings.server import CertificateSettings, ServerSettings
+from extender.settings.server import ServerSettings
 from extender.settings.telemetry import TelemetrySettings
 from extender.settings.webhook import WebhookSettings
 
@@ -30,7 +30,6 @@ class KernelSettings(BaseSettings):
     )
 
     server: ServerSettings = ServerSettings()
-    certificates: CertificateSettings = CertificateSettings()
     access: AccessSettings = AccessSettings()
     cluster: ClusterSettings = ClusterSettings()
     decisions: DecisionSettings = DecisionSettings()

@@ -23,11 +23,13 @@ class Authority:
         self.certificate = folder / "ca.crt"
         self.certificate.write_bytes(unsigned.sign(self._key, hashes.SHA256()).public_bytes(_PEM))
 
-    def issue(self, name: str) -> tuple[Path, Path]:
-        """Files of a certificate for loopback, and of its key."""
+    def issue(
+        self, name: str, begins: datetime.datetime | None = None, ends: datetime.datetime | None = None
+    ) -> tuple[Path, Path]:
+        """Files of a certificate for loopback, for now unless it is for another time, and of its key."""
         key = ec.generate_private_key(ec.SECP256R1())
         addresses = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-        unsigned = _builder(_name(name), self._name, key.public_key(), is_ca=False)
+        unsigned = _builder(_name(name), self._name, key.public_key(), is_ca=False, begins=begins, ends=ends)
         signed = unsigned.add_extension(x509.SubjectAlternativeName(addresses), critical=False)
         paths = self._folder / f"{name}.crt", self._folder / f"{name}.key"
         paths[0].write_bytes(signed.sign(self._key, hashes.SHA256()).public_bytes(_PEM))
@@ -50,7 +52,13 @@ def _name(text: str) -> x509.Name:
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, *, is_ca: bool
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    *,
+    is_ca: bool,
+    begins: datetime.datetime | None = None,
+    ends: datetime.datetime | None = None,
 ) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
     return (
@@ -59,7 +67,7 @@ def _builder(
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(days=2))
+        .not_valid_before(begins or now - datetime.timedelta(hours=1))
+        .not_valid_after(ends or now + datetime.timedelta(days=2))
         .add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
     )

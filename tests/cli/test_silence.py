@@ -13,9 +13,9 @@ from extender.cli.install.checks import checks_of
 from extender.cli.install.findings import Needs, findings_of
 from extender.cli.install.running import Site
 from extender.kube.memory import MemoryCluster
-from extender.server.own_certificates import CERTIFICATE, Wanted, renewed
 from extender.settings.load import load_settings
 from tests.api import bodies
+from tests.api.certificates import Authority
 
 Manifest = dict[str, Any]
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -98,9 +98,7 @@ def test_pods_that_the_webhook_has_not_seen_are_told() -> None:
 )
 def test_a_certificate_that_was_not_renewed_is_told(tmp_path: Path, left: timedelta, told: str) -> None:
     valid = timedelta(days=90)
-    made = renewed({}, Wanted(["kerf"], "", valid), NOW + left - valid)
-    path = tmp_path / "tls.crt"
-    path.write_bytes(made[CERTIFICATE])
+    path, _ = Authority(tmp_path, "ca").issue("kerf", begins=NOW + left - valid, ends=NOW + left)
     flags = {"server__tls_cert_file": str(path), "server__tls_key_file": str(tmp_path / "tls.key")}
     assert faults(Cluster([]), **flags) == ([f"certificate {path} {told}"] if told else [])
     path.write_bytes(b"none")

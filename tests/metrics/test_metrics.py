@@ -2,7 +2,6 @@
 
 import math
 import re
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +9,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from extender import __version__
-from extender.server.own_certificates import CERTIFICATE, KEY, Wanted, renewed
 from tests.api import bodies
 from tests.api.bodies import NAMES, pod
+from tests.api.certificates import Authority
 from tests.api.services import Clock, Kerf, running
 from tests.controlplane import wait_until
 from tests.telemetry.feeds import FakeFeed
@@ -61,13 +60,10 @@ def test_every_metric_is_on_its_page(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "reference" / "metrics.md").read_text()
     documented = set(re.findall(r"`(kerf_\w+)`", page))
     elsewhere = {"kerf_pipelines", "kerf_learning_margin"}  # where there are pipelines, and was a trial
-    valid = timedelta(days=90)
-    made = renewed({}, Wanted(["kerf"], "", valid), datetime.now(UTC))
-    for name in (CERTIFICATE, KEY):
-        (tmp_path / name).write_bytes(made[name])
+    certificate, key = Authority(tmp_path, "ca").issue("kerf")
     given: dict[str, Any] = {
-        "server__tls_cert_file": str(tmp_path / CERTIFICATE),
-        "server__tls_key_file": str(tmp_path / KEY),
+        "server__tls_cert_file": str(certificate),
+        "server__tls_key_file": str(key),
         "telemetry__url": "http://p",
         "queue__enabled": True,
         "model__learned": "a/b",

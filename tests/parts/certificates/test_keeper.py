@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from extender.kube.client import ApiError, UnreachableError
-from extender.server.certificate_keeper import CertificateKeeper
+from extender.parts.certificates.keeper import CertificateKeeper
+from extender.parts.certificates.settings import CertificateSettings
 from extender.server.certificates import CertificateFiles, Certificates
-from extender.settings.server import CertificateSettings
 from tests.ledger.builders import until
 
 SECRET = "/api/v1/namespaces/gpu/secrets/kerf-webhook"

@@ -19,9 +19,9 @@ from extender.kube import records
 from extender.kube.background import Background, Backoff
 from extender.kube.client import ApiError, ClusterError, Transport
 from extender.kube.decoding import Decoder
-from extender.server import own_certificates
+from extender.parts.certificates import own
+from extender.parts.certificates.settings import CertificateSettings
 from extender.server.certificates import CertificateFiles
-from extender.settings.server import CertificateSettings
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class CertificateKeeper(Background):
         self._path = f"/api/v1/namespaces/{namespace}/secrets/{self._name}"
         self._webhooks = settings.webhooks
         valid = timedelta(days=settings.valid_days)
-        self._wanted = own_certificates.Wanted(settings.hosts, settings.client, valid)
+        self._wanted = own.Wanted(settings.hosts, settings.client, valid)
         self._files = files
         self._now = now
         self._look_s = min(look_s, valid.total_seconds() / 20)
@@ -85,11 +85,11 @@ class CertificateKeeper(Background):
         """First the Secret, then who trusts it, then this server. Raises ClusterError, DecodeError, OSError."""
         secret = await self._secret()
         data = _data_of(secret)
-        if why := own_certificates.fault(data, self._wanted, self._now()):
+        if why := own.fault(data, self._wanted, self._now()):
             data |= self._better(data)
             await self._write_secret(secret, data)
             logger.info("certificates in Secret %s/%s are made anew: %s", self._namespace, self._name, why)
-        bundle = b64encode(data[own_certificates.CA]).decode()
+        bundle = b64encode(data[own.CA]).decode()
         for name in self._webhooks:
             await self._tell(name, bundle)
         if data != self._held:
@@ -100,9 +100,9 @@ class CertificateKeeper(Background):
     def _better(self, data: dict[str, bytes]) -> dict[str, bytes]:
         """What this process holds, if that is good, else new ones."""
         now = self._now()
-        if self._held and not own_certificates.fault(self._held, self._wanted, now):
+        if self._held and not own.fault(self._held, self._wanted, now):
             return self._held
-        return own_certificates.renewed(data, self._wanted, now)
+        return own.renewed(data, self._wanted, now)
 
     async def _secret(self) -> dict[str, Any]:
         """As it is, empty where it was not there. Raises ClusterError, DecodeError."""
@@ -142,9 +142,9 @@ class CertificateKeeper(Background):
     def _write_files(self, data: dict[str, bytes]) -> None:
         """The server looks at them at each new connection, in the same thread: it sees all or none of a change."""
         wanted = (
-            (self._files.certificate, own_certificates.CERTIFICATE),
-            (self._files.key, own_certificates.KEY),
-            (self._files.client_ca, own_certificates.CA),
+            (self._files.certificate, own.CERTIFICATE),
+            (self._files.key, own.KEY),
+            (self._files.client_ca, own.CA),
         )
         for path, name in wanted:
             if path is not None:

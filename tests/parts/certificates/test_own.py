@@ -13,7 +13,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.server.own_certificates import Wanted, fault, renewed
+from extender.parts.certificates.own import Wanted, fault, renewed
 from tests.api.certificates import Authority
 
 NOW = datetime(2026, 11, 24, 12, 0, tzinfo=UTC)

@@ -1,0 +1,1 @@
+"""Certificates that Kerf makes and renews itself: docs/parts/certificates.md."""
