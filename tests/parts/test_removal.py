@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from urllib.error import URLError
 from urllib.request import Request, urlopen
 
@@ -42,10 +42,24 @@ class Checkout:
             assert len(kept) == len(lines) - 1, f"a part is one line of {listed.name}"
             listed.write_text("".join(kept))
 
-    def start(self, *command: str, **options: Any) -> "subprocess.Popen[str]":
-        """Start Python there."""
-        environment = {**os.environ, "PYTHONPATH": str(self.folder)}
-        return subprocess.Popen([sys.executable, *command], cwd=self.folder, env=environment, text=True, **options)
+        self._environment = {**os.environ, "PYTHONPATH": str(folder)}
+
+    def start(self, *command: str, log: IO[str]) -> "subprocess.Popen[str]":
+        """Start Python there; what it says goes to a log."""
+        python = [sys.executable, *command]
+        return subprocess.Popen(python, cwd=self.folder, env=self._environment, text=True, stdout=log, stderr=log)
+
+    def run(self, *command: str) -> "subprocess.CompletedProcess[str]":
+        """Run Python there, to its end."""
+        return subprocess.run(
+            [sys.executable, *command],
+            cwd=self.folder,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=UNIT_S,
+        )
 
 
 @pytest.mark.slow
@@ -66,11 +80,13 @@ def the_demo_answers(checkout: Checkout) -> None:
     """`kerf demo` is ready, decides and shows its page."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    demo = checkout.start("-m", "extender", "demo", "--port", str(port), stderr=subprocess.PIPE)
+    said = checkout.folder / "demo.log"
+    with said.open("w") as log:
+        demo = checkout.start("-m", "extender", "demo", "--port", str(port), log=log)
     try:
-        told = asked(port, "/nodes?gpus=true", demo)
+        told = asked(port, "/nodes?gpus=true", demo, said)
         names = [node["node"] for node in told["items"]]
-        answer = asked(port, "/filter", demo, bodies.args(bodies.pod("a", 1), names))
+        answer = asked(port, "/filter", demo, said, bodies.args(bodies.pod("a", 1), names))
         assert len(answer["NodeNames"]) == 1
         with urlopen(f"http://127.0.0.1:{port}/", timeout=10.0) as page:
             assert page.status == 200
@@ -79,7 +95,7 @@ def the_demo_answers(checkout: Checkout) -> None:
         demo.wait(30.0)
 
 
-def asked(port: int, path: str, demo: "subprocess.Popen[str]", body: bytes | None = None) -> Any:
+def asked(port: int, path: str, demo: "subprocess.Popen[str]", said: Path, body: bytes | None = None) -> Any:
     """What it answers, once it is there."""
     until = time.monotonic() + ANSWERS_WITHIN_S
     while True:
@@ -88,7 +104,7 @@ def asked(port: int, path: str, demo: "subprocess.Popen[str]", body: bytes | Non
             with urlopen(request, timeout=10.0) as answer:
                 return json.load(answer)
         except URLError:
-            assert demo.poll() is None, demo.stderr.read() if demo.stderr else ""
+            assert demo.poll() is None, said.read_text()
             assert time.monotonic() < until, "it does not answer"
             time.sleep(0.1)
 
@@ -99,9 +115,5 @@ def the_other_tests_pass(checkout: Checkout) -> None:
     folders = [f"tests/{name}" for name in makefile.replace("\\\n", " ").split()]
     quick = ("-q", "-p", "no:cacheprovider", "--hypothesis-profile", "quick")
     fast = ("-m", "not controlplane and not e2e and not slow")
-    tests = checkout.start("-m", "pytest", *quick, *fast, *folders, stdout=subprocess.PIPE)
-    try:
-        said, _ = tests.communicate(timeout=UNIT_S)
-    finally:
-        tests.kill()
-    assert tests.returncode == 0, said[-10_000:]
+    told = checkout.run("-m", "pytest", *quick, *fast, *folders)
+    assert told.returncode == 0, told.stdout[-10_000:]
