@@ -10,6 +10,7 @@ A gate can't be closed again, so a gang is not held back a second time: its pods
 controller makes new ones come back behind the gate, all of them.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -161,6 +162,7 @@ class PreemptedGangs:
                 await self.check()
             except Exception:
                 logger.exception("a check of preempted gangs failed")
+            await asyncio.sleep(0)  # whatever the check sets off again, others have their turn
 
     async def check(self) -> None:
         """Look at each gang that has lost somebody; as long as this replica does not lead, what it knows is kept."""

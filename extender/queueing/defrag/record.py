@@ -200,7 +200,7 @@ class Records:
 def _is_sound(record: Record) -> bool:
     """Whether it can be what was written: names become parts of paths."""
     moves = record.plan.moves
-    names = [name for move in moves for name in (*move.pod.split("/"), move.from_node, move.to_node)]
+    names = [name for move in moves for name in (*move.pod.split("/", 1), move.from_node, move.to_node)]
     same = [move.uid for move in moves] == [progress.uid for progress in record.progress]
     return same and len(names) == 4 * len(moves) and all(map(is_name, names))
 
