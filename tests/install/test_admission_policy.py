@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from http import HTTPStatus
 from typing import Any
 
 import pytest
@@ -210,7 +211,15 @@ def test_a_pod_with_as_many_annotations_as_there_can_be_is_taken(plane: ControlP
     author = users["author"]
     many = {f"a{number}": "" for number in range(40_000)}
     assert 200_000 < sum(map(len, many)) < 256 * 1024
-    author.request("POST", PODS, pod("many", annotations=many))
+    for tries_left in (2, 1, 0):
+        try:
+            author.request("POST", PODS, pod("many", annotations=many))
+            break
+        except ApiError as error:  # an API server that is busy besides takes longer than it gives itself
+            if error.status == HTTPStatus.CONFLICT and tries_left < 2:
+                break
+            if error.status != HTTPStatus.GATEWAY_TIMEOUT or not tries_left:
+                raise
     try:
         assert refusal(merge("many", {"more": "x"}), author) == ""
         assert refusal(merge("many", {"more": "y"}, "/status"), author) == ""
