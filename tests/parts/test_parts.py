@@ -9,7 +9,7 @@ import pytest
 
 from extender.parts import NAMES
 from extender.settings.load import _describe_section
-from extender.settings.parts import PARTS, Part
+from extender.settings.parts import PARTS
 from tests.docs.example import broken
 from tests.docs.pages import ROOT
 from tests.parts.pages import page_of
@@ -65,10 +65,12 @@ def test_of_parts_that_are_off_nothing_is_imported_but_their_settings() -> None:
     assert modules_of() == off
 
 
-@pytest.mark.parametrize("part", [part for part in PARTS if part.name in NAMES], ids=lambda part: part.name)
-def test_a_part_has_a_page_with_its_settings(part: Part) -> None:
-    assert page_of(part.name).endswith(_describe_section(part.name, part.settings).rstrip() + "\n")
-    assert f"docs/parts/{part.name}.md" in (ROOT / "extender" / "parts" / part.name / "__init__.py").read_text()
+def test_each_part_has_a_page_with_its_settings() -> None:
+    for part in PARTS:
+        if part.name in NAMES:
+            assert page_of(part.name).endswith(_describe_section(part.name, part.settings).rstrip() + "\n")
+            face = ROOT / "extender" / "parts" / part.name / "__init__.py"
+            assert f"docs/parts/{part.name}.md" in face.read_text()
 
 
 @pytest.mark.slow
