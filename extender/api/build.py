@@ -1,7 +1,4 @@
-"""All parts of a service, wired together as the settings want them.
-
-Parts that settings may leave out, or that need little.
-"""
+"""All parts of a service, wired together as the settings want them."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -40,12 +37,7 @@ from extender.kube.watches import BOUND_PODS, NODES, PENDING_PODS, PODS
 from extender.metrics import scheduling as of_scheduling
 from extender.metrics.devices import DeviceFigures, device_metrics
 from extender.metrics.gpu_hours import gpu_hour_metrics
-from extender.metrics.queueing import (
-    pending_metrics,
-    pipeline_metrics,
-    policy_metrics,
-    queue_metrics,
-)
+from extender.metrics.queueing import pending_metrics, pipeline_metrics, policy_metrics, queue_metrics
 from extender.metrics.ranking import learning_metrics, rank_metrics
 from extender.metrics.registry import Metrics
 from extender.metrics.telemetry import telemetry_metrics
@@ -61,9 +53,7 @@ from extender.ranking.learning.controller import Learning
 from extender.ranking.service import LearnedRank
 from extender.ranking.shadow import Shadow
 from extender.scheduling import build as scheduling
-from extender.scheduling.build import (
-    Foundation,
-)
+from extender.scheduling.build import Foundation
 from extender.scheduling.callers import Callers, Unasked
 from extender.scheduling.corrections import Corrections
 from extender.scheduling.cpu_pods import CpuPods

@@ -19,8 +19,8 @@ from extender.api.webhooks import assigned_gpus, gate, reviews
 from extender.api.webhooks.assigned_gpus import Injection
 from extender.core.resources.quantities import MIB
 from extender.core.resources.requests import RequestError
-from extender.explain.defrag.answers import RoomAnswer, RoomQuestion
 from extender.explain.defrag.applying import Applied, Apply, RefusedError, Stop, Stopped, UnknownPlanError
+from extender.explain.defrag.questions import RoomAnswer, RoomQuestion
 from extender.explain.processes import BusyError, QuestionError
 from extender.explain.what_if.questions import WhatIf, WhatIfResult
 from extender.kube.client import ClusterError

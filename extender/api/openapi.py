@@ -16,8 +16,8 @@ from extender.api.readiness import Stale
 from extender.api.reads import Detail, ProbeStatus, RunningVersion
 from extender.api.webhooks import reviews
 from extender.core.vendors.registry import DEFAULT
-from extender.explain.defrag.answers import Figures, RoomAnswer
 from extender.explain.defrag.applying import Applied, Stopped
+from extender.explain.defrag.questions import Figures, RoomAnswer
 from extender.queueing.defrag.state import RoomState, state_of
 from extender.server import access
 

@@ -22,7 +22,8 @@ from extender.cli.client.kerf import (
     fail,
     show,
 )
-from extender.cli.printing import echo, names
+from extender.cli.consoles import names
+from extender.cli.printing import echo
 
 _ANSWER_S: Final = 300.0
 """For which an answer is waited for: others may have their turn first."""

@@ -21,7 +21,7 @@ from extender.cli.client.kerf import (
     fail,
     show,
 )
-from extender.cli.printing import age, columns
+from extender.cli.consoles import age, columns
 from extender.core.texts import decimals_of, figure, printable
 from extender.explain.answers import Explanation
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from extender.cli.client.kerf import Kerf, Output, OutputOption, asks_kerf, show
-from extender.cli.printing import age, columns
+from extender.cli.consoles import age, columns
 from extender.core.texts import printable
 from extender.explain.answers import PendingList, PendingPod
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from extender.cli.client.kerf import Kerf, Output, OutputOption, asks_kerf, show
-from extender.cli.printing import columns, console, shortened
+from extender.cli.consoles import columns, console, shortened
 from extender.core.resources.quantities import format_mib
 from extender.core.texts import printable
 from extender.explain.answers import ClusterNode, ClusterTotals, GpuSums, NodeDetails, NodesPage

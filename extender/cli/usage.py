@@ -11,7 +11,8 @@ from rich.markup import escape
 from rich.text import Text
 
 from extender.cli.client.kerf import FAILED, USAGE, Form, FormOption, Kerf, asks_kerf, fail, show
-from extender.cli.printing import age, as_csv, columns, echo
+from extender.cli.consoles import age, as_csv, columns
+from extender.cli.printing import echo
 from extender.core.texts import printable
 from extender.usage.answers import By, Source, UsageOverTime, UsageReport
 

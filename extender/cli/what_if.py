@@ -19,7 +19,7 @@ from extender.cli.client.kerf import (
     show,
     with_file,
 )
-from extender.cli.printing import names
+from extender.cli.consoles import names
 
 if TYPE_CHECKING:
     from extender.explain.what_if.questions import WhatIfResult  # not in kubectl's plugin

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from extender.cli.client.kerf import Form, FormOption, Kerf, asks_kerf, show
-from extender.cli.printing import age, as_csv, columns
+from extender.cli.consoles import age, as_csv, columns
 from extender.core.texts import printable
 from extender.explain.answers import By, Sort, State, WorkloadGroup, WorkloadList, WorkloadPod
 

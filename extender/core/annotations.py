@@ -16,15 +16,7 @@ from extender.core.resources.gpu_models import CompilePattern, ModelPattern
 from extender.core.resources.nodes import resource_of
 from extender.core.resources.pod_resources import MAX_UNITS, AskedGpus
 from extender.core.resources.quantities import MIB, is_plain_number, meant_size, mib_of_bytes, parse_quantity
-from extender.core.resources.requests import (
-    NO_REQUEST,
-    AskedUnit,
-    GpuRequest,
-    PodRequest,
-    RequestError,
-    shorten,
-    wrong,
-)
+from extender.core.resources.requests import NO_REQUEST, AskedUnit, GpuRequest, PodRequest, RequestError, shorten, wrong
 from extender.core.vendors.registry import VENDORS
 
 COUNT: Final = "kerf.dev/gpu-count"

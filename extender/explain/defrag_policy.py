@@ -38,9 +38,10 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from extender.core.clusters import Cluster
-from extender.explain.defrag.answers import RoomAnswer, RoomAnswers
+from extender.explain.defrag.answers import RoomAnswers
 from extender.explain.defrag.applying import Mover, target_of
 from extender.explain.defrag.movable import priority_at_most
+from extender.explain.defrag.questions import RoomAnswer
 from extender.explain.processes import BusyError, QuestionError
 from extender.kube.background import Background, give_way, repeat
 from extender.kube.client import ClusterError
@@ -50,7 +51,8 @@ from extender.planning.moves.problems import gain_gpu_s, is_worth
 from extender.planning.windows import Window, are_open, window_of
 from extender.queueing.controller import QueueController
 from extender.queueing.defrag.checks import RoomError
-from extender.queueing.defrag.record import Culprit, Phase, PlannedMove, RoomPlan, Stage
+from extender.queueing.defrag.plan import PlannedMove, RoomPlan
+from extender.queueing.defrag.record import Culprit, Phase, Stage
 from extender.queueing.defrag.state import Advice, PolicyState, RoomState
 from extender.queueing.pods.backlog import Backlog
 from extender.queueing.pods.entries import Entry

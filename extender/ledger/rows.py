@@ -12,14 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Cluster
-from extender.core.resources.nodes import (
-    NO_GPUS,
-    OF_CLAIMS,
-    SLICES,
-    GpuUnit,
-    NodeOffer,
-    NodeReading,
-)
+from extender.core.resources.nodes import NO_GPUS, OF_CLAIMS, SLICES, GpuUnit, NodeOffer, NodeReading
 from extender.core.vendors.registry import GPU_RESOURCES
 from extender.kube import objects
 from extender.ledger.arrays import ClusterArrays, Held

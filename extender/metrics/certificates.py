@@ -7,7 +7,7 @@ from pathlib import Path
 from prometheus_client.core import Metric
 
 from extender.metrics.registry import gauge
-from extender.server.certificates import Validity
+from extender.server.validity import Validity
 
 
 def certificate_metrics(path: Path) -> Iterator[Metric]:

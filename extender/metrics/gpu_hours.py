@@ -7,7 +7,8 @@ from typing import Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from extender.metrics.registry import by_label
-from extender.usage.accounts import MICRO, OTHER
+from extender.usage.accounts import MICRO
+from extender.usage.lines import OTHER
 from extender.usage.meter import Meter
 from extender.usage.questions import OF_HOLDERS, OF_MODELS
 from extender.usage.report import Usage

@@ -9,13 +9,7 @@ given away.
 from dataclasses import replace
 from fractions import Fraction
 
-from extender.core.resources.nodes import (
-    GpuUnit,
-    LeftOut,
-    NodeOffer,
-    NodeReading,
-    read_node,
-)
+from extender.core.resources.nodes import GpuUnit, LeftOut, NodeOffer, NodeReading, read_node
 from extender.core.resources.quantities import MIB, parse_quantity
 from extender.core.vendors.registry import GPU_RESOURCES
 from extender.kube import objects

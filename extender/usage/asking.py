@@ -11,7 +11,7 @@ import msgspec
 
 from extender.telemetry.errors import SourceError
 from extender.telemetry.sources.prometheus import Prometheus, to_float
-from extender.usage.accounts import OTHER
+from extender.usage.lines import OTHER
 from extender.usage.questions import (
     COUNTED,
     LABELS,

@@ -21,8 +21,9 @@ from extender.kube.background import Background, give_way, repeat
 from extender.kube.leadership import Led
 from extender.ledger.ledger import Ledger
 from extender.settings.operation import UsageSettings
-from extender.usage.accounts import Accounts, Key, Rate
+from extender.usage.accounts import Accounts, Rate
 from extender.usage.holders import Closed, Holders
+from extender.usage.lines import Key
 from extender.usage.rates import CAPACITY, FREE, SICK, STRANDED, Occupants, Rates
 from extender.usage.stranded import Stranding, unusable_of
 from extender.usage.timeline import Timeline

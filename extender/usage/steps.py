@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
 
-from extender.usage.accounts import OTHER
+from extender.usage.lines import OTHER
 from extender.usage.questions import OF_HOLDERS, OF_MODELS, Step, seconds_of
 
 AMOUNTS: Final = (*OF_MODELS, *OF_HOLDERS)

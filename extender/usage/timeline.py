@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from extender.usage.accounts import MICRO, OTHER, Sums
+from extender.usage.accounts import MICRO, Sums
+from extender.usage.lines import OTHER
 from extender.usage.questions import Step
 from extender.usage.steps import MINUTE_S, added, grouped
 

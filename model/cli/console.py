@@ -22,7 +22,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from extender.cli.printing import PlainConsole
+from extender.cli.consoles import PlainConsole
 
 JsonOption = Annotated[str | None, typer.Option("--json", help="File for the figures; - is standard output.")]
 

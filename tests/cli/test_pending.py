@@ -12,9 +12,9 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from extender.cli.client import kubectl_plugin
+from extender.cli.consoles import age, shortened
 from extender.cli.main import app
 from extender.cli.pending import _print
-from extender.cli.printing import age, shortened
 from tests.api.bodies import args, pod
 from tests.api.processes import Server, ready_demo, request
 

@@ -19,9 +19,10 @@ from rich.text import Text
 from typer.testing import CliRunner
 
 from extender.cli.client.kerf import fail
+from extender.cli.consoles import PlainConsole
 from extender.cli.logs import _JsonFormatter, _TextFormatter
 from extender.cli.main import COMMANDS, app
-from extender.cli.printing import PlainConsole, as_json, as_yaml, shown
+from extender.cli.printing import as_json, as_yaml, shown
 from model.cli.console import console_on
 from tests.api.bodies import args, pod
 from tests.api.processes import Server, ready_demo, request

@@ -11,8 +11,8 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
+from extender.cli.consoles import as_csv
 from extender.cli.main import app
-from extender.cli.printing import as_csv
 from extender.cli.usage import _steps_picture
 from tests.api.processes import Server, ready_demo
 from tests.controlplane.processes import wait_until

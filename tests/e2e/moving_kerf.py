@@ -13,7 +13,7 @@ from extender.cli.logs import configure_logs
 from extender.cli.settings import KubeconfigOption, SetOption, api_server, load
 from extender.queueing.defrag.checks import RoomError
 from extender.queueing.defrag.mover import Mover
-from extender.queueing.defrag.record import RoomPlan
+from extender.queueing.defrag.plan import RoomPlan
 from extender.server.run import run
 
 app = typer.Typer()

@@ -16,14 +16,7 @@ from tests.controlplane.objects import cpu_node, pod
 from tests.controlplane.processes import wait_until
 from tests.e2e.clusters import WITHIN_S, KerfCluster, Manifest, assigned_gpus
 from tests.e2e.fixtures import Clusters
-from tests.plugins.plugins import (
-    LOCK,
-    AllocationError,
-    PluginNode,
-    gpushare_allocate,
-    hami_allocate,
-    hami_decode,
-)
+from tests.plugins.plugins import LOCK, AllocationError, PluginNode, gpushare_allocate, hami_allocate, hami_decode
 
 pytestmark = [pytest.mark.e2e, pytest.mark.controlplane]
 

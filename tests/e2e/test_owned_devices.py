@@ -12,16 +12,7 @@ from tests.controlplane import dra
 from tests.controlplane.kerf import DRA_RBAC, QUEUE_RBAC, SCHEDULER_CONFIG
 from tests.controlplane.objects import cpu_node
 from tests.controlplane.processes import wait_until
-from tests.e2e.claims import (
-    API,
-    CLAIMS,
-    DRIVER,
-    MERGE_PATCH,
-    add_slice,
-    device_classes,
-    make_claim,
-    submit_naming,
-)
+from tests.e2e.claims import API, CLAIMS, DRIVER, MERGE_PATCH, add_slice, device_classes, make_claim, submit_naming
 from tests.e2e.clusters import WITHIN_S, KerfCluster, Manifest
 from tests.e2e.fixtures import Clusters
 from tests.e2e.test_direct import PLAIN

@@ -23,15 +23,7 @@ from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import Process, wait_until
 from tests.docs.pages import DOCS, sections
 from tests.e2e.clusters import WITHIN_S, KerfCluster, KerfProcess, Manifest, assigned_gpus
-from tests.e2e.test_contracts import (
-    GPUSHARE_CONFIG,
-    asking,
-    gpushare_node,
-    hami_booked,
-    hami_node,
-    kubelet_on,
-    sharing,
-)
+from tests.e2e.test_contracts import GPUSHARE_CONFIG, asking, gpushare_node, hami_booked, hami_node, kubelet_on, sharing
 from tests.e2e.webhooks import gates_of
 from tests.install.helm import CHART, Helm
 from tests.install.policies import HAMI_PLUGIN, enforce

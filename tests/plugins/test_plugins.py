@@ -7,13 +7,7 @@ from extender.plugins.nvidia import gpushare, hami
 from extender.plugins.nvidia.gpushare import _binding_annotations
 from extender.plugins.nvidia.hami import _bound_annotations, _format_lock, _read_holding
 from extender.plugins.protocol import AssignedGpu
-from tests.plugins.plugins import (
-    AllocationError,
-    PluginNode,
-    gpushare_allocate,
-    hami_allocate,
-    plugin_pod,
-)
+from tests.plugins.plugins import AllocationError, PluginNode, gpushare_allocate, hami_allocate, plugin_pod
 
 A = AssignedGpu(0, "GPU-a", 15360)
 B = AssignedGpu(1, "GPU-b", 40960)

@@ -32,7 +32,7 @@ from extender.ledger.ledger import Ledger
 from extender.plugins.pods import read_holding
 from extender.queueing.claims.keeper import _Allocation
 from extender.queueing.defrag.evictions import _Eviction
-from extender.queueing.defrag.record import PlannedMove
+from extender.queueing.defrag.plan import PlannedMove
 from extender.queueing.direct.mode import Direct, _Doubt
 from extender.queueing.direct.writer import DirectWriter, _Assignment, is_blank
 from extender.queueing.pods.entries import Entry

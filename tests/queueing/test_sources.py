@@ -10,15 +10,7 @@ import pytest
 from extender.kube.objects import Node, Pod
 from extender.planning.planners.greedy import Greedy
 from extender.queueing.pods.objects import decode_node, decode_pod
-from extender.queueing.sources import (
-    Source,
-    SourceError,
-    batch_of,
-    domains_of,
-    node_of,
-    read_cluster,
-    read_files,
-)
+from extender.queueing.sources import Source, SourceError, batch_of, domains_of, node_of, read_cluster, read_files
 
 Manifest = dict[str, Any]
 

@@ -4,12 +4,7 @@ import numpy as np
 import pytest
 
 from extender.core.gauges import Gauge
-from extender.telemetry.series import (
-    ALIAS_OF,
-    ALIASES,
-    known_names,
-    read_values,
-)
+from extender.telemetry.series import ALIAS_OF, ALIASES, known_names, read_values
 
 STATIC = frozenset({Gauge.MEMORY_TOTAL, Gauge.NUM_MULTIPROCESSORS, Gauge.NUM_DECODERS, Gauge.NUM_ENCODERS})
 """What GPUs have, not what they do."""

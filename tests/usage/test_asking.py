@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from extender.telemetry.sources.source import Access
-from extender.usage.accounts import OTHER
 from extender.usage.asking import _ask
+from extender.usage.lines import OTHER
 from extender.usage.past import Past
 from extender.usage.questions import Answer, Question
 from tests.ledger.builders import Clock

@@ -9,9 +9,9 @@ import pytest
 from extender.kube.leadership import Led
 from extender.plugins.holdings import whole_gpus
 from extender.settings.operation import UsageSettings
-from extender.usage.accounts import Key
 from extender.usage.budgets import DAY_S, Budgets
 from extender.usage.holders import Closed
+from extender.usage.lines import Key
 from extender.usage.questions import Answer, PastError
 from extender.usage.report import IdleRecall, Usage
 from tests.ledger.builders import Clock

@@ -2,7 +2,7 @@
 
 import pytest
 
-from extender.usage.accounts import OTHER
+from extender.usage.lines import OTHER
 from extender.usage.questions import Step
 from extender.usage.steps import _MOST_STEPS, AMOUNTS, Span, by_names, grouped, names_told, span_of
 

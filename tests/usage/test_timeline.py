@@ -5,7 +5,8 @@ import itertools
 import pytest
 
 from extender.kube.leadership import Led
-from extender.usage.accounts import OTHER, Sums
+from extender.usage.accounts import Sums
+from extender.usage.lines import OTHER
 from extender.usage.questions import Step
 from extender.usage.steps import Span, grouped
 from extender.usage.timeline import Timeline

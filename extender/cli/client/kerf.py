@@ -22,7 +22,8 @@ import typer
 from rich.console import Console
 
 from extender.cli.client.port_forwards import Cluster, ClusterError, KerfPod
-from extender.cli.printing import as_json, as_yaml, console, echo
+from extender.cli.consoles import console
+from extender.cli.printing import as_json, as_yaml, echo
 from extender.explain.sentences.blind import blind_for
 
 _TIMEOUT_S = 30.0

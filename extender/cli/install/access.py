@@ -5,9 +5,9 @@ from typing import Any, Final
 
 import msgspec
 
+from extender.cli.consoles import names
 from extender.cli.install.findings import ANY, KERF, Finding, Verdict, broken, listed, note, ok
 from extender.cli.install.kerf import SERVICE_ACCOUNTS, Installed, Look
-from extender.cli.printing import names
 from extender.kube.client import Transport
 from extender.kube.rights import ALLOCATING, CREATING, QUEUEING, Need, electing, manifest_of, serving
 

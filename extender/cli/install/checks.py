@@ -8,14 +8,7 @@ from extender.cli.install.devices import EXPORTER, devices, telemetry
 from extender.cli.install.dra.checks import devices_of_kerf
 from extender.cli.install.findings import Check, Needs, Verdict
 from extender.cli.install.running import certificate, reading, running, stopped
-from extender.cli.install.schedulers import (
-    configuration,
-    control_plane,
-    extender_order,
-    kerf,
-    kubernetes,
-    version_skew,
-)
+from extender.cli.install.schedulers import configuration, control_plane, extender_order, kerf, kubernetes, version_skew
 
 _UNSEEN: Final = "whether the queue's gate, its webhook and node agents are at work can't be seen"
 

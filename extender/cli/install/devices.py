@@ -9,9 +9,9 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
+from extender.cli.consoles import names
 from extender.cli.install.findings import Finding, broken, listed, note, ok
 from extender.cli.install.kerf import Look
-from extender.cli.printing import names
 from extender.core.resources.nodes import LEFT_OUT_WORDS, LeftOut
 from extender.core.vendors.registry import GPU_RESOURCES, PARTITION_PREFIXES, VENDORS
 from extender.core.vendors.vendor import Installing

@@ -11,10 +11,10 @@ import msgspec
 import numpy as np
 
 from extender.cli.client.kerf import AnswerError, Kerf
+from extender.cli.consoles import names
 from extender.cli.install.devices import learn
 from extender.cli.install.findings import KERF, Finding, broken, listed, note
 from extender.cli.install.kerf import DEPLOYMENTS
-from extender.cli.printing import names
 from extender.kube.cache import Cache
 from extender.kube.client import ApiError, ClusterError, Transport
 from extender.kube.decoding import Decoder
@@ -141,7 +141,7 @@ async def certificate(site: Site) -> AsyncIterator[Finding]:
     path = site.settings.server.tls_cert_file
     if path is None or not path.exists():
         return
-    from extender.server.certificates import Validity  # and with it a library of 10 MB
+    from extender.server.validity import Validity  # and with it a library of 10 MB
 
     try:
         fault = Validity.of(path.read_bytes()).fault(site.now)

@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 import msgspec
 import yaml
 
+from extender.cli.consoles import names
 from extender.cli.install.findings import ANY, Finding, broken, listed, note, ok
 from extender.cli.install.kerf import CHART, Installed, Look, Pod, mapping_of, node_of, option, scheduler_pods
-from extender.cli.printing import names
 from extender.core.annotations import MARKER
 from extender.kube.client import ClusterError, Transport
 from extender.kube.transport import NODES_PATH, PODS_PATH

@@ -10,7 +10,7 @@ import msgspec
 from extender.explain.defrag.answers import RoomAnswers
 from extender.explain.processes import QuestionError
 from extender.queueing.defrag.checks import RoomError
-from extender.queueing.defrag.record import RoomPlan
+from extender.queueing.defrag.plan import RoomPlan
 from extender.queueing.defrag.state import PolicyState, RoomState, state_of
 
 logger = logging.getLogger(__name__)

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import msgspec
 
-from extender.explain.defrag.answers import LeftPod, RoomAnswer, RoomQuestion, needs_of, read_question
 from extender.explain.defrag.facts import BUDGETS, FACTS, HELD, JOBS, NODES, PENDING, PODS, Facts, Held
 from extender.explain.defrag.movable import (
     Budget,
@@ -25,6 +24,7 @@ from extender.explain.defrag.movable import (
     residents,
     restart_times,
 )
+from extender.explain.defrag.questions import LeftPod, RoomAnswer, RoomQuestion, needs_of, read_question
 from extender.explain.defrag.targets import (
     Surroundings,
     Wanted,
@@ -42,7 +42,7 @@ from extender.kube.watches import ListDecoder
 from extender.ledger.tenants import Crowd
 from extender.planning.moves.planner import plan_moves
 from extender.planning.moves.problems import MovePlan, Problem
-from extender.queueing.defrag.record import PlannedMove, TargetPod
+from extender.queueing.defrag.plan import PlannedMove, TargetPod
 from extender.queueing.node_view import view_of
 from extender.queueing.pods.restrictions import Kinds
 

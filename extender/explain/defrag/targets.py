@@ -16,8 +16,8 @@ from extender.core.bookings import Booking, book, bookable, booking
 from extender.core.clusters import WHOLE_MILLI, Cluster, Mask
 from extender.core.resources.nodes import GpuUnit
 from extender.core.resources.requests import AskedUnit, GpuRequest, RequestError
-from extender.explain.defrag.answers import MAX_PODS, Figures, RoomQuestion
 from extender.explain.defrag.movable import Resident, priority_at_most
+from extender.explain.defrag.questions import MAX_PODS, Figures, RoomQuestion
 from extender.explain.manifests.documents import DocumentError
 from extender.explain.manifests.gangs import together
 from extender.explain.manifests.objects import read_given, renamed

@@ -10,7 +10,7 @@ from typing import Final
 from extender.kube.client import ApiError, Transport
 from extender.kube.commit import Outcome, Resolver, Result, Target, commit, refused
 from extender.kube.objects import Pod
-from extender.queueing.defrag.record import PlannedMove
+from extender.queueing.defrag.plan import PlannedMove
 from extender.queueing.preempted_gangs import post_eviction
 from extender.scheduling.binding import read, seal
 from extender.scheduling.fence import Fence

@@ -20,21 +20,12 @@ from extender.kube.commit import FencedError
 from extender.kube.objects import Pod
 from extender.kube.watches import BOUND_PODS
 from extender.queueing.controller import QueueController
-from extender.queueing.defrag.checks import Around, Facts, RoomError
+from extender.queueing.defrag.checks import Facts, RoomError
 from extender.queueing.defrag.evictions import Evictor
 from extender.queueing.defrag.places import Places
-from extender.queueing.defrag.record import (
-    NOT_TO_BE_HAD,
-    Ending,
-    Phase,
-    PlannedMove,
-    Progress,
-    Record,
-    RecordError,
-    Records,
-    RoomPlan,
-    Stage,
-)
+from extender.queueing.defrag.plan import PlannedMove, RoomPlan
+from extender.queueing.defrag.proof import Around
+from extender.queueing.defrag.record import NOT_TO_BE_HAD, Ending, Phase, Progress, Record, RecordError, Records, Stage
 from extender.queueing.defrag.starts import Starter
 from extender.queueing.defrag.state import RoomState, state_of
 from extender.queueing.defrag.steps import Follower, Limits, Run

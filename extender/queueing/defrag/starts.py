@@ -8,18 +8,12 @@ import msgspec
 
 from extender.kube.client import ClusterError
 from extender.kube.commit import FencedError
-from extender.queueing.defrag import checks
-from extender.queueing.defrag.checks import (
-    Arrival,
-    RoomError,
-    TargetError,
-    check,
-    siblings,
-    siblings_running,
-    targets_of,
-)
+from extender.queueing.defrag import proof
+from extender.queueing.defrag.checks import RoomError, TargetError, check, siblings, siblings_running, targets_of
 from extender.queueing.defrag.evictions import BudgetError, EvictionError, identity_of
-from extender.queueing.defrag.record import Culprit, PlannedMove, RoomPlan, Stage
+from extender.queueing.defrag.plan import PlannedMove, RoomPlan
+from extender.queueing.defrag.proof import Arrival
+from extender.queueing.defrag.record import Culprit, Stage
 from extender.queueing.defrag.steps import Moving, Run
 from extender.queueing.defrag.tools import Counts, Tools
 
@@ -39,9 +33,9 @@ class Starter:
         """Whether a plan is needed: the target has no room yet. Raises RoomError where it does not hold."""
         check(plan, self.tools.facts())
         moves, of_target = self._arrivals(plan)
-        if of_target and not await checks.why_not(self.tools.around, of_target):
+        if of_target and not await proof.why_not(self.tools.around, of_target):
             return False
-        if fault := await checks.why_not(self.tools.around, [*moves, *of_target]):
+        if fault := await proof.why_not(self.tools.around, [*moves, *of_target]):
             raise RoomError(fault)
         check(plan, self.tools.facts())  # as it is now: other things went on meanwhile
         return True

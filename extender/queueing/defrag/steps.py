@@ -16,7 +16,8 @@ from extender.kube.objects import Pod
 from extender.queueing.controller import QueueController
 from extender.queueing.defrag.checks import is_of
 from extender.queueing.defrag.places import Places
-from extender.queueing.defrag.record import Culprit, Phase, PlannedMove, Progress, Record, Stage
+from extender.queueing.defrag.plan import PlannedMove
+from extender.queueing.defrag.record import Culprit, Phase, Progress, Record, Stage
 from extender.queueing.pods.entries import Entry
 from extender.queueing.pods.entries import Stage as PodStage
 from extender.queueing.pods.nominations import PLANNED_BY, planned_node

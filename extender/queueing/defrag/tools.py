@@ -5,8 +5,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from extender.kube.events import EventRecorder
-from extender.queueing.defrag.checks import Around, Facts
+from extender.queueing.defrag.checks import Facts
 from extender.queueing.defrag.evictions import Evictor
+from extender.queueing.defrag.proof import Around
 from extender.queueing.defrag.record import Records
 from extender.queueing.defrag.steps import Follower
 from extender.queueing.defrag.targets import TargetPlacer

@@ -2,12 +2,7 @@
 
 import pytest
 
-from extender.core.resources.gpu_models import (
-    UNKNOWN_MODEL,
-    canonical_name,
-    describe_model,
-    models_allowed,
-)
+from extender.core.resources.gpu_models import UNKNOWN_MODEL, canonical_name, describe_model, models_allowed
 from extender.core.vendors.registry import PRODUCT_MEMORY_MIB, PRODUCTS
 from tests.core.builders import pattern
 

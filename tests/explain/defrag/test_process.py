@@ -8,9 +8,9 @@ import pytest
 
 from extender.core.policies.registry import POLICIES
 from extender.explain.defrag import process
-from extender.explain.defrag.answers import RoomQuestion
 from extender.explain.defrag.facts import Costs, Facts
 from extender.explain.defrag.process import _answer, _Listed
+from extender.explain.defrag.questions import RoomQuestion
 from extender.kube.objects import Node
 from extender.ledger.ledger import Ledger
 from extender.planning.moves.problems import MovePlan, Problem

@@ -2,7 +2,7 @@
 
 import pytest
 
-from extender.explain.defrag.answers import needs_of, read_question
+from extender.explain.defrag.questions import needs_of, read_question
 from extender.explain.processes import QuestionError
 
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from extender.explain.defrag.answers import RoomAnswer
+from extender.explain.defrag.questions import RoomAnswer
 from extender.explain.defrag_policy import Around, MovePolicy, SickGpus, Teller, Terms, Wait
 from extender.explain.processes import BusyError, QuestionError
 from extender.kube.client import ClusterError
@@ -18,7 +18,8 @@ from extender.kube.events import EventRecorder
 from extender.metrics.queueing import policy_metrics
 from extender.planning.windows import window_of
 from extender.queueing.defrag.checks import RoomError
-from extender.queueing.defrag.record import Culprit, PlannedMove, RoomPlan, TargetPod
+from extender.queueing.defrag.plan import PlannedMove, RoomPlan, TargetPod
+from extender.queueing.defrag.record import Culprit
 from extender.queueing.defrag.state import MoveState, RoomState, state_of
 from tests.core.builders import cluster_of, node
 from tests.queueing.builders import A100

@@ -12,11 +12,13 @@ from extender.kube.commit import Resolver
 from extender.kube.events import EventRecorder
 from extender.kube.objects import Pod
 from extender.kube.watches import BOUND_PODS, PODS
-from extender.queueing.defrag.checks import Around, Facts
+from extender.queueing.defrag.checks import Facts
 from extender.queueing.defrag.evictions import Evictor
 from extender.queueing.defrag.mover import Mover
 from extender.queueing.defrag.places import Places
-from extender.queueing.defrag.record import PlannedMove, Record, Records, RoomPlan, TargetPod
+from extender.queueing.defrag.plan import PlannedMove, RoomPlan, TargetPod
+from extender.queueing.defrag.proof import Around
+from extender.queueing.defrag.record import Record, Records
 from extender.queueing.defrag.steps import Follower, Limits
 from extender.queueing.defrag.targets import TargetPlacer
 from extender.queueing.defrag.tools import Tools

@@ -18,7 +18,7 @@ from extender.queueing.defrag.checks import (
     targets_of,
     why_stays,
 )
-from extender.queueing.defrag.record import PlannedMove, RoomPlan, TargetPod
+from extender.queueing.defrag.plan import PlannedMove, RoomPlan, TargetPod
 from extender.queueing.pods.entries import Entry
 from extender.queueing.pods.objects import decode_pod
 from tests.queueing.defrag.rigs import MOVE_V, Defrag, move, plan, scattered

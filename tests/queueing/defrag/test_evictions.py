@@ -10,7 +10,7 @@ import pytest
 from extender.kube.client import ApiError, ClusterError, Transport, UnreachableError
 from extender.kube.commit import FencedError, Resolver
 from extender.queueing.defrag.evictions import BudgetError, EvictionError, Evictor
-from extender.queueing.defrag.record import PlannedMove
+from extender.queueing.defrag.plan import PlannedMove
 from extender.scheduling.fence import Fence
 from tests.queueing.defrag.rigs import MoverApi, move
 from tests.queueing.direct.rigs import Sure

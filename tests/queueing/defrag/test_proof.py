@@ -7,8 +7,8 @@ import pytest
 
 from extender.kube.watches import NODES
 from extender.plugins.holdings import whole_gpus
-from extender.queueing.defrag.checks import Around, Arrival, why_not
 from extender.queueing.defrag.places import stand_in_of
+from extender.queueing.defrag.proof import Around, Arrival, why_not
 from extender.queueing.pods.objects import decode_node
 from tests.queueing.defrag.rigs import Defrag
 

@@ -9,7 +9,7 @@ from extender.kube.client import ApiError, ClusterError, UnreachableError
 from extender.ledger.claims import ClaimState
 from extender.planning.quotas import Quotas
 from extender.queueing.defrag.checks import RoomError, crowded
-from extender.queueing.defrag.record import RoomPlan
+from extender.queueing.defrag.plan import RoomPlan
 from tests.queueing.defrag.rigs import LIMITS, MOVE_V, Defrag, move, plan, scattered
 
 BUDGET = ApiError(429, "TooManyRequests", "Cannot evict pod as it would violate the pod's disruption budget.")

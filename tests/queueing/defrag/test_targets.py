@@ -3,7 +3,7 @@
 import pytest
 
 from extender.kube.client import ApiError
-from extender.queueing.defrag.record import TargetPod
+from extender.queueing.defrag.plan import TargetPod
 from extender.queueing.pods.objects import decode_pod
 from tests.queueing.defrag.rigs import LIMITS, Defrag, move, plan
 

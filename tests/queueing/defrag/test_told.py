@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from extender.kube.client import ApiError
-from extender.queueing.defrag.record import Culprit, Phase, Record, Stage, TargetPod
+from extender.queueing.defrag.plan import TargetPod
+from extender.queueing.defrag.record import Culprit, Phase, Record, Stage
 from extender.queueing.defrag.state import MoveState, RoomState
 from tests.queueing.defrag.rigs import MOVE_V, move, plan, scattered
 from tests.queueing.defrag.test_surprises import moved, two_moves

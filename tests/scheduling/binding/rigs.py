@@ -14,9 +14,7 @@ from extender.kube.events import EventRecorder
 from extender.kube.memory import Manifest, MemoryCluster
 from extender.kube.transport import NODES_PATH, PODS_PATH
 from extender.ledger.ledger import ClaimState, Ledger
-from extender.plugins.kerf import (
-    GPUS,
-)
+from extender.plugins.kerf import GPUS
 from extender.plugins.pods import read_pod_request
 from extender.scheduling.binding import Binder, BindError
 from extender.scheduling.placer import Placer, PodIdentity

@@ -9,14 +9,9 @@ from extender.core.annotations import COUNT, MEMORY_TOTAL
 from extender.kube.leadership import Unelected
 from extender.kube.memory import Manifest
 from extender.ledger.ledger import ClaimState
-from extender.plugins.kerf import (
-    ASSIGNED_GPUS,
-)
+from extender.plugins.kerf import ASSIGNED_GPUS
 from tests.ledger.builders import Fault, FaultyTransport, node_manifest, open_fence, pod_manifest
-from tests.scheduling.binding.rigs import (
-    CONFLICT,
-    Rig,
-)
+from tests.scheduling.binding.rigs import CONFLICT, Rig
 
 
 def touch(rig: Rig, **annotations: str) -> None:

@@ -5,11 +5,11 @@ from typing import Final
 
 import msgspec
 
+from extender.cli.consoles import names
 from extender.cli.install.access import policies_in_force
 from extender.cli.install.dra import facts
 from extender.cli.install.findings import Finding, broken, listed, note, ok
 from extender.cli.install.kerf import Installed, Look
-from extender.cli.printing import names
 from extender.core.dra import owning
 from extender.kube.client import ClusterError
 

@@ -1,0 +1,82 @@
+"""Lines of an account: one for each namespace, owner and GPU model, and no more than so many.
+
+Authors choose the names of owners, and some those of namespaces. Nobody gets more than a part of the lines; who finds
+none counts under OTHER of his namespace. There is room for these beside the lines of owners, so that busy namespaces
+take nobody's name; where that is full too, who finds none counts under OTHER of all.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+OTHER: Final = "(other)"
+"""No namespace is called so, and no owner."""
+
+
+class Key(NamedTuple):
+    """What a line is of."""
+
+    namespace: str
+    owner: str
+    gpu_model: str
+
+
+@dataclass(eq=False)
+class Lines:
+    """Keys by number. Numbers of lines that were closed are used again."""
+
+    most: int
+    """Lines of owners. Beside them half as many of namespaces' OTHER, and for each GPU model one of OTHER of all."""
+    most_each: int
+    """Lines of owners of a namespace."""
+    always: frozenset[str] = frozenset()
+    """Namespaces that get lines of their own however many there are."""
+    keys: list[Key | None] = field(default_factory=list, init=False)
+    _number_of: dict[Key, int] = field(default_factory=dict, init=False)
+    _of_namespace: dict[str, int] = field(default_factory=dict, init=False)
+    """Lines of owners."""
+    _num_of_owners: int = field(default=0, init=False)
+    _free: list[int] = field(default_factory=list, init=False)
+    opened: list[int] = field(default_factory=list, init=False)
+    """Numbers opened since somebody took these."""
+
+    def number(self, key: Key) -> int:
+        """The line that a key counts on, opened if need be."""
+        for candidate in (key, Key(key.namespace, OTHER, key.gpu_model)):
+            if (known := self._number_of.get(candidate)) is not None:
+                return known
+            if self._has_room(candidate):
+                return self._open(candidate)
+        rest = Key(OTHER, OTHER, key.gpu_model)
+        known = self._number_of.get(rest)
+        return self._open(rest) if known is None else known
+
+    def close(self, number: int) -> None:
+        """Give up a line; whoever comes back to it begins another."""
+        key = self.keys[number]
+        if key is not None:
+            self.keys[number] = None
+            del self._number_of[key]
+            self._free.append(number)
+            if key.owner != OTHER:
+                self._num_of_owners -= 1
+                self._of_namespace[key.namespace] -= 1
+                if not self._of_namespace[key.namespace]:
+                    del self._of_namespace[key.namespace]
+
+    def _has_room(self, key: Key) -> bool:
+        always = key.namespace in self.always
+        if key.owner == OTHER:
+            return always or len(self._number_of) - self._num_of_owners < self.most // 2
+        return self._of_namespace.get(key.namespace, 0) < self.most_each and (always or self._num_of_owners < self.most)
+
+    def _open(self, key: Key) -> int:
+        number = self._free.pop() if self._free else len(self.keys)
+        if number == len(self.keys):
+            self.keys.append(None)
+        self.keys[number] = key
+        self._number_of[key] = number
+        if key.owner != OTHER:
+            self._num_of_owners += 1
+            self._of_namespace[key.namespace] = self._of_namespace.get(key.namespace, 0) + 1
+        self.opened.append(number)
+        return number

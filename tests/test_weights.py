@@ -1,0 +1,33 @@
+"""What does not need a library does not load it: commands begin at once, and processes of their own stay small."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.docs.pages import ROOT
+
+LOADS = (
+    "import importlib, sys; importlib.import_module(sys.argv[1]); print(*(n for n in sys.argv[2:] if n in sys.modules))"
+)
+
+
+@pytest.mark.parametrize(
+    ("module", "without"),
+    [
+        pytest.param("extender.api.app", ["cryptography", "pyarrow", "scipy", "torch"], id="the service"),
+        pytest.param("extender.server.run", ["cryptography"], id="its server"),
+        pytest.param("extender.cli.main", ["msgspec", "numpy", "pydantic", "rich", "yaml"], id="the command line"),
+        pytest.param("extender.cli.node_agent", ["rich"], id="the node agent's command"),
+        pytest.param("extender.agent.agent", ["fastapi", "numpy", "pydantic", "rich"], id="the node agent"),
+        pytest.param("extender.telemetry.reader.reader", ["aiohttp", "fastapi", "pydantic"], id="reading telemetry"),
+        pytest.param("extender.usage.asking", ["aiohttp", "fastapi", "pydantic"], id="asking of the past"),
+        pytest.param("extender.explain.what_if.process", ["fastapi", "pydantic", "rich"], id="what-if"),
+        pytest.param("extender.explain.defrag.process", ["fastapi", "pydantic", "rich"], id="making room"),
+    ],
+)
+def test_it_is_loaded_without(module: str, without: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LOADS, module, *without], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == []
