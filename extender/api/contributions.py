@@ -12,8 +12,7 @@ from extender.api.reads import Reads
 from extender.explain.what_if.answers import WhatIfAnswers
 from extender.scheduling.build import Foundation
 from extender.scheduling.unbound_pods import UnboundPods
-from extender.settings.parts import PARTS
-from extender.settings.tree import Settings
+from extender.settings.tree import PARTS, Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,7 +54,7 @@ def check(config: ConfigOption = None, settings: SetOption = None) -> None:
 
 def _missing_files(loaded: "Settings") -> Iterator[tuple[str, Path]]:
     """Settings that name a file or folder that is not here; that of histories is made."""
-    from extender.settings.parts import PARTS
+    from extender.settings.tree import PARTS
 
     makes = {part.name: part.makes for part in PARTS}
     for section, group in loaded:

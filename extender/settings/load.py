@@ -20,7 +20,7 @@ from extender.core.vendors import registry as vendors
 from extender.kube.yaml_faults import yaml_fault
 from extender.settings import parts
 from extender.settings.section import Section
-from extender.settings.tree import ENV_PREFIX, NESTED, KernelSettings, Settings
+from extender.settings.tree import ENV_PREFIX, NESTED, PARTS, KernelSettings, Settings
 
 
 class SettingsError(ValueError):
@@ -52,7 +52,7 @@ def load_settings(
     filters.load_installed()
     unknown = _unknown_variables()
     assigned, faults = _assigned(assignments)
-    faults += (*unknown.values(), *filters.faults.values(), *vendors.faults.values(), *parts.FAULTS.values())
+    faults += (*unknown.values(), *filters.faults.values(), *vendors.faults.values(), *parts.faults.values())
     from_file: dict[str, Any] = {}
     if path is not None:
         try:
@@ -124,7 +124,7 @@ def _readable(kind: type[Section], values: Mapping[str, Any]) -> Section:
 
 def describe_settings() -> str:
     """All settings with defaults and meaning, and the policies, as Markdown."""
-    of_parts = "".join(f"\n{_describe_section(part.name, part.settings)}" for part in parts.PARTS)
+    of_parts = "".join(f"\n{_describe_section(part.name, part.settings)}" for part in PARTS)
     return f"{_describe_kernel()}\n{of_parts}"
 
 

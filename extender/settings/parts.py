@@ -6,7 +6,7 @@ nothing of Kerf but settings.
 """
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -37,13 +37,16 @@ class Part:
 _INSTALLED: Final = Installed("kerf.parts", "part")
 
 
-def _known() -> tuple[Part, ...]:
-    _INSTALLED.load(parts.NAMES)
+faults: Final = _INSTALLED.faults
+"""Why those of other packages that could not be loaded could not, by name."""
+
+
+def known(sections: Collection[str]) -> tuple[Part, ...]:
+    """Those that there are; `sections` of the settings are the kernel's own."""
     own = (importlib.import_module(f"{parts.__name__}.{name}.settings").PART for name in parts.NAMES)
+    _INSTALLED.load([*parts.NAMES, *sections])
+    for name, part in list(_INSTALLED.found.items()):
+        if not isinstance(part, Part) or part.name != name:
+            del _INSTALLED.found[name]
+            faults[name] = f"part {name} could not be loaded: it is not a Part of that name but {part!r:.80}"
     return (*own, *_INSTALLED.found.values())
-
-
-PARTS: Final = _known()
-"""Those that there are."""
-FAULTS: Final[Mapping[str, str]] = _INSTALLED.faults
-"""Why parts of other packages could not be loaded, by name."""

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Final
 from pydantic import create_model
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from extender.settings import parts
 from extender.settings.access import AccessSettings
 from extender.settings.cluster import ClusterSettings
 from extender.settings.decisions import DecisionSettings, ModelSettings, SetAsideSettings
 from extender.settings.leader_election import LeaderElectionSettings
 from extender.settings.operation import LogSettings, UsageSettings
-from extender.settings.parts import PARTS
 from extender.settings.policies import GeniusSettings, LiveSettings
 from extender.settings.queue import DefragSettings, DraSettings, QueueSettings
 from extender.settings.ranking import RankSettings
@@ -47,6 +47,9 @@ class KernelSettings(BaseSettings):
     genius: GeniusSettings = GeniusSettings()
     log: LogSettings = LogSettings()
 
+
+PARTS: Final = parts.known(KernelSettings.model_fields)
+"""Those that there are."""
 
 if TYPE_CHECKING:
 

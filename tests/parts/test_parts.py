@@ -9,7 +9,7 @@ import pytest
 
 from extender.parts import NAMES
 from extender.settings.load import _describe_section
-from extender.settings.parts import PARTS
+from extender.settings.tree import PARTS
 from tests.docs.example import broken
 from tests.docs.pages import ROOT
 from tests.parts.pages import page_of
@@ -85,8 +85,17 @@ def test_a_package_brings_a_part(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_one_that_can_not_be_loaded_keeps_kerf_from_starting(tmp_path: Path) -> None:
-    broken(tmp_path, "[kerf.parts]\nacme = kerf_broken:PART", "raise ImportError('no')")
+@pytest.mark.parametrize(
+    ("name", "source", "told"),
+    [
+        pytest.param("acme", "raise ImportError('no')", "of package kerf-broken could not be loaded: ImportError: no"),
+        pytest.param("acme", "PART = 1", "could not be loaded: it is not a Part of that name but 1"),
+        pytest.param("queue", PACKAGE.replace('"acme"', '"queue"'), "ValueError: Kerf already has a part of that name"),
+    ],
+    ids=["it fails", "no part", "the kernel's section"],
+)
+def test_one_that_can_not_be_loaded_keeps_kerf_from_starting(tmp_path: Path, name: str, source: str, told: str) -> None:
+    broken(tmp_path, f"[kerf.parts]\n{name} = kerf_broken:PART", source)
     done = run("-m", "extender", "config", "check", site=tmp_path)
     assert done.returncode != 0
-    assert "part acme of package kerf-broken could not be loaded: ImportError: no" in done.stderr
+    assert f"part {name}" in done.stderr and told in " ".join(done.stderr.split())

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from extender.cli.main import _MODULE_OF, COMMANDS
-from extender.settings.parts import PARTS
+from extender.settings.tree import PARTS
 from tests.tools.house.faults import Outside, idle_names, splats
 from tests.tools.house.sources import Module, Tree
 
