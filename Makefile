@@ -47,7 +47,7 @@ PYTEST := $(BIN)/pytest --dist loadfile --numprocesses $(shell echo $$(($$(getco
 test: $(STAMP) ## run all tests, the ones against a real control plane included
 	@exec $(PYTEST) -m "not nightly" $(ARGS)
 
-UNIT := $(addprefix tests/,agent api core dra explain history kube ledger metrics model parts pipelines planning plugins queueing \
+UNIT := $(addprefix tests/,agent api core dra explain history kube ledger metrics model parts planning plugins queueing \
 	ranking scheduling settings telemetry usage test_children.py)
 
 test-unit: $(STAMP) ## run the tests that need neither network, browser nor programs to build (a minute)

@@ -22,7 +22,7 @@ from extender.metrics.usage import usage_metrics
 from extender.page.routes import install_page
 from extender.page.stream import Streams
 from extender.page.view import PageView
-from extender.settings.tree import Settings
+from extender.settings.tree import Settings, rights_of
 from extender.telemetry.readings import Feed
 from extender.telemetry.service import rules_of
 
@@ -39,7 +39,7 @@ def create_app(
 
     `feed` is where telemetry comes from, a reading process when none is given.
     """
-    rights = MissingRights(clock)
+    rights = MissingRights(clock, rights_of(settings))
     transport = NotingRights(transport, rights)
     parts = build_parts(settings, transport, clock, feed)
     service = build_service(settings, parts, rights)

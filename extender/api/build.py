@@ -37,12 +37,10 @@ from extender.kube.watches import BOUND_PODS, NODES, PENDING_PODS, PODS
 from extender.metrics import scheduling as of_scheduling
 from extender.metrics.devices import DeviceFigures, device_metrics
 from extender.metrics.gpu_hours import gpu_hour_metrics
-from extender.metrics.queueing import pending_metrics, pipeline_metrics, policy_metrics, queue_metrics
+from extender.metrics.queueing import pending_metrics, policy_metrics, queue_metrics
 from extender.metrics.ranking import learning_metrics, rank_metrics
 from extender.metrics.registry import Metrics
 from extender.metrics.telemetry import telemetry_metrics
-from extender.pipelines.build import build_pipelines
-from extender.pipelines.controller import PipelineController
 from extender.queueing.build import build_queue
 from extender.queueing.controller import QueueController
 from extender.queueing.defrag.mover import Mover, build_mover
@@ -167,7 +165,6 @@ class Parts:
     """What makes room by itself."""
     rules: QueueRules
     """The queue's, those of no queue where there is none."""
-    pipelines: PipelineController | None
     what_if: WhatIfAnswers
     rejections: RejectionLog
     unasked: Unasked
@@ -223,7 +220,6 @@ def build_parts(
     )
     mirror.hub.part(PENDING_PODS).subscribe(unbound.changed)
     mirror.hub.part(PENDING_PODS).subscribe(waker.pod_changed)
-    pipelines = build_pipelines(settings, base)
     label, set_aside = scheduling.build_label(settings, base), scheduling.build_keeper(settings, base)
     usage, counting = _usage_of(settings, base, rank.mix.counts)
     what_if = build_what_if(settings, base, placer, queue, usage)
@@ -242,7 +238,6 @@ def build_parts(
         corrections,
         queue,
         mover,
-        pipelines,
         telemetry.observer if telemetry else None,
         rank,
         shadow,
@@ -272,7 +267,6 @@ def build_parts(
         room=room,
         policy=policy,
         rules=rules,
-        pipelines=pipelines,
         what_if=what_if,
         rejections=rejections,
         unasked=unasked,
@@ -388,8 +382,17 @@ def _claims_of(queue: QueueController | None) -> Callable[[Pod], PodClaims]:
 def _add_metrics(parts: Parts, service: Service) -> None:
     """What Prometheus reads of each part."""
     base, add = parts.base, parts.metrics.add
-    readers = [reader for reader in (base.mirror, parts.queue, parts.pipelines) if reader is not None]
-    add(lambda: of_scheduling.cluster_metrics(base.ledger, base.mirror, base.events, parts.waker, base.clock, readers))
+    brought = parts.contributions.values()
+
+    def num_unread() -> int:
+        own = base.mirror.num_unread + (parts.queue.num_unread if parts.queue is not None else 0)
+        return own + sum(contribution.num_unread() for contribution in brought)
+
+    add(
+        lambda: of_scheduling.cluster_metrics(
+            base.ledger, base.mirror, base.events, parts.waker, base.clock, num_unread
+        )
+    )
     add(lambda: of_scheduling.correction_metrics(base.ledger, parts.corrections))
     add(lambda: of_scheduling.leadership_metrics(base.fence, parts.leadership))
     add(lambda: rank_metrics(parts.rank, parts.shadow, parts.evidence))
@@ -406,15 +409,13 @@ def _add_metrics(parts: Parts, service: Service) -> None:
         add(partial(gpu_hour_metrics, parts.usage))
     if parts.learning is not None:
         add(partial(learning_metrics, parts.learning))
-    for brought in parts.contributions.values():
-        add(brought.metrics)
+    for contribution in brought:
+        add(contribution.metrics)
     if parts.queue is not None:
         add(partial(queue_metrics, parts.queue, parts.mover))
     if parts.queue is not None and parts.queue.claims is not None and base.ledger.rows.owned is not None:
         add(partial(device_metrics, base.ledger.rows.owned, parts.queue.claims, DeviceFigures()))
     if parts.policy is not None:
         add(partial(policy_metrics, parts.policy))
-    if parts.pipelines is not None:
-        add(partial(pipeline_metrics, parts.pipelines))
     if parts.telemetry is not None:
         add(partial(telemetry_metrics, parts.telemetry.observer, parts.telemetry.unmanaged))

@@ -60,6 +60,8 @@ class Contribution:
     """What the page is told, by the name under which its panels know it."""
     ready: Callable[[], Awaitable[None]] = _at_once
     """Waits, once the work has begun, for what the server serves with."""
+    num_unread: Callable[[], int] = int
+    """Objects that it has read and could not understand, counted each time that they came."""
     fault: Callable[[], str] = str
     """Why it works less well than it should, "" where it does: `degraded` of /readyz."""
 

@@ -4,6 +4,7 @@ import importlib
 from collections.abc import Mapping
 from difflib import get_close_matches
 from importlib.metadata import entry_points
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Final, cast
 
 import typer
@@ -11,50 +12,50 @@ from typer.core import TyperCommand, TyperGroup
 
 from extender import __version__
 from extender.cli.printing import echo
+from extender.core.faces import Command, faces
 
 OTHER_COMMANDS: Final = "kerf.commands"
 """Entry points: commands of other packages, each a `typer.Typer`."""
-COMMANDS: Final = {
-    "serve": "Serve kube-scheduler from a cluster's API server.",
-    "demo": "Serve an embedded sample cluster: no Kubernetes needed, try it with curl.",
-    "explain": "Why a pod is where it is, or pending, and what would make it fit. Asks a running Kerf.",
-    "top": "The cluster as a running Kerf sees it: nodes, GPUs, what is booked and used.",
-    "pending": "Pods that ask for GPUs and have no node: who keeps them waiting, and why.",
-    "workloads": "Every pod that has GPUs or asks for some: running, pending or gated; idle ones first.",
-    "usage": "GPU-hours booked, used and idle, by namespace, owner or GPU model; pods that are idle now.",
-    "what-if": "Where pods would go in the cluster as it is, and which would stay pending. Changes nothing.",
-    "defrag": "Plan the moves that make room for pods or free nodes; --apply moves them.",
-    "drain": "Which pods have to move, and where, so that nodes be empty; --apply moves them.",
-    "plan": "Plan pods jointly; --apply carries out the plan.",
-    "pipeline": "Pipelines of Jobs: see docs/guides/pipelines.md.",
-    "node-agent": "Run on each GPU node: tell which GPUs the kubelet gave, and lead the device plugin to Kerf's.",
-    "hand-in": "Hand a fitted model to a running Kerf, which tries it before it serves.",
-    "install": "Check what a cluster has, and lacks, for Kerf.",
-    "doctor": "Find Prometheus, read it once, and report what was found.",
-    "config": "Show or check settings.",
-    "version": "Print the version.",
-}
-"""What help says of each; the command `what-if` is `what_if` in `extender.cli.what_if`, a group `app` in its module."""
-_MODULE_OF: Final = {"drain": "defrag"}
-"""Of a command that is in another one's module."""
-
-_ASK, _LOOK, _PLAN, _SIMULATE, _TEST = _PANELS = (
-    "Ask a running Kerf",
-    "Look at a cluster",
-    "Plan",
-    "Simulate and train",
-    "Test the product",
-)
+ASK: Final = "Ask a running Kerf"
+LOOK: Final = "Look at a cluster"
+PLAN: Final = "Plan"
+SIMULATE: Final = "Simulate and train"
+TEST: Final = "Test the product"
 """Headings of help, as docs/reference/cli.md has them."""
-_PANEL_OF: Final = {
-    **dict.fromkeys(("explain", "pending", "workloads", "defrag", "drain", "what-if", "top", "usage"), _ASK),
-    **dict.fromkeys(("install", "doctor", "config"), _LOOK),
-    **dict.fromkeys(("plan", "pipeline"), _PLAN),
-    **dict.fromkeys(("simulate", "traces", "evaluate", "report", "train", "history", "replay", "fit"), _SIMULATE),
-    **dict.fromkeys(("hand-in", "verify"), _SIMULATE),
-    **dict.fromkeys(("bench", "chaos"), _TEST),
+
+_OWN: Final = {
+    "serve": Command("Serve kube-scheduler from a cluster's API server."),
+    "demo": Command("Serve an embedded sample cluster: no Kubernetes needed, try it with curl."),
+    "explain": Command("Why a pod is where it is, or pending, and what would make it fit. Asks a running Kerf.", ASK),
+    "top": Command("The cluster as a running Kerf sees it: nodes, GPUs, what is booked and used.", ASK),
+    "pending": Command("Pods that ask for GPUs and have no node: who keeps them waiting, and why.", ASK),
+    "workloads": Command("Every pod that has GPUs or asks for some: running, pending or gated; idle ones first.", ASK),
+    "usage": Command("GPU-hours booked, used and idle, by namespace, owner or GPU model; pods that are idle now.", ASK),
+    "what-if": Command("Where pods would go in the cluster, and which would stay pending. Changes nothing.", ASK),
+    "defrag": Command("Plan the moves that make room for pods or free nodes; --apply moves them.", ASK),
+    "drain": Command(
+        "Which pods have to move, and where, so that nodes be empty; --apply moves them.", ASK, "extender.cli.defrag"
+    ),
+    "plan": Command("Plan pods jointly; --apply carries out the plan.", PLAN),
+    "hand-in": Command("Hand a fitted model to a running Kerf, which tries it before it serves.", SIMULATE),
+    "install": Command("Check what a cluster has, and lacks, for Kerf.", LOOK),
+    "doctor": Command("Find Prometheus, read it once, and report what was found.", LOOK),
+    "config": Command("Show or check settings.", LOOK),
+    "version": Command("Print the version."),
 }
-"""The heading of a command; the others come first, without one."""
+"""Those of the kernel. The command `what-if` is `what_if` in `extender.cli.what_if` unless it names a module, a group
+`app` in its module."""
+COMMANDS: Final[Mapping[str, Command]] = MappingProxyType(
+    _OWN | {name: command for face in faces().values() for name, command in face.commands.items()}
+)
+"""Kerf's own, those of its parts among them."""
+
+_ELSEWHERE: Final = {
+    **dict.fromkeys(("simulate", "traces", "evaluate", "report", "train", "history", "replay", "fit"), SIMULATE),
+    "verify": SIMULATE,
+    **dict.fromkeys(("bench", "chaos"), TEST),
+}
+"""Headings of the commands that a checkout adds."""
 
 
 class Group(TyperGroup):
@@ -72,7 +73,7 @@ class Group(TyperGroup):
 class LazyGroup(Group):
     """Commands that are imported when they run: not to be listed or completed."""
 
-    own: ClassVar[Mapping[str, str]] = COMMANDS
+    own: ClassVar[Mapping[str, Command]] = COMMANDS
     others: str = OTHER_COMMANDS
     """The group of entry points, "" for none."""
 
@@ -81,7 +82,9 @@ class LazyGroup(Group):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name in self.own:
-            return TyperCommand(cmd_name, help=self.own[cmd_name], rich_help_panel=_PANEL_OF.get(cmd_name))
+            return TyperCommand(
+                cmd_name, help=self.own[cmd_name].help, rich_help_panel=self.own[cmd_name].heading or None
+            )
         if cmd_name in entry_points(group=self.others).names:
             return TyperCommand(cmd_name, help="") if ctx.resilient_parsing else _loaded(cmd_name, self.own)
         return None
@@ -91,26 +94,28 @@ class LazyGroup(Group):
         return name, command and _loaded(str(name), self.own), rest
 
 
-def _loaded(name: str, own: Mapping[str, str]) -> Any:
+def _loaded(name: str, own: Mapping[str, Command]) -> Any:
     """The command itself; one that can't be imported says so when it runs."""
     try:
-        app = _own(name.replace("-", "_")) if name in own else entry_points(group=OTHER_COMMANDS)[name].load()
+        app = _own(name, own[name]) if name in own else entry_points(group=OTHER_COMMANDS)[name].load()
     except ModuleNotFoundError as error:
         if name in own:
             raise
         return _not_installed(name, str(error))
     command: Any = typer.main.get_command(app)
-    command.name, command.rich_help_panel = name, _PANEL_OF.get(name)
+    heading = own[name].heading if name in own else _ELSEWHERE.get(name, "")
+    command.name, command.rich_help_panel = name, heading or None
     return command
 
 
-def _own(name: str) -> typer.Typer:
+def _own(name: str, command: Command) -> typer.Typer:
     """A command of this package, or a group of them."""
-    module = importlib.import_module(f"extender.cli.{_MODULE_OF.get(name, name)}")
+    function = name.replace("-", "_")
+    module = importlib.import_module(command.module or f"extender.cli.{function}")
     if hasattr(module, "app"):
         return cast(typer.Typer, module.app)
     alone = typer.Typer(add_completion=False)
-    alone.command()(getattr(module, name))
+    alone.command()(getattr(module, function))
     return alone
 
 

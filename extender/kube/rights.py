@@ -5,9 +5,9 @@ Whoever asks gets the API server's refusal as any other; here all of them come b
 """
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from extender.core.texts import printable
 from extender.kube.transport import ApiError, Query, Right, Transport
@@ -101,42 +101,47 @@ def electing(mode: str, namespace: str, lease: str) -> tuple[Need, ...]:
     return ()
 
 
-_PIPELINES: Final = (
-    Need("kerf.dev", "pipelines", ("list", "watch")),
-    Need("kerf.dev", "pipelines/status", ("patch",)),
-    Need("batch", "jobs", ("get", "watch", "create", "patch")),
-)
-_MLFLOWS: Final = (
-    Need("kopf.dev", "mlflows", ("list", "watch")),
-    Need("kopf.dev", "mlflows/status", ("patch",)),
-    Need("kerf.dev", "pipelines", ("create", "patch")),
-)
-_PARTS: Final[tuple[tuple[str, str, tuple[Need, ...]], ...]] = (
-    ("Kerf", _BASE, (*_SERVING, Need(_LEASES, "leases", ("create", "get", "patch")))),
-    ("the queue", "manifests/queue/rbac.yaml", QUEUEING),
-    ("the allocator of devices", "manifests/dra/rbac.yaml", ALLOCATING),
-    ("pipelines", "manifests/queue/pipelines.yaml", _PIPELINES),
-    ("pipelines", "manifests/queue/mlflows.yaml", _MLFLOWS),
-)
-"""The parts of Kerf that need rights, and which manifest gives them."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rights:
+    """Those that a capability takes, and which manifest gives them."""
 
-_GIVEN: Final = {
-    Right(verb, need.group, need.resource): (part, manifest)
-    for part, manifest, needs in _PARTS
-    for need in needs
-    for verb in need.verbs
-}
-"""Which part of Kerf needs a right, and which manifest gives it."""
+    who: str
+    """What takes them, as sentences name it."""
+    manifest: str
+    needs: tuple[Need, ...]
+    wanted: Callable[[Any], bool] = lambda settings: True
+    """Whether the settings of the part's section take them, of a part that is on."""
+
+
+_KERNEL: Final = (
+    Rights(who="Kerf", manifest=_BASE, needs=(*_SERVING, Need(_LEASES, "leases", ("create", "get", "patch")))),
+    Rights(who="the queue", manifest="manifests/queue/rbac.yaml", needs=QUEUEING),
+    Rights(who="the allocator of devices", manifest="manifests/dra/rbac.yaml", needs=ALLOCATING),
+)
+"""Of Kerf without its parts."""
+
+
+def given_by(all_rights: Iterable[Rights]) -> Mapping[Right, Rights]:
+    """Who takes each right, and which manifest gives it."""
+    return {
+        Right(verb, need.group, need.resource): rights
+        for rights in all_rights
+        for need in rights.needs
+        for verb in need.verbs
+    }
+
+
+_GIVEN: Final = given_by(_KERNEL)
 
 
 def manifest_of(need: Need) -> str:
-    """The manifest that gives what is needed."""
-    return next((manifest for _, manifest, needs in _PARTS if need in needs), _BASE)
+    """The manifest that gives what the kernel needs."""
+    return next((rights.manifest for rights in _KERNEL if need in rights.needs), _BASE)
 
 
-def needed_by(right: Right) -> tuple[str, str]:
-    """Which part of Kerf needs a right, and which manifest gives it."""
-    return _GIVEN.get(right, ("Kerf", "the chart"))
+def manifest_giving(right: Right) -> str:
+    """The manifest that gives a right of the kernel."""
+    return _GIVEN[right].manifest if right in _GIVEN else "the chart"
 
 
 @dataclass(slots=True)
@@ -149,8 +154,10 @@ class _Lacking:
 class MissingRights:
     """Those that were refused, until they are there or nobody has asked for long."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], of_parts: Iterable[Rights] = ()) -> None:
+        """`of_parts` are taken besides the kernel's."""
         self._clock = clock
+        self._given = {**given_by(of_parts), **_GIVEN}
         self._lacking: dict[Right, _Lacking] = {}
 
     def told(self) -> list[str]:
@@ -168,8 +175,9 @@ class MissingRights:
         if known is None:
             if len(self._lacking) >= _MOST:
                 return
-            part, manifest = needed_by(right)
-            words = f"{part} may not {right}: user {user} lacks that right, which {manifest} gives"
+            rights = self._given.get(right)
+            who, manifest = (rights.who, rights.manifest) if rights is not None else ("Kerf", "the chart")
+            words = f"{who} may not {right}: user {user} lacks that right, which {manifest} gives"
             known = self._lacking[asked] = _Lacking(printable(words))
             logger.warning("%s", known.words)
         if namespace in known.at or len(known.at) < _MOST:

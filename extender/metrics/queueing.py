@@ -1,4 +1,4 @@
-"""Metrics of the queue and of pipelines."""
+"""Metrics of the queue."""
 
 from collections import Counter as Counts
 from collections.abc import Callable, Iterator
@@ -10,7 +10,6 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from extender.explain.defrag_policy import PURPOSES, MovePolicy
 from extender.explain.pending import Waitlist
 from extender.metrics.registry import by_label, counter, gauge
-from extender.pipelines.controller import PipelineController
 from extender.planning.wait_reasons import Cause
 from extender.queueing.controller import QueueController
 from extender.queueing.defrag.mover import Mover
@@ -81,8 +80,3 @@ def pending_metrics(waitlist: Waitlist) -> Iterator[Metric]:
     yield by_label(GaugeMetricFamily, "kerf_pending_longest_seconds", told, "namespace", longest)
     told = "Pods that ask for GPUs and are held by the queue's gate while the queue is off."
     yield gauge("kerf_unattended_gates", told, waitlist.num_unattended())
-
-
-def pipeline_metrics(pipelines: PipelineController) -> Iterator[Metric]:
-    """How pipelines stand."""
-    yield by_label(GaugeMetricFamily, "kerf_pipelines", "Pipelines by phase.", "phase", pipelines.num_by_phase())

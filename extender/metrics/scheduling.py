@@ -1,7 +1,6 @@
 """Metrics of the ledger, the mirror, and of who leads."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
 
 from prometheus_client.core import Metric
 
@@ -20,22 +19,15 @@ from extender.scheduling.takeover import Leadership
 from extender.scheduling.waking import Waker
 
 
-class Reader(Protocol):
-    """Who reads objects of the API server."""
-
-    @property
-    def num_unread(self) -> int: ...
-
-
 def cluster_metrics(
     ledger: Ledger,
     mirror: Mirror,
     events: EventRecorder,
     waker: Waker,
     now: Callable[[], float],
-    readers: Sequence[Reader],
+    num_unread: Callable[[], int],
 ) -> Iterator[Metric]:
-    """What is known, held and waiting; `readers` are all that read objects."""
+    """What is known, held and waiting; `num_unread` is of all objects that could not be read."""
     cluster = ledger.snapshot(now())
     totals = Figures(cluster).sums()
     yield gauge("kerf_nodes", "Nodes.", len(cluster.row_of))
@@ -46,7 +38,7 @@ def cluster_metrics(
     yield gauge("kerf_reservations", "Pods with reserved GPUs.", passing)
     yield gauge("kerf_bindings_under_way", "Bindings in progress.", ledger.num_claims(ClaimState.BINDING))
     crowded = ledger.rows.num_crowded
-    unreadable = ledger.num_unreadable + sum(reader.num_unread for reader in readers)
+    unreadable = ledger.num_unreadable + num_unread()
     yield gauge("kerf_nodes_overbooked", "Nodes where pods hold more than there is.", crowded)
     unreadable_help = "Changes of pods and nodes with unreadable values; what they describe counts as held."
     yield counter("kerf_unreadable_objects", unreadable_help, unreadable)

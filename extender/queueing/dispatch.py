@@ -17,7 +17,7 @@ from extender.kube.background import Work, all_of
 from extender.kube.client import ClusterError
 from extender.kube.commit import FencedError, Term
 from extender.kube.objects import Pod
-from extender.kube.rights import needed_by
+from extender.kube.rights import manifest_giving
 from extender.kube.transport import right_lacking
 from extender.kube.turns import Pauses
 from extender.ledger.ledger import Ledger
@@ -322,4 +322,4 @@ def no_right(words: str) -> WaitReason | None:
     if lacking is None:
         return None
     right, user = lacking
-    return Code.NO_RIGHT.reason(right=str(right), user=printable(user), manifest=needed_by(right)[1])
+    return Code.NO_RIGHT.reason(right=str(right), user=printable(user), manifest=manifest_giving(right))

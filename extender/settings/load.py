@@ -4,6 +4,7 @@ Environment variables are `KERF_` + section + `__` + name, as in `KERF_SERVER__P
 once, each with the place and what would be right.
 """
 
+import logging
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
-from pydantic import ValidationError
+from pydantic import ValidationError, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource
 
 from extender.core.fit import filters
@@ -20,7 +21,9 @@ from extender.core.vendors import registry as vendors
 from extender.kube.yaml_faults import yaml_fault
 from extender.settings import parts
 from extender.settings.section import Section
-from extender.settings.tree import ENV_PREFIX, NESTED, PARTS, KernelSettings, Settings
+from extender.settings.tree import ENV_PREFIX, NESTED, PARTS, RENAMED, KernelSettings, Settings, lacking
+
+logger = logging.getLogger(__name__)
 
 
 class SettingsError(ValueError):
@@ -68,6 +71,15 @@ def load_settings(
     faults += unnamed
 
     class _Loaded(Settings):
+        @model_validator(mode="before")
+        @classmethod
+        def _as_they_are_called_now(cls, given: dict[str, Any]) -> dict[str, Any]:
+            for old, new in _rename(given):
+                logger.warning(
+                    "setting %s is called %s by now: the old name works in this version for the last time", old, new
+                )
+            return given
+
         @classmethod
         def settings_customise_sources(
             cls,
@@ -82,6 +94,7 @@ def load_settings(
     loaded = Settings.model_construct()
     try:
         loaded = _Loaded(**given)
+        faults += lacking(loaded)
     except ValidationError as error:
         faults += [_fault(detail) for detail in error.errors() if _place(detail) not in unknown]
     if faults:
@@ -107,8 +120,22 @@ def settings_elsewhere(
     ]
     for section, values in _nested(_assigned([*given, *assignments])[0])[0].items():
         tree.setdefault(section, {}).update(values)
+    _rename(tree)
     read: dict[str, Any] = {name: _readable(kind, tree.get(name, {})) for name, kind in _sections()}
     return Settings.model_construct(**read)
+
+
+def _rename(tree: dict[str, Any]) -> list[tuple[str, str]]:
+    """Give settings of a tree the names that they have by now; which had old ones. What is given by both names is what
+    the new one says."""
+    found: list[tuple[str, str]] = []
+    for old, new in RENAMED.items():
+        (section, name), (to, called) = old.split("."), new.split(".")
+        if isinstance(values := tree.get(section), dict) and name in values:
+            tree[section] = {key: value for key, value in values.items() if key != name}
+            tree[to] = {called: values[name], **(tree.get(to) or {})}
+            found.append((old, new))
+    return found
 
 
 def _readable(kind: type[Section], values: Mapping[str, Any]) -> Section:
@@ -190,6 +217,7 @@ def _unknown_variables() -> dict[str, str]:
     known = {
         f"{ENV_PREFIX}{section}{NESTED}{name}".upper() for section, kind in _sections() for name in kind.model_fields
     }
+    known |= {f"{ENV_PREFIX}{old.replace('.', NESTED)}".upper() for old in RENAMED}
     return {
         name.upper().removeprefix(ENV_PREFIX).lower().replace(NESTED, "."): (
             f"environment variable {name}: no such setting; `kerf config show` lists them"

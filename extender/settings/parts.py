@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from extender import parts
 from extender.core.entry_points import Installed
+from extender.kube.rights import Rights
 from extender.settings.section import Section
 
 
@@ -28,6 +29,12 @@ class Part:
     """Imported where it is wanted; its `build(kernel, settings)` returns a `Contribution`."""
     with_webhooks_alone: bool = False
     """Whether it is wanted also where webhooks are all that is served."""
+    lacks: Callable[[Any], str] = lambda settings: ""
+    """What all settings together lack for a part that is wanted, "" where it is nothing."""
+    rights: tuple[Rights, ...] = ()
+    """What it takes of the API server while it is wanted, besides what the kernel does."""
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    """Settings by the dotted names that they had, which work for one version more, and those that they have."""
     makes: tuple[str, ...] = ()
     """Settings of its that name files or folders which it makes itself."""
     off: Mapping[str, str] = field(default_factory=dict)

@@ -64,10 +64,6 @@ class QueueSettings(Section):
     """A pod is let go for autoscalers once it has waited this many seconds."""
     release_limit_s: float = Field(default=900.0, ge=1)
     """After this many seconds without a node for it, the next one is let go, if it asks for something else."""
-    pipelines: bool = False
-    """Whether Pipeline objects are run, their pods through the queue: see docs/guides/pipelines.md."""
-    mlflows: bool = False
-    """Whether MLTaskScheduler's MLFlow objects are run as pipelines; needs pipelines."""
 
     @field_validator("planner")
     @classmethod
@@ -78,10 +74,6 @@ class QueueSettings(Section):
 
     @model_validator(mode="after")
     def _served(self) -> Self:
-        if self.pipelines and not self.enabled:
-            raise ValueError("pipelines needs enabled: their pods wait in the queue")
-        if self.mlflows and not self.pipelines:
-            raise ValueError("mlflows needs pipelines: that is what they become")
         if not self.extender and not self.enabled:
             raise ValueError("extender: false needs enabled: without the queue nothing would be decided")
         return self

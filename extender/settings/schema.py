@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from extender.settings.tree import Settings
+from extender.settings.tree import RENAMED, Settings
 
 _SAID_ELSEWHERE: Final = ("title", "description", "default")
 """docs/reference/configuration.md has them, and the file would be three times as large."""
@@ -14,6 +14,9 @@ def settings_schema() -> dict[str, Any]:
     """What a settings file may say, without references: all sections, each of which may be a heading alone."""
     tree = Settings.model_json_schema()
     sections = _plain(tree["properties"], tree["$defs"], named=True)
+    for old, new in RENAMED.items():
+        (section, name), (to, called) = old.split("."), new.split(".")
+        sections[section]["properties"][name] = sections[to]["properties"][called] | {"deprecated": True}
     properties = {name: section | {"type": ["object", "null"]} for name, section in sections.items()}
     return {"type": "object", "additionalProperties": False, "properties": properties}
 

@@ -1,10 +1,12 @@
 """The whole tree: the sections of the kernel, and those of the parts that there are."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from pydantic import create_model
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from extender.kube.rights import Rights
 from extender.settings import parts
 from extender.settings.access import AccessSettings
 from extender.settings.cluster import ClusterSettings
@@ -50,6 +52,8 @@ class KernelSettings(BaseSettings):
 
 PARTS: Final = parts.known(KernelSettings.model_fields)
 """Those that there are."""
+RENAMED: Final[Mapping[str, str]] = {old: new for part in PARTS for old, new in part.renamed.items()}
+"""Settings by the dotted names that they had before, and those that they have: the old ones work for a version more."""
 
 if TYPE_CHECKING:
 
@@ -63,3 +67,15 @@ else:
         __doc__="The whole tree.",
         **{part.name: (part.settings, part.settings()) for part in PARTS},
     )
+
+
+def lacking(settings: Settings) -> list[str]:
+    """What parts lack that are wanted, a sentence each."""
+    wanted = [part for part in PARTS if part.wanted(getattr(settings, part.name))]
+    return [f"{part.name}: {lacks}" for part in wanted if (lacks := part.lacks(settings))]
+
+
+def rights_of(settings: Settings) -> list[Rights]:
+    """What parts that are wanted take besides the kernel."""
+    wanted = [(part, section) for part in PARTS if part.wanted(section := getattr(settings, part.name))]
+    return [rights for part, section in wanted for rights in part.rights if rights.wanted(section)]

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 import extender
 from extender.cli.demo import port_of
-from extender.cli.main import _PANEL_OF, _PANELS, app
+from extender.cli.main import _ELSEWHERE, _OWN, ASK, LOOK, PLAN, SIMULATE, TEST, app
 from extender.settings.load import load_settings
 from tests.controlplane.processes import clean_environment
 
@@ -61,7 +61,6 @@ def kerf_process(
         (["simulat"], "simulate"),
         (["config", "chek"], "check"),
         (["install", "chck"], "check"),
-        (["pipeline", "converts"], "convert"),
     ],
 )
 def test_a_misspelt_command_is_told_what_it_was_meant_to_be(arguments: list[str], meant: str) -> None:
@@ -84,10 +83,12 @@ def test_help_groups_the_commands_as_the_reference_does() -> None:
         elif line.startswith("| `kerf "):
             commands = re.findall(r"`kerf ([a-z-]+)", line.split("|")[1])
             groups.setdefault(heading, set()).update(commands)
-    assert set(groups) == {"", *_PANELS}
-    assert {command: heading for heading, commands in groups.items() for command in commands if heading} == _PANEL_OF
+    headings = (ASK, LOOK, PLAN, SIMULATE, TEST)
+    assert set(groups) == {"", *headings}
+    told = {command: heading for heading, commands in groups.items() for command in commands}
+    assert told == {name: command.heading for name, command in _OWN.items()} | _ELSEWHERE
     printed = kerf("--help").output
-    assert [heading for heading in _PANELS if f" {heading} " in printed] == list(_PANELS)
+    assert [heading for heading in headings if f" {heading} " in printed] == list(headings)
 
 
 def test_config_check_names_files_that_are_not_there(tmp_path: Path) -> None:

@@ -103,15 +103,15 @@ _QUEUE_WEBHOOK = """\
 # from the chart in manifests/helm/kerf by `make manifests`.
 """
 _PIPELINES = """\
-# Pipelines, and what a Kerf may do besides that runs them (setting queue.pipelines): docs/guides/pipelines.md.
+# Pipelines, and what a Kerf may do besides that runs them (setting pipelines.enabled): docs/guides/pipelines.md.
 # For another namespace or service account change the subject. Written from the chart in manifests/helm/kerf by
 # `make manifests`.
 """
 
 _MLFLOWS = """\
 # MLFlow objects of MLTaskScheduler, who may make which, and what a Kerf may do besides that runs them (setting
-# queue.mlflows) beside pipelines.yaml: docs/guides/pipelines.md. For another namespace or service account change the
-# subject. Written from the chart in manifests/helm/kerf by `make manifests`.
+# pipelines.mlflows) beside pipelines.yaml: docs/guides/pipelines.md. For another namespace or service account change
+# the subject. Written from the chart in manifests/helm/kerf by `make manifests`.
 """
 _DRA_RBAC = """\
 # What Kerf may do besides when it allocates devices of DRA drivers (setting dra.allocate): docs/guides/dra.md.

@@ -108,7 +108,7 @@ async def runs_a_flow(stage: Stage) -> bool:
     """One that is there at the start and one that comes become pipelines; that of one that goes is cancelled."""
     _create_flow(stage, "first")
     try:
-        async with stage.kerf(queue__enabled=True, queue__pipelines=True, queue__mlflows=True) as kerf:
+        async with stage.kerf(queue__enabled=True, pipelines__enabled=True, pipelines__mlflows=True) as kerf:
             if not (await stage.ready(kerf) and await stage.until(lambda: _runs(stage, "first"))):
                 return False
             _create_flow(stage, "second")
@@ -181,7 +181,7 @@ FLOWS: dict[Rule, Flow] = {
 
 
 def _pipelines(stage: Stage) -> Any:
-    return stage.kerf(queue__enabled=True, queue__pipelines=True)
+    return stage.kerf(queue__enabled=True, pipelines__enabled=True)
 
 
 async def _opened(stage: Stage, name: str) -> bool:

@@ -3,8 +3,9 @@
 import pytest
 import yaml
 
-from extender.kube.rights import _GIVEN
+from extender.kube.rights import _KERNEL, given_by
 from extender.kube.transport import Right
+from extender.settings.tree import PARTS
 from tests.controlplane.kerf import ROOT
 
 
@@ -22,11 +23,12 @@ def given(manifest: str) -> set[Right]:
     }
 
 
-MANIFESTS = sorted({manifest for _, manifest in _GIVEN.values()})
+GIVEN = given_by([*_KERNEL, *(rights for part in PARTS for rights in part.rights)])
+MANIFESTS = sorted({rights.manifest for rights in GIVEN.values()})
 
 
 @pytest.mark.parametrize("manifest", MANIFESTS)
 def test_a_manifest_gives_what_is_said_of_it_and_nothing_else(manifest: str) -> None:
-    told = {right for right, (_, of) in _GIVEN.items() if of == manifest}
+    told = {right for right, rights in GIVEN.items() if rights.manifest == manifest}
     assert told <= given(manifest)
-    assert given(manifest) <= _GIVEN.keys(), "one that no sentence names a manifest for"
+    assert given(manifest) <= GIVEN.keys(), "one that no sentence names a manifest for"

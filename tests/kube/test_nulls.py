@@ -16,14 +16,12 @@ import extender
 from extender.api import wire
 from extender.api.webhooks.assigned_gpus import Injection, mutate
 from extender.api.webhooks.gate import gate
-from extender.explain.defrag.movable import Budget
-from extender.explain.defrag.movable import Job as MovableJob
+from extender.explain.defrag.movable import Budget, Job
 from extender.kube import objects
 from extender.kube.decoding import Decoder, _without_nulls, convert
 from extender.kube.leadership import Lease
 from extender.kube.watches import ListDecoder
 from extender.ledger.tenants import DemandingPod
-from extender.pipelines.jobs import Job
 from extender.settings.webhook import Devices
 from tests.kube import bodies
 
@@ -162,7 +160,7 @@ KINDS: dict[str, list[Callable[[bytes], Any]]] = {
     "Node": [Decoder(objects.Node).decode],
     "Lease": [Decoder(Lease).decode],
     "PodDisruptionBudget": [Decoder(Budget).decode],
-    "Job": [Decoder(Job).decode, Decoder(MovableJob).decode],
+    "Job": [Decoder(Job).decode],
     "Status": [Decoder(objects.Status).decode],
     "ExtenderArgs": [wire.read_args],
 }

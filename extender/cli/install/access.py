@@ -10,6 +10,7 @@ from extender.cli.install.findings import ANY, KERF, Finding, Verdict, broken, l
 from extender.cli.install.kerf import SERVICE_ACCOUNTS, Installed, Look
 from extender.kube.client import Transport
 from extender.kube.rights import ALLOCATING, CREATING, QUEUEING, Need, electing, manifest_of, serving
+from extender.settings.tree import rights_of
 
 POLICIES: Final = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
 BINDINGS: Final = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
@@ -29,17 +30,28 @@ async def rights(look: Look) -> AsyncIterator[Finding]:
         told = "as whom the static pod speaks is not known: its --kubeconfig is not kube-scheduler's"
         yield note(told, "kubectl auth can-i --list --as USER")
         return
-    lacking = [(right, told) for right in _needed(installed) for told in await missing(look.transport, user, [right])]
-    for right, told in lacking:
-        fix = installed.fix("rbac.create=true", manifest_of(right))
+    lacking = [
+        (right, manifest, told)
+        for right, manifest in _needed(installed)
+        for told in await missing(look.transport, user, [right])
+    ]
+    for right, manifest, told in lacking:
+        fix = installed.fix("rbac.create=true", manifest)
         verdict = Verdict.NOTE if right.of_some and installed.is_static else Verdict.BROKEN
         yield Finding("", verdict, told, fix)
     if not lacking:
         yield ok(f"{user} has all the rights it needs")
 
 
-def _needed(installed: Installed) -> Iterator[Need]:
-    """What its way of running and its settings take; where it can't be seen, what every Kerf takes."""
+def _needed(installed: Installed) -> Iterator[tuple[Need, str]]:
+    """What its way of running and its settings take, and the manifest that gives it; where these can't be seen, what
+    every Kerf takes."""
+    yield from ((need, manifest_of(need)) for need in _needed_by_the_kernel(installed))
+    for rights in rights_of(installed.settings):
+        yield from ((need, rights.manifest) for need in rights.needs)
+
+
+def _needed_by_the_kernel(installed: Installed) -> Iterator[Need]:
     settings, election = installed.settings, installed.settings.leader_election
     yield from serving(extender=installed.mode != "planner")
     if settings.queue.enabled:

@@ -4,13 +4,20 @@ What an author has left out is filled in as Kubernetes, or the controller of tha
 that run at once.
 """
 
+import importlib
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from extender.explain.manifests import built_in, frameworks, pipelines
+from extender.core.faces import faces
+from extender.explain.manifests import built_in, frameworks
 from extender.explain.manifests.batches import Made
-from extender.pipelines.mlflow import FLOW_KIND
-from extender.pipelines.specs import KIND as PIPELINE
+
+
+def _of_part(where: str) -> Callable[[Any, str], Made]:
+    """What reads a kind of a part's, imported when there is such an object."""
+    module, _, function = where.partition(":")
+    return lambda manifest, name: cast(Made, getattr(importlib.import_module(module), function)(manifest, name))
+
 
 _VOLCANO: Final = "batch.volcano.sh/"
 
@@ -25,10 +32,9 @@ MAKES: Final[Mapping[str, Callable[[Any, str], Made]]] = {
     "RayCluster": frameworks.ray_cluster,
     "RayJob": frameworks.ray_job,
     "RayService": frameworks.ray_service,
-    PIPELINE: pipelines.pipeline,
-    FLOW_KIND: pipelines.flow,
+    **{kind: _of_part(where) for face in faces().values() for kind, where in face.kinds.items()},
 }
-"""Kinds, and how each is read."""
+"""Kinds, and how each is read; those of parts last."""
 OTHERS: Final = {
     "DaemonSet": "its pods belong to nodes, one to each: they are not planned",
     "TrainJob": "which pods it makes says its runtime: write the JobSet that it makes",

@@ -61,12 +61,6 @@ CASES: list[tuple[str, list[str], list[int]]] = [
         [0, 1, 1, 1, 1],
     ),
     ("ray-job", ["default/rayjob-head"], [0]),
-    (
-        "pipeline",
-        ["research/nightly-prepare-fetch-0", "research/nightly-fit-train-0", "research/nightly-fit-train-1"],
-        [0, 4, 4],
-    ),
-    ("flow", ["team-a/flow-prepare-fetch-0"], [0]),
 ]
 """Of each sample the pods, and the GPUs that each asks for."""
 
@@ -122,7 +116,6 @@ def test_a_job_runs_as_many_pods_at_once_as_it_says(spec: dict[str, Any], count:
         ("pytorch-job", "runPolicy.schedulingPolicy is not read by Kerf's queue"),
         ("volcano-job", "minAvailable is not read by Kerf's queue"),
         ("ray-job", "the pod that submits it is not counted"),
-        ("pipeline", "the pods of its first stages (prepare, fit); others follow"),
     ],
 )
 def test_what_an_answer_leaves_out_is_noted(sample: str, note: str) -> None:
@@ -133,8 +126,6 @@ def test_what_an_answer_leaves_out_is_noted(sample: str, note: str) -> None:
 def test_a_gang_is_what_the_queue_reads_on_the_pods() -> None:
     given = of_text((SAMPLES / "indexed-job.yaml").read_text())
     assert {gang_of(pod) for pod in given.pods} == {("research/indexed", 3)}
-    given = of_text((SAMPLES / "pipeline.yaml").read_text())
-    assert [gang_of(pod)[1] for pod in given.pods] == [0, 2, 2]
 
 
 def test_pod_groups_of_both_apis_say_how_many_start_together() -> None:
@@ -211,17 +202,6 @@ TEMPLATE = {"template": {"spec": CONTAINERS}}
         pytest.param({"kind": "PyTorchJob", "spec": {}}, "its replicas are missing", id="no roles"),
         pytest.param({"kind": "RayJob", "spec": {}}, "spec.rayClusterSpec: is missing", id="no cluster"),
         pytest.param({"kind": "RayCluster", "spec": {}}, "required field `headGroupSpec`", id="no head"),
-        pytest.param({"kind": "MLFlow", "metadata": {"name": "f"}}, "spec.pipeline: stage1", id="no stages"),
-        pytest.param(
-            {"kind": "Pipeline", "spec": {"stages": [{"name": "a", "after": ["b"]}]}},
-            "no stage is named 'b'",
-            id="order",
-        ),
-        pytest.param(
-            {"kind": "Pipeline", "spec": {"stages": [{"steps": [{"template": {"spec": {"schedulingGates": [1]}}}]}]}},
-            r"stages\[0\].steps\[0\].template: is no template of pods",
-            id="no template of a step",
-        ),
         pytest.param(
             {"kind": "TFJob", "spec": {"tfReplicaSpecs": {"x" * 500: TEMPLATE}}}, "would be too long", id="long names"
         ),

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import pairwise, takewhile
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
@@ -1062,22 +1062,26 @@ CONSUMERS: Final[tuple[type[Consumer], ...]] = (
 """In the order in which the product subscribes them: what one has heard of, those after it may ask for."""
 
 
-def consumers() -> Sequence[type[Consumer]]:
-    """All, with those of parts after the others: `CONSUMERS` in `consumers.py` of the folder of a part's tests."""
-    found = sorted(Path(__file__).parents[2].glob("parts/*/consumers.py"))
-    modules = (importlib.import_module(f"tests.parts.{path.parent.name}.consumers") for path in found)
-    return (*CONSUMERS, *(consumer for module in modules for consumer in module.CONSUMERS))
-
-
-LEFT_OUT: Final = {
+_LEFT_OUT: Final = {
     "extender/kube/cache.py: self._cache.subscribe(changed, listed=listed, stand_ins=stand_ins)": "hands on to those",
     "extender/ledger/mirror.py: self.hub.cache(feed).subscribe(ledger.device_changed)": "of devices",
-    "extender/pipelines/controller.py: self.jobs.subscribe(self._job_changed)": "of Jobs",
-    "extender/pipelines/controller.py: self.pipelines.subscribe(self._pipeline_changed)": "of Pipelines",
-    "extender/pipelines/mlflow.py: pipelines.subscribe(self._pipeline_changed)": "of Pipelines",
-    "extender/pipelines/mlflow.py: self.flows.subscribe(self._flow_changed)": "of flows",
     "extender/agent/pods.py: self.subscribe(self._changed)": "of the pods of its own node, in the agent's process",
     "extender/queueing/claims/keeper.py: hub.cache(feed).subscribe"
     "(self._claim_changed if feed is CLAIMS else self._heard, listed=self._heard)": "of ResourceClaims and devices",
 }
 """Those that hear of something else than nodes, pods and namespaces, and why they are not here."""
+
+
+def consumers() -> Sequence[type[Consumer]]:
+    """All, with those of parts after the others: `CONSUMERS` in `consumers.py` of the folder of a part's tests."""
+    return (*CONSUMERS, *(consumer for module in _of_parts() for consumer in module.CONSUMERS))
+
+
+def left_out() -> dict[str, str]:
+    """Those that hear of something else than nodes, pods and namespaces, those of parts too: `LEFT_OUT` there."""
+    return _LEFT_OUT | {one: why for module in _of_parts() for one, why in module.LEFT_OUT.items()}
+
+
+def _of_parts() -> list[ModuleType]:
+    found = sorted(Path(__file__).parents[2].glob("parts/*/consumers.py"))
+    return [importlib.import_module(f"tests.parts.{path.parent.name}.consumers") for path in found]

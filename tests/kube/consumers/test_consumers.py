@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.kube.consumers.histories import HISTORIES, Cluster, Step
 from tests.kube.consumers.servers import PATHS, ApiServer, End, Say
-from tests.kube.consumers.table import LEFT_OUT, Process, consumers
+from tests.kube.consumers.table import Process, consumers, left_out
 from tests.kube.consumers.told import assert_it_is_what_there_is
 
 ROOT = Path(__file__).parents[3]
@@ -163,4 +163,4 @@ def subscriptions() -> Iterator[str]:
 
 def test_all_who_subscribe_are_compared() -> None:
     compared = {subscription for consumer in consumers() for subscription in consumer.subscriptions}
-    assert set(subscriptions()) == compared | LEFT_OUT.keys()
+    assert set(subscriptions()) == compared | left_out().keys()

@@ -80,3 +80,4 @@ class RecorderAccount(Consumer):
 
 
 CONSUMERS: Final = (RecorderAccount,)
+LEFT_OUT: Final[dict[str, str]] = {}

@@ -7,7 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from extender.cli.main import _MODULE_OF, COMMANDS
+from extender.cli.main import COMMANDS
+from extender.core.faces import faces
 from extender.settings.tree import PARTS
 from tests.tools.house.faults import Outside, idle_names, splats
 from tests.tools.house.sources import Module, Tree
@@ -81,10 +82,11 @@ def named_elsewhere() -> Module:
     """What is looked up by name: entry points, and the commands of `kerf`."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     named = [*project["scripts"].values(), *project["entry-points"]["kerf.commands"].values()]
-    named += [f"extender.cli.{module}:{command}" for command, module in _MODULE_OF.items()]
-    for module in wheel().modules:
-        command = module.rpartition(".")[2]
-        if module.startswith("extender.cli.") and command.replace("_", "-") in COMMANDS:
-            named += [f"{module}:{command}", f"{module}:app"]
+    for name, command in COMMANDS.items():
+        function = name.replace("-", "_")
+        module = command.module or f"extender.cli.{function}"
+        named += [f"{module}:{function}", f"{module}:app"]
+    named += [kind for face in faces().values() for kind in face.kinds.values()]
+    named += [f"extender.parts.{name}:FACE" for name in faces()]
     named += [name for part in PARTS for name in (f"extender.parts.{part.name}.settings:PART", f"{part.module}:build")]
     return Module("pyproject", "pyproject.toml", f"NAMED = {named!r}")

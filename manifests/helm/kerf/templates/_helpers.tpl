@@ -83,7 +83,10 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 {{- /* In mode scheduler Kerf decides exactly while the kube-scheduler of its pod holds the scheduler's lease. */}}
 {{- $election := dict "mode" (ternary "scheduler" "own" (eq .Values.mode "scheduler")) "namespace" .Release.Namespace "lease" (include "kerf.name" .) }}
-{{- $queue := dict "enabled" .Values.queue.enabled "pipelines" .Values.queue.pipelines "mlflows" .Values.queue.mlflows "extender" (ne .Values.mode "planner") }}
+{{- $queue := dict "enabled" .Values.queue.enabled "extender" (ne .Values.mode "planner") }}
+{{- if .Values.queue.pipelines }}
+{{- $config = mergeOverwrite (dict "pipelines" (dict "enabled" true "mlflows" .Values.queue.mlflows)) $config }}
+{{- end }}
 {{- $config := mergeOverwrite (dict "server" $server "leader_election" $election "queue" $queue) $config }}
 {{- toYaml $config }}
 {{- end }}

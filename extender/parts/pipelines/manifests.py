@@ -4,9 +4,9 @@ from typing import Any
 
 from extender.explain.manifests.batches import Batch, KindError, Made, read
 from extender.explain.manifests.built_in import Job, of_job
-from extender.pipelines.jobs import job_of
-from extender.pipelines.mlflow import ConversionError, convert
-from extender.pipelines.specs import Pipeline, fault, needs
+from extender.parts.pipelines.jobs import job_of
+from extender.parts.pipelines.mlflow import ConversionError, convert
+from extender.parts.pipelines.specs import Pipeline, fault, needs
 
 
 def pipeline(manifest: Any, name: str) -> Made:

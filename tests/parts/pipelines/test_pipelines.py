@@ -48,7 +48,7 @@ def kubelet(plane: ControlPlane) -> Iterator[Kubelet]:
 @pytest.fixture
 def cluster(module_clusters: Clusters, kubelet: Kubelet) -> Iterator[KerfCluster]:
     """A Kerf that runs pipelines, and one node of eight GPUs; the test's pipelines are deleted at its end."""
-    settings = ("--set=queue.enabled=true", "--set=queue.pipelines=true", "--set=queue.reserve_after_s=3600")
+    settings = ("--set=queue.enabled=true", "--set=pipelines.enabled=true", "--set=queue.reserve_after_s=3600")
     opened = module_clusters.open(SCHEDULER_CONFIG / "decisive.yaml", *settings)
     opened.add_nodes(gpu_node("node", gpus=8))
     yield opened

@@ -27,9 +27,9 @@ from extender.kube.cache import Cache, Index
 from extender.kube.client import ApiError, Transport
 from extender.kube.decoding import Decoder
 from extender.kube.watches import Lister, Reflector
-from extender.pipelines.specs import ACCEPTED, API_VERSION, KIND, Condition, Metadata, Pipeline
-from extender.pipelines.states import Phase
-from extender.pipelines.turns import Due, Turns
+from extender.parts.pipelines.specs import ACCEPTED, API_VERSION, KIND, Condition, Metadata, Pipeline
+from extender.parts.pipelines.states import Phase
+from extender.parts.pipelines.turns import Due, Turns
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ _STAGE: Final = re.compile(r"stage(\d+)")
 _MAX_NAME: Final = 30
 
 FLOW_KIND: Final = "MLFlow"
-_RULES: Final = "for the API server to check it, have the cluster run the MLFlow itself (setting queue.mlflows)"
+_RULES: Final = "for the API server to check it, have the cluster run the MLFlow itself (setting pipelines.mlflows)"
 
 Manifest = dict[str, Any]
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from extender.kube import objects
-from extender.pipelines.specs import API_VERSION, KIND, Pipeline, Stage, Step
+from extender.parts.pipelines.specs import API_VERSION, KIND, Pipeline, Stage, Step
 from extender.queueing.pods.batches import GANG, GANG_SIZE, GANG_TOPOLOGY
 from extender.queueing.pods.nominations import gated_by_kerf
 from extender.queueing.pods.objects import ENABLED, PIPELINE_LABEL, QUEUE_LABEL

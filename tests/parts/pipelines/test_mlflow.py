@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import yaml
 
-from extender.pipelines.mlflow import ConversionError, convert
+from extender.parts.pipelines.mlflow import ConversionError, convert
 
 FLOW = """
 apiVersion: kopf.dev/v1
@@ -46,7 +46,7 @@ def test_m8_stages_by_their_numbers() -> None:
     assert made.notes == [
         "spec.pipeline.stage2.name: LSTM-model-build is called lstm-model-build",
         "spec.pipeline.stage2.rule: ['dev'] is left out; for the API server to check it, have the cluster "
-        "run the MLFlow itself (setting queue.mlflows)",
+        "run the MLFlow itself (setting pipelines.mlflows)",
         "metadata.namespace: openfaas-fn, where the stages run, not ml-faas",
     ]
 

@@ -29,8 +29,8 @@ def convert(
     """Convert MLTaskScheduler's MLFlow objects to Pipelines; what can't be converted is reported on standard error."""
     import yaml
 
-    from extender.pipelines.mlflow import ConversionError
-    from extender.pipelines.mlflow import convert as converted
+    from extender.parts.pipelines.mlflow import ConversionError
+    from extender.parts.pipelines.mlflow import convert as converted
 
     made, faults = [], []
     for path in files:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extender.pipelines.jobs import JobPhase, Run, job_name
-from extender.pipelines.specs import Metadata, Pipeline, Spec, Stage, Status, Step
-from extender.pipelines.states import Phase, refused, verdict
+from extender.parts.pipelines.jobs import JobPhase, Run, job_name
+from extender.parts.pipelines.specs import Metadata, Pipeline, Spec, Stage, Status, Step
+from extender.parts.pipelines.states import Phase, refused, verdict
 
 T = "2026-01-01T00:00:00Z"
 LATER = "2026-01-01T01:00:00Z"
@@ -198,7 +198,7 @@ def pipelines(draw: st.DrawFn) -> Pipeline:
 @given(pipelines(), st.data())
 def test_whatever_happens_it_ends_and_keeps_its_order(made: Pipeline, data: st.DataObject) -> None:
     """Jobs end in any order, well or not, and some are deleted: never a stage before those it needs, never for ever."""
-    from extender.pipelines.specs import needs
+    from extender.parts.pipelines.specs import needs
 
     world, required = World(made), needs(made.spec.stages)
     retries = {stage.name: stage.retries for stage in made.spec.stages}

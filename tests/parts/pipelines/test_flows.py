@@ -10,9 +10,9 @@ import yaml
 
 from extender.kube.cache import Cache
 from extender.kube.client import ApiError, UnreachableError
-from extender.pipelines.mlflow import _FLOW, _FLOW_UID, _TAKES_FLOWS_FROM, BY_FLOW, Flow, Flows
-from extender.pipelines.specs import Pipeline
-from tests.pipelines.test_mlflow import FLOW as EXAMPLE
+from extender.parts.pipelines.mlflow import _FLOW, _FLOW_UID, _TAKES_FLOWS_FROM, BY_FLOW, Flow, Flows
+from extender.parts.pipelines.specs import Pipeline
+from tests.parts.pipelines.test_mlflow import FLOW as EXAMPLE
 
 Manifest = dict[str, Any]
 UID = "0a1b2c3d-0000-4000-8000-000000000000"

@@ -10,8 +10,8 @@ from enum import StrEnum
 
 from msgspec.structs import replace
 
-from extender.pipelines.jobs import JobPhase, Run, job_name
-from extender.pipelines.specs import (
+from extender.parts.pipelines.jobs import JobPhase, Run, job_name
+from extender.parts.pipelines.specs import (
     ACCEPTED,
     SUCCEEDED,
     Condition,

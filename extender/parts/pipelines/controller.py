@@ -20,11 +20,11 @@ from extender.kube.cache import Cache, Index
 from extender.kube.client import ApiError, Transport
 from extender.kube.decoding import Decoder
 from extender.kube.watches import Reflector
-from extender.pipelines.jobs import JOBS_PATH, Job, Manifest, job_of, jobs_path, run_of
-from extender.pipelines.mlflow import BY_FLOW, Flows
-from extender.pipelines.specs import ACCEPTED, PIPELINES_PATH, Pipeline, Status, fault
-from extender.pipelines.states import Start, refused, verdict
-from extender.pipelines.turns import Due, Turns
+from extender.parts.pipelines.jobs import JOBS_PATH, Job, Manifest, job_of, jobs_path, run_of
+from extender.parts.pipelines.mlflow import BY_FLOW, Flows
+from extender.parts.pipelines.specs import ACCEPTED, PIPELINES_PATH, Pipeline, Status, fault
+from extender.parts.pipelines.states import Start, refused, verdict
+from extender.parts.pipelines.turns import Due, Turns
 from extender.queueing.pods.objects import PIPELINE_LABEL
 
 logger = logging.getLogger(__name__)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from extender.pipelines.specs import Spec, Stage, fault, needs
+from extender.parts.pipelines.specs import Spec, Stage, fault, needs
 
 
 def stage(name: str, *after: str) -> Stage:

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from extender.kube.client import ApiError, UnreachableError
-from extender.pipelines.controller import PipelineController
-from extender.pipelines.specs import Pipeline
+from extender.parts.pipelines.controller import PipelineController
+from extender.parts.pipelines.specs import Pipeline
 
 Manifest = dict[str, Any]
 
@@ -87,7 +87,7 @@ class Rig:
             asyncio.run(self.controller.run_round())
 
     def finish(self, job: str) -> None:
-        from extender.pipelines.jobs import Job
+        from extender.parts.pipelines.jobs import Job
 
         self.api.jobs[job]["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}
         self.controller.jobs.upsert(msgspec.convert(self.api.jobs[job], Job))
@@ -178,7 +178,7 @@ def test_a_template_that_the_api_server_refuses_ends_the_pipeline_before_it_bega
 
 
 def test_a_job_of_another_namespace_that_names_a_pipeline_as_its_owner_says_nothing_of_it() -> None:
-    from extender.pipelines.jobs import Job
+    from extender.parts.pipelines.jobs import Job
 
     rig = Rig()
     rig.create("p", "a")

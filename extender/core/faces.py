@@ -1,0 +1,39 @@
+"""What Kerf's own parts say of themselves before anything of them is imported: a `FACE` in `extender/parts/NAME`.
+
+The command line and the readers of manifests know parts by that: they load no library for it.
+"""
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from extender import parts
+
+
+class Command(NamedTuple):
+    """A command of `kerf`, imported when it runs."""
+
+    help: str
+    """What help says of it."""
+    heading: str = ""
+    """Under which help lists it, one of `extender.cli.main`; "" lists it first."""
+    module: str = ""
+    """Its module, in which it is `app`, or else a function of its name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Face:
+    """Of one part."""
+
+    commands: Mapping[str, Command] = field(default_factory=dict)
+    """By name."""
+    kinds: Mapping[str, str] = field(default_factory=dict)
+    """Kinds of objects that make pods; each names the function that reads one, "module:function", as
+    `extender.explain.manifests.kinds` has them."""
+
+
+def faces() -> Mapping[str, Face]:
+    """Of the parts that there are, by name."""
+    modules = {name: importlib.import_module(f"{parts.__name__}.{name}") for name in parts.NAMES}
+    return {name: module.FACE for name, module in modules.items() if hasattr(module, "FACE")}

@@ -1,0 +1,12 @@
+"""Pipelines of Jobs, run one stage after the other: docs/parts/pipelines.md."""
+
+from typing import Final
+
+from extender.core.faces import Command, Face
+
+FACE: Final = Face(
+    commands={
+        "pipeline": Command("Pipelines of Jobs: see docs/guides/pipelines.md.", "Plan", f"{__name__}.command"),
+    },
+    kinds={"Pipeline": f"{__name__}.manifests:pipeline", "MLFlow": f"{__name__}.manifests:flow"},
+)

@@ -1,1 +1,0 @@
-"""Pipelines: stages of steps, each step a Job whose pods wait in the queue; `Pipeline` objects of the API server."""
