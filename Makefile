@@ -47,7 +47,7 @@ PYTEST := $(BIN)/pytest --dist loadfile --numprocesses $(shell echo $$(($$(getco
 test: $(STAMP) ## run all tests, the ones against a real control plane included
 	@exec $(PYTEST) -m "not nightly" $(ARGS)
 
-UNIT := $(addprefix tests/,agent api core dra explain history kube ledger metrics model parts planning plugins queueing \
+UNIT := $(addprefix tests/,api core dra explain history kube ledger metrics model parts planning plugins queueing \
 	ranking scheduling settings telemetry usage test_children.py)
 
 test-unit: $(STAMP) ## run the tests that need neither network, browser nor programs to build (a minute)
@@ -79,8 +79,8 @@ bench: $(STAMP) ## run all benchmarks and print their tables
 manifests: $(STAMP) ## write manifests/*.yaml from the chart
 	@$(BIN)/python -m tests.install.manifests
 
-protos: $(STAMP) ## write the modules of the kubelet's protobuf definitions (extender/agent/kubelet_api)
-	@$(BIN)/python -m tests.agent.protos
+protos: $(STAMP) ## write the modules of the kubelet's protobuf definitions (extender/parts/agent/kubelet_api)
+	@$(BIN)/python -m tests.parts.agent.protos
 
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 IMAGE ?= kerf:$(VERSION)

@@ -4,8 +4,10 @@ What a part is stands in `extender.settings.parts`, what it may bring in `extend
 """
 
 NAMES = (
+    "agent",
     "certificates",
     "history",
     "missing",
+    "pipelines",
     "traces",
 )  # fmt: skip

@@ -8,6 +8,7 @@ nothing of Kerf but settings.
 import importlib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any, Final
 
 from extender import parts
@@ -49,8 +50,9 @@ faults: Final = _INSTALLED.faults
 
 
 def known(sections: Collection[str]) -> tuple[Part, ...]:
-    """Those that there are; `sections` of the settings are the kernel's own."""
-    own = (importlib.import_module(f"{parts.__name__}.{name}.settings").PART for name in parts.NAMES)
+    """Those that there are and have settings; `sections` of these are the kernel's own."""
+    modules = (f"{parts.__name__}.{name}.settings" for name in parts.NAMES)
+    own = (importlib.import_module(module).PART for module in modules if find_spec(module) is not None)
     _INSTALLED.load([*parts.NAMES, *sections])
     for name, part in list(_INSTALLED.found.items()):
         if not isinstance(part, Part) or part.name != name:

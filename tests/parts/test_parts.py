@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from extender.core.faces import faces
 from extender.parts import NAMES
 from extender.settings.load import _describe_section
 from extender.settings.tree import PARTS
@@ -61,7 +62,7 @@ def modules_of(*assignments: str) -> set[str]:
 
 
 def test_of_parts_that_are_off_nothing_is_imported_but_their_settings() -> None:
-    off = {f"extender.parts.{name}{module}" for name in NAMES for module in ("", ".settings")}
+    off = {f"extender.parts.{name}" for name in NAMES} | {f"extender.parts.{part.name}.settings" for part in PARTS}
     assert modules_of() == off
 
 
@@ -71,6 +72,12 @@ def test_each_part_has_a_page_with_its_settings() -> None:
             assert page_of(part.name).endswith(_describe_section(part.name, part.settings).rstrip() + "\n")
             face = ROOT / "extender" / "parts" / part.name / "__init__.py"
             assert f"docs/parts/{part.name}.md" in face.read_text()
+
+
+def test_each_command_of_a_part_is_on_its_page() -> None:
+    for name, face in faces().items():
+        assert f"docs/parts/{name}.md" in (ROOT / "extender" / "parts" / name / "__init__.py").read_text()
+        assert all(f"`kerf {command}" in page_of(name) for command in face.commands)
 
 
 @pytest.mark.slow

@@ -1065,7 +1065,6 @@ CONSUMERS: Final[tuple[type[Consumer], ...]] = (
 _LEFT_OUT: Final = {
     "extender/kube/cache.py: self._cache.subscribe(changed, listed=listed, stand_ins=stand_ins)": "hands on to those",
     "extender/ledger/mirror.py: self.hub.cache(feed).subscribe(ledger.device_changed)": "of devices",
-    "extender/agent/pods.py: self.subscribe(self._changed)": "of the pods of its own node, in the agent's process",
     "extender/queueing/claims/keeper.py: hub.cache(feed).subscribe"
     "(self._claim_changed if feed is CLAIMS else self._heard, listed=self._heard)": "of ResourceClaims and devices",
 }

@@ -11,9 +11,9 @@ from typing import Any
 import grpc
 from grpc import aio
 
-from extender.agent.kubelet_api import deviceplugin_v1beta1_pb2 as plugins
-from extender.agent.kubelet_api import podresources_v1_pb2 as resources
-from tests.agent.pods import asked, containers, init_containers, key
+from extender.parts.agent.kubelet_api import deviceplugin_v1beta1_pb2 as plugins
+from extender.parts.agent.kubelet_api import podresources_v1_pb2 as resources
+from tests.parts.agent.pods import asked, containers, init_containers, key
 
 Pod = dict[str, Any]
 Taken = dict[tuple[str, str, str], set[str]]

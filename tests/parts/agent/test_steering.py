@@ -6,10 +6,10 @@ import time
 import pytest
 from grpc import StatusCode, aio
 
-from extender.agent.kubelet_api import deviceplugin_v1beta1_pb2 as plugins
-from tests.agent.kubelets import AdmissionError, Plugin, ask
-from tests.agent.pods import GPU, container, gpu_pod
-from tests.agent.rigs import UUIDS, Rig, running, until
+from extender.parts.agent.kubelet_api import deviceplugin_v1beta1_pb2 as plugins
+from tests.parts.agent.kubelets import AdmissionError, Plugin, ask
+from tests.parts.agent.pods import GPU, container, gpu_pod
+from tests.parts.agent.rigs import UUIDS, Rig, running, until
 
 
 def test_a_container_has_the_gpus_that_kerf_assigned() -> None:

@@ -1,5 +1,5 @@
-"""What NVIDIA's library says of the GPUs, as JSON on standard output: `python -m extender.agent.nvidia`; and where its
-driver does.
+"""What NVIDIA's library says of the GPUs, as JSON on standard output: `python -m extender.parts.agent.nvidia`; and
+where its driver does.
 
 A process of its own: the library is the driver's, its memory is not the agent's to keep, and where a driver hangs or
 crashes, that is not the agent's end.
@@ -20,7 +20,7 @@ folders. Until somebody opens a GPU its UUID is all question marks there."""
 
 def main() -> int:
     """Print the GPUs; 1 and a sentence where the library can't tell them."""
-    import pynvml as nvml  # noqa: PLC0415 - it need not be there
+    import pynvml as nvml
 
     try:
         nvml.nvmlInit()

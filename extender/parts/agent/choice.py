@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from extender.agent.kubelet import PREFIX, Devices, Listing
-from extender.agent.pods import Pod
+from extender.parts.agent.kubelet import PREFIX, Devices, Listing
+from extender.parts.agent.pods import Pod
 
 REPLICA: Final = "::"
 """Between the UUID of a GPU and the number of its replica, in the plugin's device IDs."""

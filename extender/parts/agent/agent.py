@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from extender.agent.health import Health
-from extender.agent.inventory import Inventory
-from extender.agent.kubelet import PodResources
-from extender.agent.pods import NodePods, Pod
-from extender.agent.preference import Preference
-from extender.agent.report import Reporter
-from extender.agent.steering import Steering
 from extender.kube.background import Tasks, until_set
 from extender.kube.transport import PODS_PATH, Transport
 from extender.kube.watches import Reflector
+from extender.parts.agent.health import Health
+from extender.parts.agent.inventory import Inventory
+from extender.parts.agent.kubelet import PodResources
+from extender.parts.agent.pods import NodePods, Pod
+from extender.parts.agent.preference import Preference
+from extender.parts.agent.report import Reporter
+from extender.parts.agent.steering import Steering
 
 logger = logging.getLogger(__name__)
 

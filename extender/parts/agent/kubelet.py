@@ -8,13 +8,13 @@ from typing import Any, Final
 import grpc
 from grpc import aio
 
-from extender.agent.kubelet_api.podresources_v1_pb2 import (
+from extender.core.vendors.registry import DEFAULT
+from extender.parts.agent.kubelet_api.podresources_v1_pb2 import (
     AllocatableResourcesRequest,
     AllocatableResourcesResponse,
     ListPodResourcesRequest,
     ListPodResourcesResponse,
 )
-from extender.core.vendors.registry import DEFAULT
 
 PREFIX: Final = f"{DEFAULT.domain}/"
 """What the resources of the vendor's device plugin begin with."""

@@ -40,7 +40,7 @@ def node_agent(  # noqa: PLR0913, PLR0917 - options of a command
     from extender.cli.logs import configure_logs
 
     try:
-        from extender.agent.agent import Agent, AgentError, Options
+        from extender.parts.agent.agent import Agent, AgentError, Options
     except ModuleNotFoundError as error:
         _fail(f"kerf node-agent needs the extra kerf[agent] ({error})", 2)
     from extender.kube.transport import CredentialsError, is_name
@@ -70,7 +70,7 @@ def _fail(sentence: str, status: int) -> NoReturn:
 
 def _transport(service_account_dir: Path, kubeconfig: str | None) -> "Transport":
     if kubeconfig is None:
-        from extender.agent.service_account import ServiceAccount
+        from extender.parts.agent.service_account import ServiceAccount
 
         return ServiceAccount(service_account_dir)
     from extender.kube.client import ApiServer

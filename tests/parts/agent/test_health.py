@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from extender.agent.health import Health
+from extender.parts.agent.health import Health
 
 GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 

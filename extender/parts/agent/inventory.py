@@ -14,9 +14,9 @@ from typing import Final
 
 import msgspec
 
-from extender.agent.choice import gpu_of
-from extender.agent.nvidia import COMMAND, INFORMATION
 from extender.children import Child
+from extender.parts.agent.choice import gpu_of
+from extender.parts.agent.nvidia import COMMAND, INFORMATION
 
 logger = logging.getLogger(__name__)
 

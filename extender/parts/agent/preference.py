@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from extender.agent.choice import Asker, Call, Past, askers, certain, choose, likeliest, promised, served, spared
-from extender.agent.kubelet import KubeletError, Listing, PodResources
-from extender.agent.pods import NodePods
 from extender.kube.background import until_set
+from extender.parts.agent.choice import Asker, Call, Past, askers, certain, choose, likeliest, promised, served, spared
+from extender.parts.agent.kubelet import KubeletError, Listing, PodResources
+from extender.parts.agent.pods import NodePods
 
 logger = logging.getLogger(__name__)
 

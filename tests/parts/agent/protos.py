@@ -5,7 +5,7 @@ from pathlib import Path
 
 from grpc_tools import protoc
 
-FOLDER = Path(__file__).parents[2] / "extender" / "agent" / "kubelet_api"
+FOLDER = Path(__file__).parents[3] / "extender" / "parts" / "agent" / "kubelet_api"
 DEFINITIONS = sorted(FOLDER.glob("*.proto"))
 
 

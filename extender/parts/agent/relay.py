@@ -12,14 +12,14 @@ from typing import Any, Final, NoReturn
 import grpc
 from grpc import aio
 
-from extender.agent.choice import Call
-from extender.agent.kubelet import OPTIONS, channel
-from extender.agent.kubelet_api.deviceplugin_v1beta1_pb2 import (
+from extender.parts.agent.choice import Call
+from extender.parts.agent.kubelet import OPTIONS, channel
+from extender.parts.agent.kubelet_api.deviceplugin_v1beta1_pb2 import (
     DevicePluginOptions,
     PreferredAllocationRequest,
     PreferredAllocationResponse,
 )
-from extender.agent.preference import Answer
+from extender.parts.agent.preference import Answer
 
 logger = logging.getLogger(__name__)
 

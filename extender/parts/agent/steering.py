@@ -17,13 +17,13 @@ from typing import Any, Final
 import grpc
 from grpc import aio
 
-from extender.agent.choice import Call
-from extender.agent.kubelet import OPTIONS, channel
-from extender.agent.kubelet_api.deviceplugin_v1beta1_pb2 import RegisterRequest
-from extender.agent.preference import Answer
-from extender.agent.relay import Relay
 from extender.core.vendors.registry import DEFAULT
 from extender.kube.background import Background
+from extender.parts.agent.choice import Call
+from extender.parts.agent.kubelet import OPTIONS, channel
+from extender.parts.agent.kubelet_api.deviceplugin_v1beta1_pb2 import RegisterRequest
+from extender.parts.agent.preference import Answer
+from extender.parts.agent.relay import Relay
 
 logger = logging.getLogger(__name__)
 

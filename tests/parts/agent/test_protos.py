@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.agent.protos import DEFINITIONS, FOLDER, write
+from tests.parts.agent.protos import DEFINITIONS, FOLDER, write
 
 
 def test_the_modules_are_what_the_definitions_give(tmp_path: Path) -> None:

@@ -12,14 +12,14 @@ from typing import Any, Final
 
 import msgspec
 
-from extender.agent.choice import REPLICA, gpu_of
-from extender.agent.inventory import Gpu, Inventory
-from extender.agent.kubelet import Devices, KubeletError, Listing, PodResources
-from extender.agent.pods import NodePods, Pod
 from extender.kube.background import Background, until_set
 from extender.kube.decoding import Decoder
 from extender.kube.objects import Named
 from extender.kube.transport import NODES_PATH, ClusterError, Transport
+from extender.parts.agent.choice import REPLICA, gpu_of
+from extender.parts.agent.inventory import Gpu, Inventory
+from extender.parts.agent.kubelet import Devices, KubeletError, Listing, PodResources
+from extender.parts.agent.pods import NodePods, Pod
 
 logger = logging.getLogger(__name__)
 

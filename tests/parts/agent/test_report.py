@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from extender.agent.inventory import Gpu, Inventory
-from extender.agent.nvidia import _link_groups
-from extender.agent.report import _MAX_BYTES, _text_of, _uuids_told
 from extender.kube.client import ApiError
-from tests.agent.pods import GPU, gpu_pod
-from tests.agent.rigs import UUIDS, Rig, running, until
+from extender.parts.agent.inventory import Gpu, Inventory
+from extender.parts.agent.nvidia import _link_groups
+from extender.parts.agent.report import _MAX_BYTES, _text_of, _uuids_told
+from tests.parts.agent.pods import GPU, gpu_pod
+from tests.parts.agent.rigs import UUIDS, Rig, running, until
 
 DRIVER = """\
 Model: \t\t NVIDIA A100-SXM4-40GB

@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 
-from extender.agent.agent import Agent, Options
-from extender.agent.inventory import Inventory
 from extender.kube.memory import MemoryCluster
-from tests.agent.kubelets import Kubelet, Plugin
-from tests.agent.pods import Pod
+from extender.parts.agent.agent import Agent, Options
+from extender.parts.agent.inventory import Inventory
+from tests.parts.agent.kubelets import Kubelet, Plugin
+from tests.parts.agent.pods import Pod
 
 NODE = {"kind": "Node", "metadata": {"name": "n"}, "status": {}}
 UUIDS = [f"GPU-{letter}" for letter in "abcdefgh"]

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.agent.choice import Asker, Call, Past, askers, choose, gpu_of, likeliest, promised, served, spared
-from extender.agent.kubelet import Listing
-from extender.agent.pods import Pod
-from tests.agent.pods import GPU, container, gpu_pod
+from extender.parts.agent.choice import Asker, Call, Past, askers, choose, gpu_of, likeliest, promised, served, spared
+from extender.parts.agent.kubelet import Listing
+from extender.parts.agent.pods import Pod
+from tests.parts.agent.pods import GPU, container, gpu_pod
 
 NOTHING = Past((), (), "")
 GPUS = [f"GPU-{number}" for number in range(6)]
