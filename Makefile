@@ -48,7 +48,7 @@ test: $(STAMP) ## run all tests, the ones against a real control plane included
 	@exec $(PYTEST) -m "not nightly" $(ARGS)
 
 UNIT := $(addprefix tests/,api core dra explain history kube ledger metrics model parts planning plugins queueing \
-	ranking scheduling settings telemetry usage test_children.py)
+	ranking scheduling settings telemetry test_children.py)
 
 test-unit: $(STAMP) ## run the tests that need neither network, browser nor programs to build (a minute)
 	@exec $(PYTEST) --hypothesis-profile quick -m "not controlplane and not e2e and not slow" $(UNIT) $(ARGS)

@@ -19,7 +19,7 @@ _LOADS = (
         pytest.param("extender.server.run", ["cryptography"], id="its server"),
         pytest.param("extender.cli.main", ["msgspec", "numpy", "pydantic", "rich", "yaml"], id="the command line"),
         pytest.param("extender.telemetry.reader.reader", ["aiohttp", "fastapi", "pydantic"], id="reading telemetry"),
-        pytest.param("extender.usage.asking", ["aiohttp", "fastapi", "pydantic"], id="asking of the past"),
+        pytest.param("extender.parts.usage.asking", ["aiohttp", "fastapi", "pydantic"], id="asking of the past"),
         pytest.param("extender.explain.what_if.process", ["fastapi", "pydantic", "rich"], id="what-if"),
         pytest.param("extender.explain.defrag.process", ["fastapi", "pydantic", "rich"], id="making room"),
     ],

@@ -74,11 +74,10 @@ def _install_page(app: FastAPI, service: Service, parts: Parts) -> Streams:
     }
     for brought in service.contributions.values():
         panels |= brought.shown
-    if service.usage is not None:
-        panels["usage"] = service.usage.panel
     view = PageView(base.ledger, parts.placer, parts.rejections, rules, panels, base.clock, service.overviews.devices)
     streams = Streams(view, lambda: service.draining)
-    install_page(app, streams)
+    folders = {name: brought.panel for name, brought in service.contributions.items() if brought.panel is not None}
+    install_page(app, streams, folders)
     service.metrics.add(
         lambda: usage_metrics(
             service.placer.snapshot(), service.status(), streams.num_open, service.overviews.stranding()

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 
 from prometheus_client.core import Metric
 
-from extender.api.contributions import Contribution, Kernel, Work, build_contributions
+from extender.api.contributions import Capabilities, Contribution, Kernel, Work, build_contributions
 from extender.api.evictions import Evictions
 from extender.api.readiness import Readiness
 from extender.api.service import Service
@@ -18,7 +18,8 @@ from extender.api.webhooks.node_affinity import AffinityWriter
 from extender.core.policies.policy import Policy
 from extender.core.resources.requests import NO_REQUEST
 from extender.dra.pod_claims import NO_CLAIMS, PodClaims
-from extender.explain.build import build_applying, build_room, build_what_if, stranding_in
+from extender.explain.build import build_applying, build_room, build_what_if
+from extender.explain.counting import CountsGpuHours
 from extender.explain.defrag.answers import RoomAnswers
 from extender.explain.defrag_policy import MovePolicy, build_policy
 from extender.explain.explanations import RejectionLog
@@ -27,16 +28,16 @@ from extender.explain.occupants import DeviceViews
 from extender.explain.overview import Overviews
 from extender.explain.pending import PendingPods, Waitlist
 from extender.explain.pod_answers import PodAnswers, UndecidedPods
+from extender.explain.stranded import Stranding
 from extender.explain.what_if.answers import WhatIfAnswers
 from extender.explain.workloads import belonging, build_workloads
-from extender.kube.background import Background, Tasks
+from extender.kube.background import Tasks
 from extender.kube.client import Transport
 from extender.kube.objects import Pod
 from extender.kube.rights import MissingRights
 from extender.kube.watches import BOUND_PODS, NODES, PENDING_PODS, PODS
 from extender.metrics import scheduling as of_scheduling
 from extender.metrics.devices import DeviceFigures, device_metrics
-from extender.metrics.gpu_hours import gpu_hour_metrics
 from extender.metrics.queueing import pending_metrics, policy_metrics, queue_metrics
 from extender.metrics.ranking import learning_metrics, rank_metrics
 from extender.metrics.registry import Metrics
@@ -44,7 +45,6 @@ from extender.metrics.telemetry import telemetry_metrics
 from extender.queueing.build import build_queue
 from extender.queueing.controller import QueueController
 from extender.queueing.defrag.mover import Mover, build_mover
-from extender.ranking.demands import Kind, gpu_mix
 from extender.ranking.evidence import Evidence
 from extender.ranking.learning.build import build_beside
 from extender.ranking.learning.controller import Learning
@@ -67,12 +67,7 @@ from extender.scheduling.waking import Waker
 from extender.settings.tree import Settings
 from extender.telemetry.owners import OwnerUsage
 from extender.telemetry.readings import Feed
-from extender.telemetry.service import Telemetry, build_telemetry, interference_of, policies_of, rules_of, wanted_of
-from extender.telemetry.sources.source import PROMETHEUS
-from extender.usage.budgets import DAY_S, Budgets
-from extender.usage.meter import Meter, Sight
-from extender.usage.past import Past
-from extender.usage.report import BudgetWatch, IdleRecall, Usage
+from extender.telemetry.service import Telemetry, build_telemetry, interference_of, policies_of, rules_of
 
 
 def _certificate_metrics_of(path: Path) -> Callable[[], Iterable[Metric]]:
@@ -80,6 +75,12 @@ def _certificate_metrics_of(path: Path) -> Callable[[], Iterable[Metric]]:
     from extender.metrics.certificates import certificate_metrics  # and with it the same library
 
     return partial(certificate_metrics, path)
+
+
+def _stranding_in(capabilities: Capabilities) -> Stranding | None:
+    """What tells how much is stranded, where GPU-hours are counted."""
+    counts = capabilities.get(CountsGpuHours)
+    return counts.stranding if counts is not None else None
 
 
 def _cpu_pods_of(settings: Settings, placer: Placer) -> CpuPods:
@@ -107,34 +108,6 @@ def _affinity_writer(settings: Settings, base: Foundation, placer: Placer) -> Af
     )
 
 
-def _usage_of(
-    settings: Settings, base: Foundation, mix: Callable[[], Mapping[Kind, float]]
-) -> tuple[Usage | None, Sequence[Background]]:
-    """What counts GPU-hours, where that is wanted, and what of it works in the background; `mix` is of the pods that
-    are expected."""
-    wanted, telemetry, ledger = settings.usage, settings.telemetry, base.ledger
-    if not wanted.enabled or settings.webhook.alone:
-        return None, ()
-    sight = Sight(
-        ledger=ledger,
-        led=base.fence.led,
-        standby=base.fence.standby,
-        fault=lambda: base.fence.fault() or base.mirror.fault(),
-        mix=lambda cluster: gpu_mix(cluster, mix()),
-        clock=base.clock,
-        wall_clock=time.time,
-    )
-    meter = Meter(wanted, sight)
-    meter.holders.subscribe(base.mirror.hub)
-    budgets = Budgets(wanted.budgets, wanted.budget_days * DAY_S)
-    asked = wanted_of(telemetry)
-    url = next(iter(asked.addresses), "") if asked.kind == PROMETHEUS and telemetry.source != "off" else ""
-    past = Past(url, asked.access, wanted.matchers, base.clock, tuple(wanted.budgets)) if url else None
-    usage = Usage(meter, budgets, past, base.fence.standby, base.clock, time.time)
-    watches = [BudgetWatch(usage, base.events)] if wanted.budgets else []
-    return usage, (meter, *watches, *([IdleRecall(usage, past)] if past is not None else []))
-
-
 @runtime_checkable
 class _Busy(Protocol):
     """What has tasks of its own."""
@@ -156,6 +129,7 @@ class Parts:
     learning: Learning | None
     contributions: Mapping[str, Contribution]
     """What parts bring, by name."""
+    capabilities: Capabilities
     placer: Placer
     unbound: UnboundPods
     queue: QueueController | None
@@ -173,8 +147,6 @@ class Parts:
     set_aside: Keeper | None
     reporters: Reporters | None
     """Node agents; None where webhooks are all that is served."""
-    usage: Usage | None
-    """What counts GPU-hours."""
     metrics: Metrics
     verbs: Verbs
     label: LeaderLabel | None
@@ -221,9 +193,12 @@ def build_parts(
     mirror.hub.part(PENDING_PODS).subscribe(unbound.changed)
     mirror.hub.part(PENDING_PODS).subscribe(waker.pod_changed)
     label, set_aside = scheduling.build_label(settings, base), scheduling.build_keeper(settings, base)
-    usage, counting = _usage_of(settings, base, rank.mix.counts)
-    what_if = build_what_if(settings, base, placer, queue, usage)
-    contributions = build_contributions(Kernel(settings=settings, base=base, unbound=unbound, what_if=what_if))
+    capabilities = Capabilities()
+    what_if = build_what_if(settings, base, placer, queue, partial(_stranding_in, capabilities))
+    kernel = Kernel(
+        settings=settings, base=base, capabilities=capabilities, rank=rank, unbound=unbound, what_if=what_if
+    )
+    contributions = build_contributions(kernel)
     room = build_room(settings, base, what_if, queue, mover)
     policy = build_policy(settings, base, room, queue, mover, unbound)
     catch_ups = [part.catch_up for part in (queue, mover) if part is not None]
@@ -246,7 +221,6 @@ def build_parts(
         *brought,
         set_aside,
         policy,
-        *counting,
     )
     if settings.webhook.alone:
         wanted = (*brought, leadership)
@@ -260,6 +234,7 @@ def build_parts(
         evidence=evidence,
         learning=learning,
         contributions=contributions,
+        capabilities=capabilities,
         placer=placer,
         unbound=unbound,
         queue=queue,
@@ -274,7 +249,6 @@ def build_parts(
         corrections=corrections,
         set_aside=set_aside,
         reporters=None if settings.webhook.alone else Reporters(mirror.hub.cache(NODES), mirror.hub.cache(PODS)),
-        usage=usage,
         metrics=metrics,
         verbs=verbs,
         label=label,
@@ -328,7 +302,7 @@ def build_service(settings: Settings, parts: Parts, rights: MissingRights) -> Se
         silent=parts.reporters.silent if parts.reporters is not None else lambda: (),
     )
     undecided = UndecidedPods(base.transport, placer, _claims_of(queue))
-    workloads = build_workloads(base, parts.usage, waitlist)
+    workloads = build_workloads(base, parts.capabilities.get(CountsGpuHours), waitlist)
     costs = partial(interference_of, owners=parts.owners)
     service = Service(
         settings=settings,
@@ -353,7 +327,7 @@ def build_service(settings: Settings, parts: Parts, rights: MissingRights) -> Se
             rules=rules,
             devices=devices,
             policy_of=placer.policy_of,
-            stranding=stranding_in(parts.usage),
+            stranding=partial(_stranding_in, parts.capabilities),
             keeper=aside,
         ),
         pods=PodAnswers(placer, fixes, undecided, waitlist, costs, workloads.of_pod),
@@ -365,7 +339,6 @@ def build_service(settings: Settings, parts: Parts, rights: MissingRights) -> Se
         evidence=parts.evidence,
         learning=parts.learning,
         contributions=parts.contributions,
-        usage=parts.usage,
         unasked=parts.unasked,
         rights=rights,
         tasks=[part.tasks for part in (mirror, *parts.in_background) if isinstance(part, _Busy)],
@@ -405,8 +378,6 @@ def _add_metrics(parts: Parts, service: Service) -> None:
     add(lambda: of_scheduling.caller_metrics(parts.unasked))
     if (certificate := service.settings.server.tls_cert_file) is not None:
         add(_certificate_metrics_of(certificate))
-    if parts.usage is not None:
-        add(partial(gpu_hour_metrics, parts.usage))
     if parts.learning is not None:
         add(partial(learning_metrics, parts.learning))
     for contribution in brought:

@@ -3,16 +3,41 @@
 import importlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 from prometheus_client.core import Metric
 from starlette.types import ASGIApp
 
 from extender.api.reads import Reads
 from extender.explain.what_if.answers import WhatIfAnswers
+from extender.ranking.service import LearnedRank
 from extender.scheduling.build import Foundation
 from extender.scheduling.unbound_pods import UnboundPods
 from extender.settings.tree import PARTS, Settings
+
+CapabilityT = TypeVar("CapabilityT")
+
+
+class PartError(Exception):
+    """A part that is wanted can't work; the sentence says what to do."""
+
+
+class Capabilities:
+    """What parts do for the kernel and for each other, by the protocol that says what it is: the kernel's own."""
+
+    def __init__(self) -> None:
+        self._offered: dict[type, Any] = {}
+
+    def offer(self, offers: Mapping[type, Any]) -> None:
+        """One part does these. Raises PartError where another one does so already."""
+        if taken := self._offered.keys() & offers.keys():
+            raise PartError(f"another part offers {', '.join(sorted(kind.__name__ for kind in taken))} already")
+        self._offered.update(offers)
+
+    def get(self, capability: type[CapabilityT]) -> CapabilityT | None:
+        """What does it, None where no part that is on does: to be asked for when it is needed, and not before."""
+        return self._offered.get(capability)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,13 +46,11 @@ class Kernel:
 
     settings: Settings
     base: Foundation
+    capabilities: Capabilities
+    rank: LearnedRank
     unbound: UnboundPods
     """Pods without a node that ask for GPUs."""
     what_if: WhatIfAnswers
-
-
-class PartError(Exception):
-    """A part that is wanted can't work; the sentence says what to do."""
 
 
 class Work(Protocol):
@@ -56,8 +79,12 @@ class Contribution:
     """What answers the verbs, by path, with something around it."""
     routes: Callable[[Reads], None] = lambda reads: None
     """Adds the part's routes."""
+    offers: Mapping[type, Any] = field(default_factory=dict)
+    """What it does for the kernel and other parts, by the protocol that says what that is."""
     shown: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
     """What the page is told, by the name under which its panels know it."""
+    panel: Path | None = None
+    """Folder of scripts for the page; its `panel.js` is a panel, as extender/page/static/panels/index.js has them."""
     ready: Callable[[], Awaitable[None]] = _at_once
     """Waits, once the work has begun, for what the server serves with."""
     num_unread: Callable[[], int] = int
@@ -70,8 +97,12 @@ def build_contributions(kernel: Kernel) -> Mapping[str, Contribution]:
     """What the parts bring that settings want, by name. Raises PartError."""
     settings = kernel.settings
     there = [part for part in PARTS if part.with_webhooks_alone or not settings.webhook.alone]
-    on = [part for part in there if part.wanted(getattr(settings, part.name))]
-    return {part.name: importlib.import_module(part.module).build(kernel, getattr(settings, part.name)) for part in on}
+    brought: dict[str, Contribution] = {}
+    for part in there:
+        if part.wanted(section := getattr(settings, part.name)):
+            brought[part.name] = importlib.import_module(part.module).build(kernel, section)
+            kernel.capabilities.offer(brought[part.name].offers)
+    return brought
 
 
 def off_paths(settings: Settings) -> Mapping[str, str]:

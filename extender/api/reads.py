@@ -15,10 +15,8 @@ from extender.api import wire
 from extender.api.readiness import Blindness
 from extender.core.resources.requests import RequestError
 from extender.explain.pod_answers import UndecidedError
-from extender.usage.questions import PastError
-from extender.usage.steps import SpanError
 
-_STATUSES: Final[dict[type[Exception], int]] = {UndecidedError: 404, RequestError: 400, SpanError: 400, PastError: 503}
+_STATUSES: Final[dict[type[Exception], int]] = {UndecidedError: 404, RequestError: 400}
 _UNSYNCED: Final = {503: "The API server has told nothing yet; gives the reason."}
 
 HandlerT = TypeVar("HandlerT", bound=Callable[..., Awaitable[Any]])

@@ -26,10 +26,6 @@ from extender.ranking.descriptions import describe as describe_rank
 from extender.server import access
 from extender.telemetry.service import describe
 from extender.telemetry.status import TelemetryStatus
-from extender.usage.answers import By, Source, UsageOverTime, UsageReport
-from extender.usage.over_time import over_time
-from extender.usage.report import Usage
-from extender.usage.steps import length_of, span_of
 
 if TYPE_CHECKING:
     from extender.api.service import Service
@@ -84,7 +80,6 @@ def install_routes(app: FastAPI, service: Service, endpoints: Endpoints) -> Mapp
     _install_others(reads, service)
     _install_explanations(reads, service)
     _install_lists(reads, service)
-    _install_usage(reads, service)
     _install_parts(app, reads, service)
     kinds = {**dict.fromkeys(access.PROBES, ProbeStatus), "/version": RunningVersion, **reads.kinds}
     describe_calls(app, list(endpoints), kinds)
@@ -211,45 +206,6 @@ def _install_lists(reads: Reads, service: Service) -> None:
         if told is None:
             raise HTTPException(404, f"no node is named {node}")
         return told
-
-
-_NOT_COUNTED: Final = "No GPU-hours are counted: setting usage.enabled."
-_NOT_TOLD: Final = "Another replica leads, or Prometheus does not answer; gives the reason."
-_SourceParameter = Annotated[Source, Query(description="Who is asked.")]
-
-
-def _install_usage(reads: Reads, service: Service) -> None:
-    """GPU-hours, for those who share them out."""
-
-    def counted() -> Usage:
-        if service.usage is None:
-            raise HTTPException(404, "no GPU-hours are counted (setting usage.enabled)")
-        return service.usage
-
-    @reads.get("/usage", {400: "`since` or `by` can't be understood.", 404: _NOT_COUNTED, 503: _NOT_TOLD})
-    async def usage(
-        since: Annotated[str, Query(max_length=16, description="How far back: 7d, 36h. Empty: since the start.")] = "",
-        by: Annotated[By, Query(description="What a row is of.")] = "namespace",
-        source: _SourceParameter = "auto",
-    ) -> UsageReport:
-        """GPU-hours booked, used and idle: in a time up to now by Prometheus, else since the start by this Kerf."""
-        return await counted().report(by, length_of("since", since) if since else None, source)
-
-    @reads.get(
-        "/usage/over-time",
-        {
-            400: "`since` or `step` can't be understood, or would be too many steps.",
-            404: _NOT_COUNTED,
-            503: _NOT_TOLD,
-        },
-    )
-    async def usage_over_time(
-        since: Annotated[str, Query(max_length=16, description="How far back: 7d, 36h.")] = "24h",
-        step: Annotated[str, Query(max_length=16, description="Length of a step. Empty: as suits.")] = "",
-        source: _SourceParameter = "auto",
-    ) -> UsageOverTime:
-        """GPU-hours step by step: by this Kerf where it has counted for so long, else by Prometheus."""
-        return await over_time(counted(), span_of(since, step), source)
 
 
 def _status(fault: str, degraded: list[str] | None = None) -> JSONResponse:

@@ -37,7 +37,6 @@ from extender.settings.tree import Settings
 from extender.telemetry.observer import Observer
 from extender.telemetry.owners import OwnerUsage
 from extender.telemetry.status import State
-from extender.usage.report import Usage
 
 
 @dataclass
@@ -76,8 +75,6 @@ class Service:
     """None where no fitted models are handed over."""
     contributions: Mapping[str, Contribution] = field(default_factory=dict)
     """What parts bring, by name."""
-    usage: Usage | None = None
-    """None where no GPU-hours are counted."""
     unasked: Unasked | None = None
     """None where nobody looks whether kube-scheduler asks."""
     tasks: Sequence[Tasks] = ()

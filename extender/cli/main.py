@@ -30,7 +30,6 @@ _OWN: Final = {
     "top": Command("The cluster as a running Kerf sees it: nodes, GPUs, what is booked and used.", ASK),
     "pending": Command("Pods that ask for GPUs and have no node: who keeps them waiting, and why.", ASK),
     "workloads": Command("Every pod that has GPUs or asks for some: running, pending or gated; idle ones first.", ASK),
-    "usage": Command("GPU-hours booked, used and idle, by namespace, owner or GPU model; pods that are idle now.", ASK),
     "what-if": Command("Where pods would go in the cluster, and which would stay pending. Changes nothing.", ASK),
     "defrag": Command("Plan the moves that make room for pods or free nodes; --apply moves them.", ASK),
     "drain": Command(

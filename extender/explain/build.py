@@ -10,6 +10,7 @@ from extender.explain.defrag.facts import Costs
 from extender.explain.defrag.targets import by_node
 from extender.explain.defrag_policy import MovePolicy
 from extender.explain.processes import Turns
+from extender.explain.stranded import Stranding
 from extender.explain.what_if.answers import WhatIfAnswers
 from extender.explain.what_if.waiting import waiting_in
 from extender.planning.quotas import Quotas
@@ -21,17 +22,14 @@ from extender.scheduling.placer import Placer
 from extender.settings.telemetry import TelemetrySettings
 from extender.settings.tree import Settings
 from extender.telemetry.service import rules_of
-from extender.usage.report import Usage
-from extender.usage.stranded import Stranding
-
-
-def stranding_in(usage: Usage | None) -> Callable[[], Stranding | None]:
-    """What tells how much is stranded, where GPU-hours are counted."""
-    return lambda: None if usage is None else usage.meter.stranding
 
 
 def build_what_if(
-    settings: Settings, base: Foundation, placer: Placer, queue: QueueController | None, usage: Usage | None
+    settings: Settings,
+    base: Foundation,
+    placer: Placer,
+    queue: QueueController | None,
+    stranding: Callable[[], Stranding | None],
 ) -> WhatIfAnswers:
     """What answers what-if questions."""
     return WhatIfAnswers(
@@ -43,7 +41,7 @@ def build_what_if(
         policies=placer.policies_apart,
         turns=Turns(settings.access.what_if_s),
         waiting=lambda: waiting_in(queue.backlog if queue else None),
-        stranding=stranding_in(usage),
+        stranding=stranding,
     )
 
 

@@ -15,10 +15,10 @@ from extender.core.resources.nodes import GpuUnit
 from extender.core.resources.requests import PodRequest
 from extender.explain.answers import ClusterNode, ClusterTotals, GpuSums, NodeDetails, NodesPage
 from extender.explain.occupants import DeviceViews, gpus_of
+from extender.explain.stranded import Stranding
 from extender.ledger.ledger import ClaimState, Ledger
 from extender.planning.plan_state import free_units, units
 from extender.scheduling.setting_aside import Keeper
-from extender.usage.stranded import Stranding
 
 
 @dataclass(frozen=True)

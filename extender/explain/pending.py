@@ -18,6 +18,7 @@ from extender.core.resources.requests import GpuRequest, PodRequest, RequestErro
 from extender.explain.answers import PendingList, PendingPod, WaitingPod
 from extender.explain.explanations import RejectionLog
 from extender.explain.fixes import Fixes, candidates
+from extender.explain.holders import who_of
 from extender.explain.sentences.nearest import Nearest, nearest_of
 from extender.explain.sentences.pending import Lacking, Standing, not_bound, of_claim, why_pending
 from extender.explain.sentences.remedies import CORRECT, to_json
@@ -30,7 +31,6 @@ from extender.scheduling.callers import Unasked
 from extender.scheduling.placer import Placement, Placer, PodIdentity
 from extender.scheduling.unbound_pods import UnboundPod, UnboundPods
 from extender.scheduling.waking import Waker
-from extender.usage.holders import who_of
 
 _Turn = tuple[int, float, str]
 """Sorts by whose turn it is: priority, highest first, then Unix time of creation, then `namespace/name`."""

@@ -34,17 +34,16 @@ from extender.explain.answers import (
     WorkloadPod,
     WorkloadSums,
 )
+from extender.explain.counting import CountsGpuHours
+from extender.explain.holders import Holder, Holders, who_of
 from extender.explain.pending import Awaited, Waitlist
+from extender.explain.rates import Occupants, asked_milli
 from extender.kube import objects
 from extender.kube.objects import unix_time
 from extender.kube.watches import BOUND_PODS
 from extender.ledger.ledger import Claim, Ledger
 from extender.queueing.pods.batches import gang_of
 from extender.scheduling.build import Foundation
-from extender.usage.holders import Holder, Holders, who_of
-from extender.usage.meter import IdleTimes
-from extender.usage.rates import Occupants, asked_milli
-from extender.usage.report import Usage
 
 _MAX_CHARS: Final = 128
 
@@ -437,9 +436,8 @@ class Workloads:
 
     ledger: Ledger
     occupants: Occupants
-    idle: IdleTimes | None
+    counts: CountsGpuHours | None
     """None where nobody counts for how long pods are idle."""
-    idle_after_s: float
     bound: Callable[[str], BoundPod | None]
     """What is told of a pod with a node, by its UID."""
     waitlist: Waitlist
@@ -481,13 +479,13 @@ class Workloads:
         now, holders = self.clock(), self.occupants.holders
         of_holders = self.occupants.of_holders(self.ledger.snapshot(now))
         width = len(of_holders.booked)
-        if self.idle is None:
+        if self.counts is None:
             holders.fresh.clear()  # nobody else takes them
         return Sources(
             holders.all(),
             of_holders.booked,
             of_holders.load,
-            np.full(width, np.nan) if self.idle is None else self.idle.seconds(now, width),
+            np.full(width, np.nan) if self.counts is None else self.counts.idle_s(now, width),
             waiting=self.waitlist.everyone(),
             bound=self.bound,
             claim=self.ledger.claim,
@@ -495,7 +493,10 @@ class Workloads:
         )
 
     def _told(self, table: WorkloadTable, asked: Question) -> WorkloadList:
-        now, idle = self.wall_clock(), _long_idle(table, self.idle_after_s)
+        now, idle = (
+            self.wall_clock(),
+            _long_idle(table, float("inf") if self.counts is None else self.counts.idle_after_s),
+        )
         matching = _chosen(table, asked)
         states = _told_sums(_summed(table, matching, idle, "all"), 0)["states"]
         rows = _of_states(table, asked, matching, idle)
@@ -518,7 +519,7 @@ class Workloads:
             "atLeast": self.waitlist.unbound.full,
             "totals": _told_sums(_summed(table, rows, idle, "all"), 0),
             "states": states | {"idle": int(idle[matching].sum())},
-            "idleAfterSeconds": None if self.idle is None else self.idle_after_s,
+            "idleAfterSeconds": None if self.counts is None else self.counts.idle_after_s,
             "found": _found(table, asked.q, matching) if asked.q.strip() else None,
         }
 
@@ -592,7 +593,7 @@ def _found(table: WorkloadTable, q: str, rows: Rows) -> WorkloadNames:
     }
 
 
-def build_workloads(base: Foundation, usage: Usage | None, waitlist: Waitlist) -> Workloads:
+def build_workloads(base: Foundation, counts: CountsGpuHours | None, waitlist: Waitlist) -> Workloads:
     """It hears of pods from now on: before the mirror begins."""
     pods, ledger = base.mirror.hub.part(BOUND_PODS), base.ledger
 
@@ -600,17 +601,16 @@ def build_workloads(base: Foundation, usage: Usage | None, waitlist: Waitlist) -
         pod = pods.get(uid)
         return _told_of_bound(pod) if pod is not None and ledger.is_bound(uid) else None
 
-    if usage is not None:
-        occupants, idle, idle_after_s = usage.meter.occupants, usage.meter.idle, usage.meter.wanted.idle_after_s
+    if counts is not None:
+        occupants = counts.occupants
     else:
         holders = Holders(ledger)
         holders.subscribe(base.mirror.hub)
-        occupants, idle, idle_after_s = Occupants(ledger, holders), None, float("inf")
+        occupants = Occupants(ledger, holders)
     return Workloads(
         ledger=ledger,
         occupants=occupants,
-        idle=idle,
-        idle_after_s=idle_after_s,
+        counts=counts,
         bound=bound,
         waitlist=waitlist,
         clock=base.clock,

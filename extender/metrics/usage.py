@@ -9,8 +9,8 @@ from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 from extender.core.clusters import Cluster
 from extender.core.gauges import Gauge
 from extender.explain.overview import Figures
+from extender.explain.stranded import Stranding
 from extender.metrics.registry import by_label, gauge
-from extender.usage.stranded import Stranding
 
 _UNKNOWN_MODEL: Final = "unknown"
 

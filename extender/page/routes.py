@@ -1,5 +1,6 @@
 """The pages: `/` with the live stream that fills it, and `/docs`, the HTTP API. Nothing is loaded from elsewhere."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -34,8 +35,18 @@ class _Files(StaticFiles):
         return response
 
 
-def install_page(app: FastAPI, streams: Streams) -> None:
-    """Give the app the pages, their files and the stream."""
+def install_page(app: FastAPI, streams: Streams, panels: Mapping[str, Path]) -> None:
+    """Give the app the pages, their files and the stream; `panels` are folders of parts by name, in each `panel.js`."""
+    names = sorted(panels)
+    for name in names:
+        app.mount(f"/page/parts/{name}", _Files(directory=panels[name]))
+    imports = "".join(f"import {name} from './parts/{name}/panel.js';\n" for name in names)
+    script = f"{imports}\nexport const PANELS_OF_PARTS = [{', '.join(names)}];\n"
+
+    @app.get("/page/parts.js", include_in_schema=False)
+    async def panels_of_parts() -> Response:
+        return Response(script, headers=_HEADERS, media_type="text/javascript")
+
     app.mount("/page", _Files(directory=_FOLDER, packages=[_SWAGGER_UI]))
 
     @app.get("/", include_in_schema=False)

@@ -10,4 +10,5 @@ NAMES = (
     "missing",
     "pipelines",
     "traces",
+    "usage",
 )  # fmt: skip

@@ -12,7 +12,7 @@ from extender.settings.access import AccessSettings
 from extender.settings.cluster import ClusterSettings
 from extender.settings.decisions import DecisionSettings, ModelSettings, SetAsideSettings
 from extender.settings.leader_election import LeaderElectionSettings
-from extender.settings.operation import LogSettings, UsageSettings
+from extender.settings.operation import LogSettings
 from extender.settings.policies import GeniusSettings, LiveSettings
 from extender.settings.queue import DefragSettings, DraSettings, QueueSettings
 from extender.settings.ranking import RankSettings
@@ -41,7 +41,6 @@ class KernelSettings(BaseSettings):
     models: ModelSettings = ModelSettings()
     model: RankSettings = RankSettings()
     queue: QueueSettings = QueueSettings()
-    usage: UsageSettings = UsageSettings()
     dra: DraSettings = DraSettings()
     defrag: DefragSettings = DefragSettings()
     telemetry: TelemetrySettings = TelemetrySettings()

@@ -110,7 +110,7 @@ def test_what_is_answered_is_as_described(kerf: Kerf, path: str) -> None:
     valid({"$ref": f"#/components/schemas/{kind.__name__}"}, answer.json())
 
 
-TOLD_IN_FULL = ("/pending", "/workloads", "/nodes", "/version", "/usage", "/model", "/defrag")
+TOLD_IN_FULL = ("/pending", "/workloads", "/nodes", "/version", "/model", "/defrag")
 
 
 @pytest.mark.parametrize("path", TOLD_IN_FULL)

@@ -1,4 +1,4 @@
-"""docs/reference/http-api.md has every route, with its statuses and the keys of its answers."""
+"""docs/reference/http-api.md and the pages of parts have every route, with its statuses and the keys of its answers."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from tests.api.bodies import pod
 from tests.api.services import running
 from tests.docs.pages import DOCS
 
-PAGE = (DOCS / "reference" / "http-api.md").read_text()
+PAGE = "\n".join(path.read_text() for path in (DOCS / "reference" / "http-api.md", *sorted(DOCS.glob("parts/*.md"))))
 EXPLAIN = (DOCS / "reference" / "explain.md").read_text()
 HEADINGS = re.findall(r"^### ((?:GET|POST) \S+)$", PAGE, re.MULTILINE)
 ROUTES: dict[str, Any] = {
@@ -38,7 +38,7 @@ def test_every_route_is_on_the_page_with_its_statuses(route: str) -> None:
     of_many = PAGE.partition("\n## Each call\n")[2].partition("\n### ")[0]
     missing = [status for status in ROUTES[route]["responses"] if status != "200" and status not in text + of_many]
     assert not missing
-    assert f"| `{route}` |" in PAGE, "it is missing in the table at the top"
+    assert f"`{route}`" in PAGE.partition("\n## ")[0], "it is missing in the table at the top"
 
 
 def test_the_page_has_no_route_that_is_not_served() -> None:
@@ -58,11 +58,6 @@ def test_keys_of_answers_are_told() -> None:
         kerf.filter(asked, ["h100-0", "a100-0"])
         answers = {path: json.loads(kerf.get(path).content) for path in ("/nodes", "/telemetry", "/version")}
         explanation = json.loads(kerf.get("/explain/pod/default/train-1").content)
-        usage = json.loads(kerf.get("/usage").content)
-        kerf.run(kerf.parts.usage.meter.tick())  # type: ignore[union-attr]
-        kerf.clock.now += 60.0
-        kerf.run(kerf.parts.usage.meter.tick())  # type: ignore[union-attr]
-        over_time = json.loads(kerf.get("/usage/over-time").content)
         works, owners = (json.loads(kerf.get(f"/workloads{query}").content) for query in ("?q=a", "?by=owner"))
         trial = json.loads(kerf.post("/what-if", json.dumps({"pods": [asked]}).encode()).content)
     untold = {
@@ -72,8 +67,6 @@ def test_keys_of_answers_are_told() -> None:
         "/explain": {key for key in explanation if f"`{key}" not in EXPLAIN},
         "nodes of /explain": {key for key in keys_of(explanation["nodes"][0]) if f"`{key}" not in EXPLAIN},
         "/workloads": {key for key in keys_of(works) | keys_of(owners) if f"`{key}`" not in section("GET /workloads")},
-        "/usage": {key for key in keys_of(usage) if f"`{key}`" not in section("GET /usage")},
-        "/usage/over-time": {key for key in keys_of(over_time) if f"`{key}`" not in section("GET /usage/over-time")},
         "/what-if": {key for key in trial if f"`{key}`" not in section("POST /what-if")},
     }
     assert not {where: keys for where, keys in untold.items() if keys}

@@ -12,10 +12,10 @@ import pytest
 
 from extender.core.fragmentation import ANY_MODEL, TypicalPod, mix_of, tables_of
 from extender.explain.processes import Pipe
+from extender.explain.stranded import Stranding
 from extender.explain.what_if.grounds import Facts
 from extender.explain.what_if.process import _answer, _answered
 from extender.explain.what_if.questions import WhatIfError, read_question
-from extender.usage.stranded import Stranding
 from tests.explain.test_missing_nodes import waits
 from tests.explain.test_what_if_objects import job
 from tests.explain.what_if_facts import H100, Manifest, facts, node, pod

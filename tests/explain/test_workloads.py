@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from extender.core.gauges import Gauge
 from extender.core.resources.requests import AskedUnit, GpuRequest
+from extender.explain.holders import Holder, Who
 from extender.explain.pending import Awaited
+from extender.explain.rates import asked_milli
 from extender.explain.workloads import (
     _HAVE,
     _STATES,
@@ -29,13 +30,10 @@ from extender.explain.workloads import (
     _told_sums,
 )
 from extender.queueing.pods.objects import GATE
-from extender.usage.holders import Holder, Who
-from extender.usage.rates import asked_milli
 from tests.api.bodies import Manifest, node, pod
-from tests.api.services import Clock, Kerf, running
+from tests.api.services import Kerf, running
 from tests.explain.test_waiting_pods import made
 from tests.ledger.builders import until
-from tests.telemetry.feeds import FakeFeed
 
 NODES = [node("n", 8), node("m", 4)]
 
@@ -152,51 +150,6 @@ def test_what_pods_have_is_what_the_nodes_have_given() -> None:
         ("team", 3.0, None),
     ]
     assert (after["totals"]["gpusBooked"], after["total"]) == (3.0, 2)
-
-
-def slept(kerf: Kerf, feed: FakeFeed, seconds: float) -> None:
-    """Some time passes, and the meter looks before and after."""
-    assert kerf.parts.telemetry is not None and kerf.parts.usage is not None
-    for _ in range(3):
-        feed.clock.now = kerf.clock.now
-        kerf.run(kerf.parts.telemetry.observer.round())
-        kerf.run(kerf.parts.usage.meter.tick())
-        kerf.clock.now += seconds / 2
-    kerf.run(kerf.parts.usage.meter.tick())
-
-
-def test_idle_pods_come_first_then_those_with_most_gpus() -> None:
-    feed = FakeFeed(Clock(), {"n": {Gauge.LOAD: [0.0] * 2 + [0.5, 1.0] * 3}})
-    with running(NODES, feed=feed, telemetry__url="http://p", usage__idle_after_s=60) as kerf:
-        seen(kerf, bound("sleeps", "0,1"), bound("works", "2,3,4,5"), bound("unknown", "0,1,2", "m"))
-        slept(kerf, feed, 60.0)
-        answer, only = told(kerf), told(kerf, "idle=true")
-        (group,) = told(kerf, "by=namespace")["groups"]
-    pods = by_pod(answer)
-    assert list(pods) == ["sleeps", "works", "unknown"]
-    assert pods["sleeps"]["idleSeconds"] >= 60 and pods["sleeps"]["load"] == 0.0
-    assert (pods["works"]["load"], pods["works"]["idleSeconds"]) == (0.75, None)
-    assert (pods["unknown"]["load"], pods["unknown"]["idleSeconds"]) == (None, None)
-    assert [item["pod"] for item in only["pods"]] == ["default/sleeps"]
-    assert (answer["states"]["idle"], only["states"]["running"], only["total"]) == (1, 3, 1)
-    assert (group["idlePods"], group["idleGpus"], group["load"]) == (1, 2.0, 0.5)  # 2 x 0 and 4 x 0.75 of 6 GPUs
-    assert group["idleSeconds"] >= 60
-    assert answer["idleAfterSeconds"] == 60
-
-
-def test_a_pod_that_gets_the_number_of_another_is_not_idle_for_as_long() -> None:
-    feed = FakeFeed(Clock(), {"n": {Gauge.LOAD: [0.0] * 8}})
-    with running(NODES, feed=feed, telemetry__url="http://p", usage__idle_after_s=60) as kerf:
-        seen(kerf, bound("sleeps", "0,1"))
-        slept(kerf, feed, 60.0)
-        kerf.cluster.delete(bound("sleeps", "0,1"))
-        kerf.settle()
-        seen(kerf, bound("fresh", "0,1"))
-        pods = by_pod(told(kerf))
-        assert kerf.parts.usage is not None
-        listed = kerf.parts.usage.idle()
-    assert (list(pods), pods["fresh"]["idleSeconds"]) == (["fresh"], None)
-    assert listed["pods"] == 0
 
 
 def test_without_a_meter_pods_are_listed_and_nobody_knows_who_is_idle() -> None:

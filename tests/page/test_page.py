@@ -107,14 +107,6 @@ def test_a_booking_appears_without_a_reload(open_page: Opener, server: Server) -
     expect(held.nth(5)).to_contain_text("default/train-0")
 
 
-def test_gpu_hours_by_namespace(open_page: Opener) -> None:
-    page = open_page()
-    card = page.locator("#usage")
-    expect(card).to_contain_text(re.compile(r"since .*\d+ % booked, \d+ % free, \d+ % stranded, \d+ % out of use"))
-    row = card.get_by_role("table", name="GPU-hours by namespace").get_by_role("row", name="default")
-    expect(row.get_by_role("cell").first).to_have_text(re.compile(r"^\d[\d,.]*$"))
-
-
 def test_a_running_pod_of_which_no_decision_is_kept_is_where_it_is(open_page: Opener) -> None:
     page = open_page(viewport={"width": 1000, "height": 600})
     page.goto(page.url + "#pod/default/job-8")

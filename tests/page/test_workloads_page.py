@@ -177,7 +177,7 @@ def test_what_is_idle_held_shared_or_of_a_gang_is_told_as_that(open_page: Opener
     expect(rows(page)).to_have_count(5)  # what was known stays
 
 
-@pytest.mark.parametrize("panel", ["cluster", "waiting", "workloads", "decisions", "what-if", "usage"])
+@pytest.mark.parametrize("panel", ["cluster", "waiting", "workloads", "decisions", "what-if"])
 @pytest.mark.parametrize("width", [390, 1280])
 def test_each_panel_has_an_address_that_leads_to_it(at: At, panel: str, width: int) -> None:
     page = at(f"#{panel}", viewport={"width": width, "height": 600})

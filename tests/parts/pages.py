@@ -7,12 +7,18 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.api.services import Kerf
 from tests.docs.pages import DOCS
 
+_ROUTE = re.compile(r"^### GET (/\S+)$", re.MULTILINE)
 _METRIC = re.compile(r"`(kerf_\w+)`")
 
 
 def page_of(name: str) -> str:
     """Of docs/parts."""
     return (DOCS / "parts" / f"{name}.md").read_text()
+
+
+def paths_of_parts() -> set[str]:
+    """The routes that parts add, by their pages."""
+    return {path for page in DOCS.glob("parts/*.md") for path in _ROUTE.findall(page.read_text())}
 
 
 def metrics_of(kerf: Kerf) -> set[str]:

@@ -7,14 +7,11 @@ from typing import ClassVar
 
 import typer
 
-from extender.cli.main import COMMANDS, LazyGroup
+from extender.cli.main import ASK, COMMANDS, LazyGroup
 
 
 class _Asking(LazyGroup):
-    own: ClassVar = {
-        name: COMMANDS[name]
-        for name in ("explain", "pending", "workloads", "top", "usage", "what-if", "defrag", "drain")
-    }
+    own: ClassVar = {name: command for name, command in COMMANDS.items() if command.heading == ASK}
     others = ""
 
 

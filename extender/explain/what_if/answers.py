@@ -14,6 +14,7 @@ from extender.core.dra.devices import Inventory, NodeDevices
 from extender.core.policies.policy import Policy
 from extender.dra.objects import ResourceClaim
 from extender.explain.processes import Turns, whole
+from extender.explain.stranded import Stranding
 from extender.explain.what_if.claims import DeviceFacts, PackedDevices, pack
 from extender.explain.what_if.grounds import Facts
 from extender.explain.what_if.questions import Needs
@@ -23,7 +24,6 @@ from extender.kube.transport import NODES_PATH, PODS_PATH
 from extender.kube.watches import PENDING_PODS
 from extender.ledger.ledger import Ledger
 from extender.ledger.mirror import Mirror
-from extender.usage.stranded import Stranding
 
 _PENDING: Final = {"fieldSelector": PENDING_PODS.field_selector}
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from extender.core.clusters import Cluster
 from extender.core.policies.policy import Policy
+from extender.explain.stranded import Stranding
 from extender.explain.what_if.claims import DeviceFacts, with_devices
 from extender.explain.what_if.waiting import Waiting
 from extender.kube.objects import Node
@@ -13,7 +14,6 @@ from extender.ledger.tenants import Crowd
 from extender.planning.plans import PlanPod, View
 from extender.queueing.node_view import view_of
 from extender.queueing.pods.restrictions import Kinds
-from extender.usage.stranded import Stranding
 
 Added = Sequence[tuple[Node, str]]
 """Nodes under names of their own, each with the name of the node of the cluster that it is like, "" for none."""

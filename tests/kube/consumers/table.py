@@ -21,6 +21,7 @@ import pytest
 from extender.core.durations import Durations
 from extender.core.gauges import Gauge
 from extender.core.resources.requests import PodRequest, RequestError
+from extender.explain.holders import Closed, Holders
 from extender.explain.workloads import belonging
 from extender.kube.commit import Resolver
 from extender.kube.objects import Node, Pod, unix_time
@@ -50,7 +51,6 @@ from extender.scheduling.unbound_pods import UnboundPods
 from extender.scheduling.waking import Waker
 from extender.telemetry.observer import Finders, Observer, Wanted
 from extender.telemetry.owners import OwnerUsage
-from extender.usage.holders import Closed, Holders
 from tests.kube.consumers.histories import ADDRESSES, NODE_NAMES, OWNERS, QUEUE, SLOTS, WALL, WHOSE, Cluster, Owner
 from tests.kube.consumers.servers import PAGE_SIZE, Line, is_unreadable
 from tests.kube.consumers.told import ALL, BOUND, PENDING, Stay, Told, Version
@@ -971,8 +971,8 @@ class HoldersAccount(Consumer):
     """Who has GPUs of which node, for the account of GPU-hours; kept along as nodes are told to have changed."""
 
     subscriptions = (
-        "extender/usage/holders.py: hub.cache(NODES).subscribe(self.node_changed)",
-        "extender/usage/holders.py: hub.part(BOUND_PODS).subscribe(self.pod_changed)",
+        "extender/explain/holders.py: hub.cache(NODES).subscribe(self.node_changed)",
+        "extender/explain/holders.py: hub.part(BOUND_PODS).subscribe(self.pod_changed)",
         "extender/api/build.py: meter.holders.subscribe(base.mirror.hub)",
         "extender/explain/workloads.py: holders.subscribe(base.mirror.hub)",
     )

@@ -1,0 +1,15 @@
+"""GPU-hours: what is booked, used, idle and stranded, by whom, and for how long: docs/parts/usage.md."""
+
+from typing import Final
+
+from extender.core.faces import Command, Face
+
+FACE: Final = Face(
+    commands={
+        "usage": Command(
+            "GPU-hours booked, used and idle, by namespace, owner or GPU model; pods that are idle now.",
+            "Ask a running Kerf",
+            f"{__name__}.command",
+        )
+    }
+)

@@ -1,0 +1,134 @@
+"""The process that asks Prometheus one question: it comes on standard input, the answer goes to standard output."""
+
+import math
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from extender.parts.usage.lines import OTHER
+from extender.parts.usage.questions import (
+    COUNTED,
+    LABELS,
+    OF_HOLDERS,
+    OF_MODELS,
+    Answer,
+    Question,
+    Step,
+    query,
+    series_name,
+    step_query,
+)
+from extender.telemetry.errors import SourceError
+from extender.telemetry.sources.prometheus import Prometheus, to_float
+
+_NICE: Final = 10
+_NO_HOLDERS: Final = (0.0,) * len(OF_HOLDERS)
+
+
+def _ask(question: Question) -> Answer:
+    """What Prometheus answers, or why it does not."""
+    prometheus = Prometheus(question.url, question.access)
+    try:
+        return _asked_by_step(prometheus, question) if question.step_s else _asked(prometheus, question)
+    except SourceError as error:
+        return Answer(fault=str(error))
+    finally:
+        prometheus.close()
+
+
+def _asked(prometheus: Prometheus, question: Question) -> Answer:
+    rows: dict[str, list[float]] = {}
+    for number, what in enumerate(OF_HOLDERS):
+        for item in prometheus.counted(query(question, what)):
+            name = item.metric.get(LABELS[question.by], "")
+            if question.by == "owner":
+                name = f"{item.metric.get('namespace', '')}/{name}"
+            if math.isfinite(amount := to_float(item.value[1])):
+                rows.setdefault(name, [*_NO_HOLDERS])[number] = amount
+    totals = [0.0] * len(OF_MODELS)
+    known = False
+    for number, what in enumerate(OF_MODELS):
+        for item in prometheus.counted(query(question, what)):
+            if math.isfinite(amount := to_float(item.value[1])):
+                totals[number], known = amount, True
+    return Answer(_most(rows, question), totals) if known else _nothing(question)
+
+
+def _most(rows: dict[str, list[float]], question: Question) -> dict[str, list[float]]:
+    """Not too many rows, and one of all others: authors choose the names of owners."""
+    names = sorted(rows, key=lambda name: (-rows[name][0], name))
+    kept = {name: rows[name] for name in names[: question.most]}
+    if question.by == "namespace":
+        kept |= {name: rows[name] for name in question.always if name in rows}
+    if rest := [rows[name] for name in names[question.most :] if name not in kept]:
+        other = f"{OTHER}/{OTHER}" if question.by == "owner" else OTHER
+        kept[other] = [sum(amounts) for amounts in zip(kept.get(other, _NO_HOLDERS), *rest, strict=True)]
+    return kept
+
+
+def _nothing(question: Question) -> Answer:
+    name = series_name("capacity")
+    return Answer(fault=f"{question.url} has no {name} of that time: does it scrape Kerf, and for a minute or more?")
+
+
+def _asked_by_step(prometheus: Prometheus, question: Question) -> Answer:
+    """A value at a time is of the step that ends then."""
+    step_s, begins = question.step_s, range(question.first, question.last, question.step_s)
+    names = (*OF_MODELS, *OF_HOLDERS)
+
+    def told(name: str, by: str = "") -> Iterator[tuple[str, int, float]]:
+        for item in prometheus.counted_over(
+            step_query(question, name, by), begins[0] + step_s, begins[-1] + step_s, step_s
+        ):
+            for ended, text in item.values:
+                if math.isfinite(amount := to_float(text)):
+                    yield item.metric.get(by, ""), round(ended) - step_s, amount
+
+    now = time.time()
+    steps = {at: Step(at, min(step_s, max(now - at, 0)), [0.0] * len(names), {}) for at in begins}
+    known = set[int]()
+    for number, what in enumerate(OF_MODELS):
+        for _, at, amount in told(series_name(what)):
+            if at in steps:
+                steps[at].amounts[number] = amount
+                known.add(at)
+    for number, what in enumerate(OF_HOLDERS, len(OF_MODELS)):
+        for namespace, at, amount in told(series_name(what), "namespace"):
+            if at in known:
+                steps[at].amounts[number] += amount
+                if what == "booked" and amount:
+                    steps[at].booked[namespace] = amount
+    for _, at, seconds in told(COUNTED):
+        if at in known:
+            steps[at].seconds = seconds
+    found = [steps[at] for at in sorted(known)]
+    _tell_apart(found, question.most)
+    return Answer(steps=found) if known else _nothing(question)
+
+
+def _tell_apart(steps: Sequence[Step], most: int) -> None:
+    """The namespaces that booked most in all steps, and one of all others."""
+    sums: dict[str, float] = {}
+    for step in steps:
+        for name, amount in step.booked.items():
+            sums[name] = sums.get(name, 0.0) + amount
+    told = set(sorted(sums, key=lambda name: (-sums[name], name))[:most])
+    for step in steps:
+        if rest := [amount for name, amount in step.booked.items() if name not in told]:
+            step.booked = {name: amount for name, amount in step.booked.items() if name in told}
+            step.booked[OTHER] = step.booked.get(OTHER, 0.0) + sum(rest)
+
+
+def main() -> None:
+    """Be the process."""
+    os.nice(_NICE)
+    question = msgspec.json.decode(sys.stdin.buffer.read(), type=Question)
+    sys.stdout.buffer.write(msgspec.json.encode(_ask(question)))
+
+
+if __name__ == "__main__":
+    main()

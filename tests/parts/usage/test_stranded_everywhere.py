@@ -1,0 +1,82 @@
+"""The same moment gives the same number for what is stranded, wherever it is told."""
+
+import json
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from extender.cli.top import _stranded
+from tests.api.bodies import node, pod
+from tests.api.services import Kerf, running
+from tests.parts.usage.rigs import meter_of
+
+SHARE = {"kerf.dev/gpu-share": "900", "kerf.dev/gpu-memory-each": "1Gi"}
+
+
+def asked(kerf: Kerf, **question: Any) -> Any:
+    answer = kerf.post("/what-if", json.dumps(question).encode())
+    assert answer.status == 200, answer.content
+    return answer.json()
+
+
+def told(kerf: Kerf) -> dict[str, float]:
+    """GPUs, and parts of all GPUs, by who tells them."""
+    page = kerf.get("/nodes").json()
+    families = text_string_to_metric_families(kerf.get("/metrics").content.decode())
+    of_nodes = [
+        sample.value
+        for family in families
+        for sample in family.samples
+        if sample.name == "kerf_node_gpus" and sample.labels["state"] == "stranded"
+    ]
+    return {
+        "top": page["totals"]["gpusStranded"],
+        "nodes": sum(item["gpusStranded"] for item in page["items"]),
+        "metric": kerf.metric("kerf_gpus_stranded"),
+        "metric by node": sum(of_nodes),
+        "page": kerf.service.overviews.totals(kerf.service.placer.snapshot())["gpusStranded"],
+        "what-if": asked(kerf, pods=[pod("asks", 1)])["strandedBefore"] * page["totals"]["gpus"],
+    }
+
+
+@pytest.fixture(name="kerf", scope="module")
+def kerf_fixture() -> Any:
+    with running([node("a", 4), node("b", 4), node("slices", shared=4)]) as kerf:
+        for name, on in (("one", "a"), ("two", "b")):
+            manifest = pod(name, None, annotations=SHARE)
+            kerf.create(manifest)
+            kerf.filter(manifest, [on])
+            assert kerf.bind(manifest, on) == ""
+        kerf.run(meter_of(kerf).tick())
+        yield kerf
+
+
+def test_everywhere(kerf: Kerf) -> None:
+    found = told(kerf)
+    assert found["top"] > 0
+    assert found == pytest.approx(dict.fromkeys(found, found["top"]), abs=1e-3)
+    totals = kerf.get("/nodes").json()["totals"]
+    assert totals["strandedPart"] == round(totals["gpusStranded"] / totals["gpus"], 4)
+    assert _stranded(totals).startswith(f", {totals['gpusStranded']:.1f} stranded (")
+
+
+def test_what_if_tells_it_as_the_plan_leaves_it(kerf: Kerf) -> None:
+    rest = {"kerf.dev/gpu-share": "100", "kerf.dev/gpu-memory-each": "1Gi"}
+    filled = asked(kerf, pods=[pod("fills", None, annotations=rest)], replicas=2)
+    assert filled["placed"] == 2
+    assert filled["stranded"] == 0 < filled["strandedBefore"]  # what was left of two GPUs is given away
+    nothing = asked(kerf, pods=[pod("too-large", 64)])
+    assert nothing["stranded"] == nothing["strandedBefore"] > 0
+    emptied = asked(kerf, drain=["a"])
+    assert emptied["stranded"] <= nothing["stranded"]
+
+
+def test_where_gpu_hours_are_not_counted_nobody_tells_a_number() -> None:
+    with running([node("a", 4)], usage__enabled=False) as kerf:
+        totals = kerf.get("/nodes").json()["totals"]
+        answer = asked(kerf, pods=[pod("asks", 1)])
+        text = kerf.get("/metrics").content.decode()
+    assert (totals["gpusStranded"], totals["strandedPart"], _stranded(totals)) == (None, None, "")
+    assert (answer["stranded"], answer["strandedBefore"]) == (None, None)
+    assert "\nkerf_gpus_stranded " not in text
