@@ -75,9 +75,7 @@ def load_settings(
         @classmethod
         def _as_they_are_called_now(cls, given: dict[str, Any]) -> dict[str, Any]:
             for old, new in _rename(given):
-                logger.warning(
-                    "setting %s is called %s by now: the old name works in this version for the last time", old, new
-                )
+                logger.warning("setting %s is called %s now; its old name will not work in the next version", old, new)
             return given
 
         @classmethod
