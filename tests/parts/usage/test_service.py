@@ -11,6 +11,7 @@ from extender.core.gauges import Gauge
 from extender.parts.usage.answers import UsageReport
 from tests.api.bodies import pod
 from tests.api.services import Clock, Kerf, running
+from tests.parts.test_parts import modules_of
 from tests.parts.usage.prometheuses import Told, answering
 from tests.parts.usage.rigs import meter_of
 from tests.telemetry.feeds import FakeFeed
@@ -302,3 +303,19 @@ def test_the_age_of_the_oldest_pending_pod_is_told_by_namespace(kerf: Kerf) -> N
     kerf.filter(asked, ["a100-0"])
     assert kerf.metric("kerf_pending_longest_seconds", namespace="default") >= 0
     assert 'kerf_pending_longest_seconds{namespace="default"}' in kerf.get("/metrics").content.decode()
+
+
+def test_where_it_is_off_it_is_not_there_and_its_routes_say_how_to_turn_it_on() -> None:
+    assert {name for name in modules_of("usage.enabled=false") if name.startswith("extender.parts.usage")} == {
+        "extender.parts.usage",
+        "extender.parts.usage.settings",
+    }
+    with running(usage__enabled=False) as kerf:
+        for path in ("/usage", "/usage/over-time"):
+            answer = kerf.get(path)
+            assert answer.status == 404
+            assert answer.json() == {"detail": "no GPU-hours are counted (setting usage.enabled)"}
+        assert b"usage" not in kerf.get("/page/parts.js").content
+    with running() as kerf:
+        assert b"import usage from './parts/usage/panel.js';" in kerf.get("/page/parts.js").content
+        assert kerf.get("/page/parts/usage/panel.js").status == 200
