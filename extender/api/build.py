@@ -23,6 +23,7 @@ from extender.explain.counting import CountsGpuHours
 from extender.explain.defrag.answers import RoomAnswers
 from extender.explain.defrag_policy import MovePolicy, build_policy
 from extender.explain.explanations import RejectionLog
+from extender.explain.failing_nodes import NamesFailingNodes
 from extender.explain.fixes import Fixes
 from extender.explain.occupants import DeviceViews
 from extender.explain.overview import Overviews
@@ -60,7 +61,6 @@ from extender.scheduling.placer import Placer
 from extender.scheduling.preemption import Preemptor
 from extender.scheduling.queue_rules import QueueRules
 from extender.scheduling.reporters import Reporters
-from extender.scheduling.setting_aside import Keeper
 from extender.scheduling.takeover import Leadership
 from extender.scheduling.unbound_pods import UnboundPods
 from extender.scheduling.waking import Waker
@@ -144,7 +144,6 @@ class Parts:
     unasked: Unasked
     waker: Waker
     corrections: Corrections
-    set_aside: Keeper | None
     reporters: Reporters | None
     """Node agents; None where webhooks are all that is served."""
     metrics: Metrics
@@ -192,7 +191,7 @@ def build_parts(
     )
     mirror.hub.part(PENDING_PODS).subscribe(unbound.changed)
     mirror.hub.part(PENDING_PODS).subscribe(waker.pod_changed)
-    label, set_aside = scheduling.build_label(settings, base), scheduling.build_keeper(settings, base)
+    label = scheduling.build_label(settings, base)
     capabilities = Capabilities()
     what_if = build_what_if(settings, base, placer, queue, partial(_stranding_in, capabilities))
     kernel = Kernel(
@@ -219,7 +218,6 @@ def build_parts(
         evidence,
         learning,
         *brought,
-        set_aside,
         policy,
     )
     if settings.webhook.alone:
@@ -247,7 +245,6 @@ def build_parts(
         unasked=unasked,
         waker=waker,
         corrections=corrections,
-        set_aside=set_aside,
         reporters=None if settings.webhook.alone else Reporters(mirror.hub.cache(NODES), mirror.hub.cache(PODS)),
         metrics=metrics,
         verbs=verbs,
@@ -279,7 +276,7 @@ def build_service(settings: Settings, parts: Parts, rights: MissingRights) -> Se
     base, placer, queue = parts.base, parts.placer, parts.queue
     ledger, mirror, clock, rules = base.ledger, base.mirror, base.clock, rules_of(settings.telemetry)
     backlog = queue.backlog if queue else None
-    devices, aside = DeviceViews(ledger), parts.set_aside
+    devices = DeviceViews(ledger)
     passed = queue.passed.why if queue else lambda uid: ""
     waitlist = Waitlist(
         parts.unbound,
@@ -328,7 +325,7 @@ def build_service(settings: Settings, parts: Parts, rights: MissingRights) -> Se
             devices=devices,
             policy_of=placer.policy_of,
             stranding=partial(_stranding_in, parts.capabilities),
-            keeper=aside,
+            failing=parts.capabilities.get(NamesFailingNodes),
         ),
         pods=PodAnswers(placer, fixes, undecided, waitlist, costs, workloads.of_pod),
         rank=parts.rank,
@@ -372,8 +369,6 @@ def _add_metrics(parts: Parts, service: Service) -> None:
     add(lambda: of_scheduling.task_metrics(service.tasks))
     if parts.reporters is not None:
         add(partial(of_scheduling.reporter_metrics, parts.reporters))
-    if parts.set_aside is not None:
-        add(partial(of_scheduling.set_aside_metrics, parts.set_aside))
     add(lambda: pending_metrics(service.waitlist))
     add(lambda: of_scheduling.caller_metrics(parts.unasked))
     if (certificate := service.settings.server.tls_cert_file) is not None:

@@ -14,11 +14,11 @@ from extender.core.policies.policy import Policy
 from extender.core.resources.nodes import GpuUnit
 from extender.core.resources.requests import PodRequest
 from extender.explain.answers import ClusterNode, ClusterTotals, GpuSums, NodeDetails, NodesPage
+from extender.explain.failing_nodes import NamesFailingNodes
 from extender.explain.occupants import DeviceViews, gpus_of
 from extender.explain.stranded import Stranding
 from extender.ledger.ledger import ClaimState, Ledger
 from extender.planning.plan_state import free_units, units
-from extender.scheduling.setting_aside import Keeper
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Overviews:
     """That of a request, the deployment's where it names none."""
     stranding: Callable[[], Stranding | None] = lambda: None
     """What tells how much is stranded; None where this process does not count."""
-    keeper: Keeper | None = None
+    failing: NamesFailingNodes | None = None
     """Of the nodes on which pods fail, where these are looked at."""
 
     def page(self, limit: int, after: str, *, gpus_only: bool) -> NodesPage:
@@ -87,7 +87,7 @@ class Overviews:
             **figures.sums(num_reserved=self._num_reserved()),
             "strandedPart": figures.stranded_part(),
             "nodesSetAside": int((cluster.set_aside > 0).sum()),
-            "nodesFailing": self.keeper.num_failing if self.keeper else 0,
+            "nodesFailing": self.failing.num_failing if self.failing else 0,
             "reservations": self.ledger.num_claims(ClaimState.RESERVED),
             "bindings": self.ledger.num_claims(ClaimState.BINDING),
             "waitingPods": self.num_waiting(),
@@ -112,7 +112,7 @@ class Overviews:
             "pods": states.count(ClaimState.BOUND),
             "reservations": len(states) - states.count(ClaimState.BOUND),
             "devices": self.devices.summary(name),
-            "setAside": (self.keeper.words(name) if self.keeper else "") or None,
+            "setAside": (self.failing.words(name) if self.failing else "") or None,
         }
 
 

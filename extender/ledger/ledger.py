@@ -110,10 +110,9 @@ class Ledger(Bookings):
         model_aliases: Mapping[str, Iterable[str]] | None = None,
         allocates: bool = False,
         extender: bool = True,
-        sets_aside: bool = False,
     ) -> None:
         """All but the time as of `NodeReading`."""
-        reading = NodeReading(memory_tolerance_frac, model_aliases or {}, allocates, extender, sets_aside)
+        reading = NodeReading(memory_tolerance_frac, model_aliases or {}, allocates, extender)
         super().__init__(reading, reservation_ttl_s)
         self._edited: dict[str, Reading] = {}  # by pod: what it says instead, and in vain
         self._orphans = _Orphans()
@@ -123,6 +122,10 @@ class Ledger(Bookings):
         """Edits of bound pods that would have changed what they hold."""
         self.num_left: Counter[str] = Counter()
         """Pods that have ended or gone, by the node that they were on."""
+
+    def heed_notes(self) -> None:
+        """Nodes that Kerf has noted as set aside take no new pods from now on: before the first node is told of."""
+        self.rows.heed_notes()
 
     # Reading
 

@@ -115,6 +115,10 @@ class NodeRows:
 
     # Reading
 
+    def heed_notes(self) -> None:
+        """Nodes that Kerf has noted as set aside take no new pods from now on."""
+        self._reading = replace(self._reading, sets_aside=True)
+
     def names(self) -> list[str]:
         """The nodes known."""
         return list(self._nodes)

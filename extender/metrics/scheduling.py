@@ -14,7 +14,6 @@ from extender.scheduling.callers import Unasked
 from extender.scheduling.corrections import Corrections
 from extender.scheduling.fence import Fence
 from extender.scheduling.reporters import Reporters
-from extender.scheduling.setting_aside import Keeper
 from extender.scheduling.takeover import Leadership
 from extender.scheduling.waking import Waker
 
@@ -76,16 +75,6 @@ def reporter_metrics(reporters: Reporters) -> Iterator[Metric]:
     """Whether nodes' reports are kept up to date."""
     told = "Ready nodes with a report of a node agent, and without an agent that is ready."
     yield gauge("kerf_agents_silent", told, len(reporters.silent()))
-
-
-def set_aside_metrics(keeper: Keeper) -> Iterator[Metric]:
-    """Nodes on which pods fail."""
-    told = "Nodes that take no new GPU pods because those of several namespaces failed there soon after their start."
-    yield gauge("kerf_nodes_set_aside", told, keeper.num_set_aside)
-    told = "Nodes on which such pods fail and that are not set aside."
-    yield gauge("kerf_nodes_failing", told, keeper.num_failing)
-    told = "GPU pods that failed soon after their start, on whatever node."
-    yield counter("kerf_early_failures", told, keeper.lives.num_failed)
 
 
 def task_metrics(tasks: Sequence[Tasks]) -> Iterator[Metric]:

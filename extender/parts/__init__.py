@@ -9,6 +9,7 @@ NAMES = (
     "history",
     "missing",
     "pipelines",
+    "set_aside",
     "traces",
     "usage",
 )  # fmt: skip

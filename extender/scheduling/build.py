@@ -7,12 +7,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from extender.core.resources.requests import GpuRequest
-from extender.kube import objects
 from extender.kube.client import Transport
 from extender.kube.commit import Resolver
 from extender.kube.events import EventRecorder
 from extender.kube.leadership import Election, FollowedLease, HeldLease, LeaseName, LeaseTimes, Spectator, Unelected
-from extender.kube.watches import BOUND_PODS, NODES
 from extender.ledger.ledger import Ledger
 from extender.ledger.mirror import Mirror
 from extender.scheduling.binding import Binder
@@ -21,12 +19,10 @@ from extender.scheduling.fence import Fence
 from extender.scheduling.leader_label import LeaderLabel
 from extender.scheduling.placer import Placer, PodIdentity
 from extender.scheduling.queue_rules import QueueRules
-from extender.scheduling.setting_aside import AlikeNodes, Failures, Keeper, Lives, Rules, Terms
 from extender.scheduling.takeover import Leadership, epoch_key
 from extender.scheduling.unbound_pods import UnboundPods
 from extender.scheduling.waking import Waker
 from extender.settings.leader_election import ElectionMode, LeaderElectionSettings
-from extender.settings.section import Initiative
 from extender.settings.tree import Settings
 
 
@@ -52,7 +48,6 @@ def build_foundation(settings: Settings, transport: Transport, clock: Callable[[
         model_aliases=settings.models.aliases,
         allocates=settings.dra.allocate,
         extender=settings.queue.extender,
-        sets_aside=settings.set_aside.mode is Initiative.ACT,
     )
     page_size, alone = settings.cluster.page_size, settings.webhook.alone
     mirror = Mirror(
@@ -148,42 +143,6 @@ def build_binder(base: Foundation, placer: Placer, waker: Waker, queue: QueueRul
 def build_corrections(base: Foundation) -> Corrections:
     """What corrects pods that were given other GPUs."""
     return Corrections(base.transport, base.ledger, base.events, base.fence)
-
-
-def build_keeper(settings: Settings, base: Foundation) -> Keeper | None:
-    """What sets nodes aside on which pods fail, or says which these are."""
-    wanted, ledger, hub = settings.set_aside, base.ledger, base.mirror.hub
-    if wanted.mode is Initiative.OFF or settings.webhook.alone:
-        return None
-
-    def has_gpus(pod: objects.Pod) -> bool:
-        claim = ledger.claim(pod.metadata.uid)
-        return bool(claim is not None and claim.holding) or bool(pod.spec.resource_claims)
-
-    failures = Failures(Rules(wanted.failures, wanted.namespaces, wanted.window_s))
-    nodes = AlikeNodes(ledger, hub.cache(NODES), base.clock)
-    lives = Lives(
-        transport=base.transport,
-        failures=failures,
-        nodes=nodes,
-        has_gpus=has_gpus,
-        clock=base.clock,
-        wall_clock=time.time,
-        early_s=wanted.early_s,
-        window_s=wanted.window_s,
-    )
-    terms = Terms(
-        acts=wanted.mode is Initiative.ACT,
-        namespaces=wanted.namespaces,
-        early_s=wanted.early_s,
-        max_frac=wanted.max_frac,
-        for_s=wanted.for_s,
-        max_for_s=wanted.max_for_s,
-    )
-    keeper = Keeper(base.transport, ledger, base.events, base.fence, failures, lives, terms, base.clock, time.time)
-    hub.cache(NODES).subscribe(keeper.changed)
-    hub.part(BOUND_PODS).subscribe(lives.changed)
-    return keeper
 
 
 def _election(settings: LeaderElectionSettings, transport: Transport, clock: Callable[[], float]) -> Election:

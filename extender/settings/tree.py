@@ -10,7 +10,7 @@ from extender.kube.rights import Rights
 from extender.settings import parts
 from extender.settings.access import AccessSettings
 from extender.settings.cluster import ClusterSettings
-from extender.settings.decisions import DecisionSettings, ModelSettings, SetAsideSettings
+from extender.settings.decisions import DecisionSettings, ModelSettings
 from extender.settings.leader_election import LeaderElectionSettings
 from extender.settings.operation import LogSettings
 from extender.settings.policies import GeniusSettings, LiveSettings
@@ -35,7 +35,6 @@ class KernelSettings(BaseSettings):
     access: AccessSettings = AccessSettings()
     cluster: ClusterSettings = ClusterSettings()
     decisions: DecisionSettings = DecisionSettings()
-    set_aside: SetAsideSettings = SetAsideSettings()
     leader_election: LeaderElectionSettings = LeaderElectionSettings()
     webhook: WebhookSettings = WebhookSettings()
     models: ModelSettings = ModelSettings()

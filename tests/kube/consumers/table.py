@@ -25,7 +25,6 @@ from extender.explain.holders import Closed, Holders
 from extender.explain.workloads import belonging
 from extender.kube.commit import Resolver
 from extender.kube.objects import Node, Pod, unix_time
-from extender.kube.transport import PODS_PATH
 from extender.kube.watches import BOUND_PODS, NODES, PENDING_PODS, PODS, Feed, ReflectorTimes
 from extender.ledger.ledger import ClaimState, Ledger
 from extender.ledger.mirror import Mirror
@@ -46,20 +45,17 @@ from extender.ranking.seen_pods import SeenPods
 from extender.scheduling.placer import Placer, PodIdentity
 from extender.scheduling.queue_rules import QueueRules
 from extender.scheduling.reporters import Reporters
-from extender.scheduling.setting_aside import AlikeNodes, Failures, Keeper, Lives, Rules, Terms
 from extender.scheduling.unbound_pods import UnboundPods
 from extender.scheduling.waking import Waker
 from extender.telemetry.observer import Finders, Observer, Wanted
 from extender.telemetry.owners import OwnerUsage
 from tests.kube.consumers.histories import ADDRESSES, NODE_NAMES, OWNERS, QUEUE, SLOTS, WALL, WHOSE, Cluster, Owner
-from tests.kube.consumers.servers import PAGE_SIZE, Line, is_unreadable
+from tests.kube.consumers.servers import PAGE_SIZE, Line
 from tests.kube.consumers.told import ALL, BOUND, PENDING, Stay, Told, Version
 from tests.kube.consumers.told import NODES as TOLD_NODES
 from tests.ledger.builders import free_units, open_fence
 from tests.telemetry.feeds import FakeFeed
 
-EARLY_S, WINDOW_S = 1e9, 1e12
-"""Nobody lives for longer than that here, and nothing is that old."""
 HALF_LIFE_PODS: Final = 5.0
 _FROM_MONOTONIC: Final = WALL - 1000.0
 
@@ -121,30 +117,6 @@ class Process:
     def mix(self) -> SeenPods:
         """Of the learned rank."""
         return SeenPods(HALF_LIFE_PODS, {}, 0.0)
-
-    @cached_property
-    def failures(self) -> Failures:
-        """Of pods, by node."""
-        return Failures(Rules(failures=5, namespaces=3, window_s=WINDOW_S))
-
-    @cached_property
-    def lives(self) -> Lives:
-        """How pods do on their nodes."""
-
-        def holds(pod: Pod) -> bool:
-            claim = self.ledger.claim(pod.metadata.uid)
-            return bool(claim is not None and claim.holding) or bool(pod.spec.resource_claims)
-
-        return Lives(
-            transport=self.line,
-            failures=self.failures,
-            nodes=AlikeNodes(self.ledger, self.hub.cache(NODES), self.clock),
-            has_gpus=holds,
-            clock=self.clock,
-            wall_clock=self.wall_clock,
-            early_s=EARLY_S,
-            window_s=WINDOW_S,
-        )
 
     @cached_property
     def waker(self) -> Waker:
@@ -896,77 +868,6 @@ class WakerAccount(Consumer):
         assert found == {uid for uid, moment in asked.items() if left.get(uid, 0) < moment}
 
 
-class KeeperAccount(Consumer):
-    """Nodes that are set aside, or on trial, by what is written on them."""
-
-    subscriptions = ("extender/scheduling/build.py: hub.cache(NODES).subscribe(keeper.changed)",)
-
-    def __init__(self, process: Process) -> None:
-        super().__init__(process)
-        terms = Terms(acts=True, namespaces=3, early_s=EARLY_S, max_frac=1.0, for_s=60.0, max_for_s=600.0)
-        lives, fence = process.lives, open_fence()
-        self.keeper = Keeper(
-            process.line,
-            process.ledger,
-            process,  # type: ignore[arg-type]
-            fence,
-            process.failures,
-            lives,
-            terms,
-            process.clock,
-            process.wall_clock,
-        )
-        process.hub.cache(NODES).subscribe(self.keeper.changed)
-
-    def check(self, told: Told) -> None:
-        said = {name: self.keeper.words(name).partition(":")[0] for name in NODE_NAMES}
-        expected = dict.fromkeys(NODE_NAMES, "")
-        for name, node in told.nodes().items():
-            note = note_of(node, "set-aside")
-            if len(note) > 1:  # else nobody can read it
-                expected[name] = "on trial" if '"trial":true' in note else "set aside"
-        assert said == expected
-        assert self.keeper.num_set_aside == sum(state == "set aside" for state in expected.values())
-
-
-class LivesAccount(Consumer):
-    """Pods that failed soon after their start, by what is told of them, or is there yet of those that are gone."""
-
-    subscriptions = ("extender/scheduling/build.py: hub.part(BOUND_PODS).subscribe(lives.changed)",)
-
-    def __init__(self, process: Process) -> None:
-        super().__init__(process)
-        self.read = set[int]()
-        self.num_failed = 0
-        process.hub.part(BOUND_PODS).subscribe(process.lives.changed)
-
-    async def check_at_rest(self, told: Told) -> None:
-        for _ in SLOTS:  # it reads some at a time
-            await self.process.lives.read_ended()
-        seen = sum(self._has_failed(stay) for stay in told.stays(BOUND))
-        for stay in told.stays(BOUND):
-            if stay.ended and stay.ended not in self.read:
-                self.read.add(stay.ended)
-                again = any(one.uid == stay.uid and one.began > stay.ended for one in told.stays(BOUND))
-                self.num_failed += not again and not self._has_failed(stay) and self._failed_unseen(stay)
-        assert self.process.lives.num_failed == seen + self.num_failed
-
-    def _has_failed(self, stay: Stay) -> bool:
-        return has_gpus(stay) and any(self._cannot_start(version.item) for version in stay.versions)
-
-    @staticmethod
-    def _cannot_start(pod: Pod) -> bool:
-        states = (one.state for one in pod.status.container_statuses or ())
-        return not is_ending(pod) and any(state and state.waiting for state in states)
-
-    def _failed_unseen(self, stay: Stay) -> bool:
-        found = self.process.cluster.server.objects[PODS_PATH].get(stay.last.key)
-        if found is None or is_unreadable(found) or found["metadata"]["uid"] != stay.uid or is_ending(stay.last):
-            return False
-        failed = found["status"]["phase"] == "Failed" and "deletionTimestamp" not in found["metadata"]
-        return has_gpus(stay) and failed and found["spec"].get("nodeName") == stay.last.spec.node_name
-
-
 class HoldersAccount(Consumer):
     """Who has GPUs of which node, for the account of GPU-hours; kept along as nodes are told to have changed."""
 
@@ -1054,8 +955,6 @@ CONSUMERS: Final[tuple[type[Consumer], ...]] = (
     GangsAccount,
     UnboundAccount,
     WakerAccount,
-    KeeperAccount,
-    LivesAccount,
     HoldersAccount,
     ReportersAccount,
 )

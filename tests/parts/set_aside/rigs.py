@@ -11,9 +11,9 @@ from extender.kube import objects
 from extender.kube.cache import Cache
 from extender.kube.events import EventRecorder
 from extender.ledger.ledger import Ledger
+from extender.parts.set_aside.quarantine import AlikeNodes, Failures, Keeper, Lives, Rules, Terms
 from extender.plugins.set_aside import SET_ASIDE, Note, read_note
 from extender.scheduling.fence import Fence
-from extender.scheduling.setting_aside import AlikeNodes, Failures, Keeper, Lives, Rules, Terms
 from tests.ledger.builders import Clock, FaultyTransport, node_manifest, open_fence, pod_manifest
 
 EARLY_S, WINDOW_S = 60.0, 600.0
@@ -44,7 +44,9 @@ class Rig:
 
     def start(self) -> None:
         """A process that knows nothing but what the API server tells."""
-        self.ledger = Ledger(reservation_ttl_s=30.0, sets_aside=self.acts)
+        self.ledger = Ledger(reservation_ttl_s=30.0)
+        if self.acts:
+            self.ledger.heed_notes()
         self.failures = Failures(Rules(5, 3, WINDOW_S))
         times = {"early_s": EARLY_S, "window_s": WINDOW_S}
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.scheduling.setting_aside import Failure, Failures, Rules
+from extender.parts.set_aside.quarantine import Failure, Failures, Rules
 
 RULES = Rules(failures=5, namespaces=3, window_s=600.0)
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from extender.kube import objects
-from extender.scheduling.setting_aside import _early_failure, _has_restarted, _runs
+from extender.parts.set_aside.quarantine import _early_failure, _has_restarted, _runs
 
 NOW = objects.unix_time("2026-11-26T10:00:00Z")
 EARLY_S, WINDOW_S = 60.0, 600.0

@@ -8,9 +8,9 @@ import pytest
 from extender.kube import objects
 from extender.kube.cache import Cache
 from extender.ledger.ledger import Ledger
-from extender.scheduling.setting_aside import AlikeNodes
+from extender.parts.set_aside.quarantine import AlikeNodes
 from tests.ledger.builders import Clock, node_manifest
-from tests.scheduling.setting_aside.rigs import Rig
+from tests.parts.set_aside.rigs import Rig
 
 HOSTNAME: Final = "kubernetes.io/hostname"
 HOST: Final = {"key": HOSTNAME, "operator": "In", "values": ["n"]}

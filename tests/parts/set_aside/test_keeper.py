@@ -8,7 +8,7 @@ from extender.kube.client import ApiError, ClusterError, UnreachableError
 from extender.plugins.set_aside import SET_ASIDE, Note, text_of
 from extender.scheduling.fence import Fence
 from tests.ledger.builders import Fault
-from tests.scheduling.setting_aside.rigs import EARLY_S, FOR_S, MAX_FOR_S, WALL, WINDOW_S, Rig
+from tests.parts.set_aside.rigs import EARLY_S, FOR_S, MAX_FOR_S, WALL, WINDOW_S, Rig
 
 THREE = ("a", "b", "c", "a", "b")
 """Namespaces of five pods."""
