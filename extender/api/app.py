@@ -68,7 +68,6 @@ def _install_page(app: FastAPI, service: Service, parts: Parts) -> Streams:
     panels = {
         "totals": lambda: service.overviews.totals(base.ledger.snapshot(base.clock())),
         "status": service.status,
-        "moves": parts.policy.told if parts.policy is not None else dict,
         "waiting": lambda: waitlist.listing(_MAX_WAITING_SHOWN),
         "vendors": lambda: [{"title": vendor.title, "resource": vendor.resource} for vendor in VENDORS],
     }

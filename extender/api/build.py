@@ -1,7 +1,7 @@
 """All parts of a service, wired together as the settings want them."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,10 +18,8 @@ from extender.api.webhooks.node_affinity import AffinityWriter
 from extender.core.policies.policy import Policy
 from extender.core.resources.requests import NO_REQUEST
 from extender.dra.pod_claims import NO_CLAIMS, PodClaims
-from extender.explain.build import build_applying, build_room, build_what_if
+from extender.explain.build import build_what_if
 from extender.explain.counting import CountsGpuHours
-from extender.explain.defrag.answers import RoomAnswers
-from extender.explain.defrag_policy import MovePolicy, build_policy
 from extender.explain.explanations import RejectionLog
 from extender.explain.failing_nodes import NamesFailingNodes
 from extender.explain.fixes import Fixes
@@ -39,13 +37,13 @@ from extender.kube.rights import MissingRights
 from extender.kube.watches import BOUND_PODS, NODES, PENDING_PODS, PODS
 from extender.metrics import scheduling as of_scheduling
 from extender.metrics.devices import DeviceFigures, device_metrics
-from extender.metrics.queueing import pending_metrics, policy_metrics, queue_metrics
+from extender.metrics.queueing import pending_metrics, queue_metrics
 from extender.metrics.ranking import learning_metrics, rank_metrics
 from extender.metrics.registry import Metrics
 from extender.metrics.telemetry import telemetry_metrics
 from extender.queueing.build import build_queue
 from extender.queueing.controller import QueueController
-from extender.queueing.defrag.mover import Mover, build_mover
+from extender.queueing.kept_places import KeepsPlaces
 from extender.ranking.evidence import Evidence
 from extender.ranking.learning.build import build_beside
 from extender.ranking.learning.controller import Learning
@@ -133,10 +131,6 @@ class Parts:
     placer: Placer
     unbound: UnboundPods
     queue: QueueController | None
-    mover: Mover | None
-    room: RoomAnswers
-    policy: MovePolicy | None
-    """What makes room by itself."""
     rules: QueueRules
     """The queue's, those of no queue where there is none."""
     what_if: WhatIfAnswers
@@ -164,8 +158,10 @@ def build_parts(
     rank = LearnedRank(settings, policies, lambda: ledger.snapshot(clock()), lambda: not mirror.fault(), clock)
     placer = _placer(settings, base, policies, rank, owners)
     unbound = UnboundPods(placer.read_request, time.time, belonging=belonging)
-    queue = build_queue(settings, base, placer, rank.takes_more, rejections.last)
-    mover, rules = build_mover(settings, base, placer, queue), queue or QueueRules()
+    capabilities = Capabilities()
+    kept_places = partial(capabilities.get, KeepsPlaces)
+    queue = build_queue(settings, base, placer, rank.takes_more, rejections.last, kept_places)
+    rules = queue or QueueRules()
     waker = scheduling.build_waker(settings, base, placer, unbound, rules, rejections.last, rank.takes_more)
     binder, corrections = scheduling.build_binder(base, placer, waker, rules), scheduling.build_corrections(base)
     shadow, evidence, learning = build_beside(settings, base, rank)
@@ -192,15 +188,20 @@ def build_parts(
     mirror.hub.part(PENDING_PODS).subscribe(unbound.changed)
     mirror.hub.part(PENDING_PODS).subscribe(waker.pod_changed)
     label = scheduling.build_label(settings, base)
-    capabilities = Capabilities()
     what_if = build_what_if(settings, base, placer, queue, partial(_stranding_in, capabilities))
     kernel = Kernel(
-        settings=settings, base=base, capabilities=capabilities, rank=rank, unbound=unbound, what_if=what_if
+        settings=settings,
+        base=base,
+        capabilities=capabilities,
+        placer=placer,
+        queue=queue,
+        rank=rank,
+        unbound=unbound,
+        what_if=what_if,
     )
     contributions = build_contributions(kernel)
-    room = build_room(settings, base, what_if, queue, mover)
-    policy = build_policy(settings, base, room, queue, mover, unbound)
-    catch_ups = [part.catch_up for part in (queue, mover) if part is not None]
+    catch_ups: list[Callable[[], Awaitable[None]]] = [queue.catch_up] if queue is not None else []
+    catch_ups += [brought.catch_up for brought in contributions.values() if brought.catch_up is not None]
     leadership = scheduling.build_leadership(settings, base, catch_ups)
     brought = [work for contribution in contributions.values() for work in contribution.work]
     wanted: tuple[Work | None, ...] = (
@@ -211,14 +212,12 @@ def build_parts(
         base.resolver,
         corrections,
         queue,
-        mover,
         telemetry.observer if telemetry else None,
         rank,
         shadow,
         evidence,
         learning,
         *brought,
-        policy,
     )
     if settings.webhook.alone:
         wanted = (*brought, leadership)
@@ -236,9 +235,6 @@ def build_parts(
         placer=placer,
         unbound=unbound,
         queue=queue,
-        mover=mover,
-        room=room,
-        policy=policy,
         rules=rules,
         what_if=what_if,
         rejections=rejections,
@@ -312,7 +308,6 @@ def build_service(settings: Settings, parts: Parts, rights: MissingRights) -> Se
         owners=parts.owners,
         fixes=fixes,
         what_if=parts.what_if,
-        applying=build_applying(settings, parts.room, queue, parts.mover, parts.policy),
         waitlist=waitlist,
         pending=PendingPods(waitlist, placer, placer.snapshot),
         workloads=workloads,
@@ -378,10 +373,8 @@ def _add_metrics(parts: Parts, service: Service) -> None:
     for contribution in brought:
         add(contribution.metrics)
     if parts.queue is not None:
-        add(partial(queue_metrics, parts.queue, parts.mover))
+        add(partial(queue_metrics, parts.queue))
     if parts.queue is not None and parts.queue.claims is not None and base.ledger.rows.owned is not None:
         add(partial(device_metrics, base.ledger.rows.owned, parts.queue.claims, DeviceFigures()))
-    if parts.policy is not None:
-        add(partial(policy_metrics, parts.policy))
     if parts.telemetry is not None:
         add(partial(telemetry_metrics, parts.telemetry.observer, parts.telemetry.unmanaged))

@@ -5,23 +5,22 @@ One call as an ASGI application: who may make it, the whole body in, one answer 
 
 import time
 from collections.abc import Awaitable, Callable
-from enum import Enum
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from extender.api import wire
+from extender.api.posts import BAD_REQUEST, NOT_FOUND, REFUSED, TOO_LARGE, UNAVAILABLE, Call, Caller
 from extender.api.readiness import UnavailableError
 from extender.api.verbs import Verbs
 from extender.api.webhooks import assigned_gpus, gate, reviews
 from extender.api.webhooks.assigned_gpus import Injection
 from extender.core.resources.quantities import MIB
 from extender.core.resources.requests import RequestError
-from extender.explain.defrag.applying import Applied, Apply, RefusedError, Stop, Stopped, UnknownPlanError
-from extender.explain.defrag.questions import RoomAnswer, RoomQuestion
-from extender.explain.processes import BusyError, QuestionError
+from extender.explain.processes import BusyError, NotKnownError, QuestionError, RefusedError
 from extender.explain.what_if.questions import WhatIf, WhatIfResult
 from extender.kube.client import ClusterError
 from extender.server import access
@@ -31,55 +30,17 @@ from extender.server.connections import CLIENT_CERTIFICATE
 if TYPE_CHECKING:
     from extender.api.service import Service
 
-_FAULTS = BAD_REQUEST, TOO_LARGE, UNAVAILABLE = 400, 413, 503
-NOT_FOUND, REFUSED = 404, 409
-
-
-class Caller(Enum):
-    """Who calls, which settles what a call has to bring."""
-
-    SCHEDULER = "kube-scheduler"
-    """A certificate, where there is a CA for them."""
-    API_SERVER = "the API server"
-    """Nothing: it has no certificate by default, and there is nothing to be had."""
-    READER = "explanation"
-    """Nothing more than the guard has asked."""
-    OPERATOR = "operation"
-    """An operator's token, which the guard has seen."""
-
-    @property
-    def guarded(self) -> bool:
-        """Whether the guard comes before it."""
-        return self in (Caller.READER, Caller.OPERATOR)
-
-
-class Call(NamedTuple):
-    """One path."""
-
-    path: str
-    verb: str
-    """In metrics."""
-    asks: type
-    answers: type | str
-    """A type, or the name of its schema."""
-    answer: Callable[[bytes], bytes | Awaitable[bytes]]
-    """Body to body; raises what has a status of its own (endpoints._STATUSES)."""
-    summary: str
-    fault: Callable[[str], bytes] | None = None
-    """How a fault is told with status 200; None where the status tells it."""
-    faults: tuple[int, ...] = ()
-    """The statuses otherwise."""
-    caller: Caller = Caller.SCHEDULER
-
 
 def calls_of(service: "Service") -> list[Call]:
     """All of them."""
+    brought = [call for contribution in service.contributions.values() for call in contribution.calls]
 
-    def seeing(answer: Callable[[bytes], Awaitable[bytes]]) -> Callable[[bytes], Awaitable[bytes]]:
+    def seeing(answer: Callable[[bytes], bytes | Awaitable[bytes]]) -> Callable[[bytes], Awaitable[bytes]]:
         async def answered(body: bytes) -> bytes:
             if blind := service.blindness():
                 raise UnavailableError(blind.sentence)
-            return await answer(body)
+            told = answer(body)
+            return told if isinstance(told, bytes) else await told
 
         return answered
 
@@ -94,39 +55,10 @@ def calls_of(service: "Service") -> list[Call]:
             answer=seeing(service.what_if.answer),
             summary="Where a batch of pods would go and what would stay pending, on a copy of the cluster. "
             "Changes nothing.",
-            faults=_FAULTS,
+            faults=(BAD_REQUEST, TOO_LARGE, UNAVAILABLE),
             caller=Caller.READER,
         ),
-        Call(
-            path="/defrag",
-            verb="defrag",
-            asks=RoomQuestion,
-            answers=RoomAnswer,
-            answer=seeing(service.applying.answers.answer),
-            summary="The cheapest moves of running pods by which others would fit, or nodes be empty. Changes nothing.",
-            faults=_FAULTS,
-            caller=Caller.READER,
-        ),
-        Call(
-            path="/defrag/apply",
-            verb="defrag-apply",
-            asks=Apply,
-            answers=Applied,
-            answer=service.applying.apply,
-            summary="Carries out a plan that POST /defrag has told: pods are evicted.",
-            faults=(BAD_REQUEST, NOT_FOUND, REFUSED, TOO_LARGE),
-            caller=Caller.OPERATOR,
-        ),
-        Call(
-            path="/defrag/stop",
-            verb="defrag-stop",
-            asks=Stop,
-            answers=Stopped,
-            answer=service.applying.stop,
-            summary="Evicts nobody any more; the move under way is finished.",
-            faults=(BAD_REQUEST, REFUSED, TOO_LARGE),
-            caller=Caller.OPERATOR,
-        ),
+        *(replace(call, answer=seeing(call.answer)) if call.sees else call for call in brought),
     ]
 
 
@@ -148,19 +80,21 @@ def _verbs(verbs: Verbs) -> list[Call]:
         answers="HostPriorityList",
         answer=verbs.prioritize,
         summary="Scores of candidate nodes, 0 to 10. The protocol has no field for errors, so they get another status.",
-        faults=_FAULTS,
+        faults=(BAD_REQUEST, TOO_LARGE, UNAVAILABLE),
     )
     return [
         filtering,
         prioritizing,
-        filtering._replace(
+        replace(
+            filtering,
             path="/others/filter",
             verb="others-filter",
             answer=partial(verbs.filter, others=True),
             summary="Like /filter, for the second extender entry. GPU pods of the first pass; those of neither are "
             "rejected.",
         ),
-        prioritizing._replace(
+        replace(
+            prioritizing,
             path="/others/prioritize",
             verb="others-prioritize",
             answer=partial(verbs.prioritize, others=True),
@@ -204,7 +138,8 @@ def _hooks(service: "Service") -> list[Call]:
         fault=partial(reviews.allow, ""),
         caller=Caller.API_SERVER,
     )
-    gating = mutating._replace(
+    gating = replace(
+        mutating,
         path="/gate",
         verb="gate",
         answer=lambda body: gate.gate(body, classes, affinity),
@@ -243,7 +178,7 @@ _STATUSES: Final[dict[type[Exception], int]] = {
     UnavailableError: UNAVAILABLE,
     ClusterError: UNAVAILABLE,
     BusyError: UNAVAILABLE,
-    UnknownPlanError: NOT_FOUND,
+    NotKnownError: NOT_FOUND,
     RefusedError: REFUSED,
 }
 

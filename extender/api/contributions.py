@@ -9,10 +9,13 @@ from typing import Any, Protocol, TypeVar
 from prometheus_client.core import Metric
 from starlette.types import ASGIApp
 
+from extender.api.posts import Call
 from extender.api.reads import Reads
 from extender.explain.what_if.answers import WhatIfAnswers
+from extender.queueing.controller import QueueController
 from extender.ranking.service import LearnedRank
 from extender.scheduling.build import Foundation
+from extender.scheduling.placer import Placer
 from extender.scheduling.unbound_pods import UnboundPods
 from extender.settings.tree import PARTS, Settings
 
@@ -47,6 +50,9 @@ class Kernel:
     settings: Settings
     base: Foundation
     capabilities: Capabilities
+    placer: Placer
+    queue: QueueController | None
+    """None where no queue is wanted."""
     rank: LearnedRank
     unbound: UnboundPods
     """Pods without a node that ask for GPUs."""
@@ -78,7 +84,13 @@ class Contribution:
     around: Callable[[Mapping[str, ASGIApp]], Mapping[str, ASGIApp]] = lambda verbs: verbs
     """What answers the verbs, by path, with something around it."""
     routes: Callable[[Reads], None] = lambda reads: None
-    """Adds the part's routes."""
+    """Adds the GETs that people make."""
+    calls: Sequence[Call] = ()
+    """The paths that take a JSON body."""
+    examples: Mapping[type | str, Any] = field(default_factory=dict)
+    """Of answers that are structs of msgspec, for OpenAPI's description."""
+    catch_up: Callable[[], Awaitable[None]] | None = None
+    """Takes over what a leader before has under way, before anything is decided. Raises ClusterError, DecodeError."""
     offers: Mapping[type, Any] = field(default_factory=dict)
     """What it does for the kernel and other parts, by the protocol that says what that is."""
     shown: Mapping[str, Callable[[], Any]] = field(default_factory=dict)

@@ -11,14 +11,11 @@ import msgspec
 from fastapi import FastAPI, Response
 
 from extender.api import wire
-from extender.api.calls import BAD_REQUEST, NOT_FOUND, REFUSED, TOO_LARGE, UNAVAILABLE, Call, Caller
+from extender.api.posts import BAD_REQUEST, NOT_FOUND, REFUSED, TOO_LARGE, UNAVAILABLE, Call, Caller
 from extender.api.readiness import Stale
 from extender.api.reads import Detail, ProbeStatus, RunningVersion
 from extender.api.webhooks import reviews
 from extender.core.vendors.registry import DEFAULT
-from extender.explain.defrag.applying import Applied, Stopped
-from extender.explain.defrag.questions import Figures, RoomAnswer
-from extender.queueing.defrag.state import RoomState, state_of
 from extender.server import access
 
 _POD: Final[dict[str, Any]] = {
@@ -46,11 +43,8 @@ _ASKED: Final[dict[str, Any]] = {
     "/bind": {"PodName": "train-1", "PodNamespace": "research", "PodUID": _UID, "Node": "a100-0"},
     **dict.fromkeys(("/mutate", "/gate"), _REVIEW),
     "/what-if": {"objects": [_JOB], "drain": ["t4-1"]},
-    "/defrag": {"for": "research/train-1", "maxMoves": 10},
-    "/defrag/apply": {"id": "3f9a"},
-    "/defrag/stop": {"why": "maintenance begins"},
 }
-"""Of each POST, what it takes."""
+"""Of each POST of the kernel, what it takes."""
 
 _OF_TEXTS: Final = {
     "/metrics": 'kerf_cluster_nodes{kind="gpu"} 34.0\n',
@@ -67,34 +61,30 @@ _ANSWERED: Final[dict[type | str, Any]] = {
     wire.BindResult: wire.BindResult(),
     wire.PreemptionResult: wire.PreemptionResult(_VICTIMS),
     reviews.AdmissionAnswer: reviews.AdmissionAnswer(reviews.AdmissionResponse("0d8ab0d8", allowed=True)),
-    RoomAnswer: RoomAnswer(False, [], 0.0, [], [], ["no moves help"], before=Figures(1, 8), after=Figures(1, 8)),
-    RoomState: state_of(None, [], 0, ""),
-    Applied: Applied("3f9a"),
-    Stopped: Stopped(True),
 }
-"""Answers that are structs of msgspec."""
+"""Answers of the kernel that are structs of msgspec."""
 
 _OF_SCALARS: Final = {str: "", int: 0, float: 0.0, bool: False, dict: {}}
 
 
-def _of(kind: Any) -> Any:
+def _of(kind: Any, structs: Mapping[type | str, Any]) -> Any:
     """An example of an answer's type, as JSON data. Of a TypedDict each key that is never missing: what stands beside
-    its type, else nothing, the first of several values, a list of one TypedDict."""
+    its type, else nothing, the first of several values, a list of one TypedDict; `structs` has those of others."""
     origin, arguments = get_origin(kind) or kind, get_args(kind)
     if origin is Annotated:
         return arguments[1]
-    if kind in _ANSWERED:
-        return msgspec.json.decode(msgspec.json.encode(_ANSWERED[kind]))
+    if kind in structs:
+        return msgspec.json.decode(msgspec.json.encode(structs[kind]))
     if origin is Literal:
         return arguments[0]
     if origin is list:
-        return [_of(arguments[0])] if is_typeddict(arguments[0]) else []
+        return [_of(arguments[0], structs)] if is_typeddict(arguments[0]) else []
     if type(None) in arguments:
-        return _of(arguments[0]) if is_typeddict(arguments[0]) else None
+        return _of(arguments[0], structs) if is_typeddict(arguments[0]) else None
     if origin in _OF_SCALARS:
         return _OF_SCALARS[origin]
     keys = get_type_hints(kind, include_extras=True).items()
-    return {name: _of(value) for name, value in keys if get_origin(value) is not NotRequired}
+    return {name: _of(value, structs) for name, value in keys if get_origin(value) is not NotRequired}
 
 
 _SCHEMAS: Final = "#/components/schemas/"
@@ -102,8 +92,8 @@ _FAULTS: Final = {
     BAD_REQUEST: "The request can't be understood.",
     TOO_LARGE: "The body is too large.",
     UNAVAILABLE: "The mirror of the cluster can't be used.",
-    NOT_FOUND: "No such plan is kept.",
-    REFUSED: "The plan can't be carried out, or another one is.",
+    NOT_FOUND: "What is named is not there, or not any more.",
+    REFUSED: "It can't be done now; says why.",
 }
 _REFUSALS: Final = {
     "401": {"description": "No token, or an unknown one (docs/reference/access.md)."},
@@ -150,10 +140,14 @@ def operation_id(name: str) -> str:
     return first + "".join(word.capitalize() for word in rest)
 
 
-def describe_calls(app: FastAPI, calls: Sequence[Call], reads: Mapping[str, type]) -> None:
-    """Add the calls, and what each path of `reads` answers, to what `/openapi.json` tells of its own."""
+def describe_calls(
+    app: FastAPI, calls: Sequence[Call], reads: Mapping[str, type], examples: Mapping[type | str, Any]
+) -> None:
+    """Add the calls, and what each path of `reads` answers, to what `/openapi.json` tells of its own; `examples` are of
+    answers of parts."""
+    structs = {**_ANSWERED, **examples}
     components = _components(calls, reads)
-    paths = {call.path: {HTTPMethod.POST.lower(): _operation(call)} for call in calls}
+    paths = {call.path: {HTTPMethod.POST.lower(): _operation(call, structs)} for call in calls}
     open_paths = access.PROBES | {call.path for call in calls if not call.caller.guarded}
     generate: Callable[[], dict[str, Any]] = app.openapi
 
@@ -163,7 +157,7 @@ def describe_calls(app: FastAPI, calls: Sequence[Call], reads: Mapping[str, type
             description["paths"][path] = operations | description["paths"].get(path, {})
         for path, operations in description["paths"].items():
             if read := operations.get("get"):
-                _describe_read(path, read, reads.get(path, Response))
+                _describe_read(path, read, reads.get(path, Response), structs)
             if path not in open_paths:
                 for operation in operations.values():
                     operation["responses"].update(_REFUSALS)
@@ -176,7 +170,7 @@ def describe_calls(app: FastAPI, calls: Sequence[Call], reads: Mapping[str, type
     app.openapi = openapi  # type: ignore[method-assign]
 
 
-def _describe_read(path: str, operation: dict[str, Any], kind: type) -> None:
+def _describe_read(path: str, operation: dict[str, Any], kind: type, structs: Mapping[type | str, Any]) -> None:
     """What FastAPI does not know of a GET: the type of its answer, an example, and who may call it."""
     public = path in access.PROBES or path == access.METRICS
     operation["security"] = [] if public else _READERS
@@ -186,7 +180,7 @@ def _describe_read(path: str, operation: dict[str, Any], kind: type) -> None:
         schema = _TEXT if example else _BINARY
         answer["content"] = {form: {"schema": schema, **example} for form in answer["content"]}
     else:
-        answer["content"] = _content(kind, _of(kind))
+        answer["content"] = _content(kind, _of(kind, structs))
     fault = _content(ProbeStatus if path in access.PROBES else Detail)
     for status, response in operation["responses"].items():
         if status not in ("200", "422"):
@@ -201,8 +195,9 @@ def _content(kind: type | str, example: Any = None) -> dict[str, Any]:
     return {"application/json": {"schema": {"$ref": _SCHEMAS + name}, **shown}}
 
 
-def _operation(call: Call) -> dict[str, Any]:
-    answered = _content(call.answers, _of(call.answers))
+def _operation(call: Call, structs: Mapping[type | str, Any]) -> dict[str, Any]:
+    answered = _content(call.answers, _of(call.answers, structs))
+    asked = _ASKED[call.path] if call.example is None else call.example
     responses = {"200": {"description": "The answer.", "content": answered}}
     for status in call.faults:
         responses[str(status)] = {"description": _FAULTS[status], "content": _content("Fault")}
@@ -211,7 +206,7 @@ def _operation(call: Call) -> dict[str, Any]:
         "summary": call.summary,
         "operationId": operation_id(call.verb),
         "security": _ALLOWED[call.caller],
-        "requestBody": {"required": True, "content": _content(call.asks, _ASKED[call.path])},
+        "requestBody": {"required": True, "content": _content(call.asks, asked)},
         "responses": responses,
     }
 

@@ -12,15 +12,15 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from extender import __version__
-from extender.api.calls import Call, Caller, Endpoint, calls_of
+from extender.api.calls import Endpoint, calls_of
 from extender.api.contributions import off_paths
 from extender.api.openapi import describe_calls
+from extender.api.posts import Call, Caller
 from extender.api.reads import ProbeStatus, Reads, RunningVersion
 from extender.core.resources.requests import NO_REQUEST
 from extender.explain import pending
 from extender.explain.answers import Explanation, NodeDetails, NodesPage, PendingList, WorkloadList
 from extender.explain.workloads import Question
-from extender.queueing.defrag.state import RoomState
 from extender.ranking.descriptions import Rank
 from extender.ranking.descriptions import describe as describe_rank
 from extender.server import access
@@ -74,7 +74,8 @@ def install_routes(app: FastAPI, service: Service, endpoints: Endpoints) -> Mapp
     """Give the app its routes. Returns the types of what GETs answer, by path."""
     for call, endpoint in endpoints.items():
         app.router.routes.append(Route(call.path, endpoint, methods=["POST"]))  # answers other methods with 405
-    app.add_middleware(access.Guard, settings=service.settings.access)
+    operated = frozenset(call.path for call in endpoints if call.caller is Caller.OPERATOR)
+    app.add_middleware(access.Guard, settings=service.settings.access, operated=operated)
     _install_operation(app, service)
     reads = Reads(app.router, service.blindness)
     _install_others(reads, service)
@@ -82,7 +83,8 @@ def install_routes(app: FastAPI, service: Service, endpoints: Endpoints) -> Mapp
     _install_lists(reads, service)
     _install_parts(app, reads, service)
     kinds = {**dict.fromkeys(access.PROBES, ProbeStatus), "/version": RunningVersion, **reads.kinds}
-    describe_calls(app, list(endpoints), kinds)
+    examples = {kind: one for brought in service.contributions.values() for kind, one in brought.examples.items()}
+    describe_calls(app, list(endpoints), kinds, examples)
     return kinds
 
 
@@ -98,7 +100,7 @@ def _install_parts(app: FastAPI, reads: Reads, service: Service) -> None:
         return refuse
 
     for path, why in off_paths(service.settings).items():
-        app.get(path, include_in_schema=False)(refusing(why))
+        app.api_route(path, methods=["GET", "POST"], include_in_schema=False)(refusing(why))
 
 
 def _install_operation(app: FastAPI, service: Service) -> None:
@@ -166,11 +168,6 @@ def _install_explanations(reads: Reads, service: Service) -> None:
         node: what it has there, as `workload`.
         """
         return await service.pods.told(namespace, name, policy)
-
-    @reads.get("/defrag")
-    async def moves() -> RoomState:
-        """How far the plan is that is carried out to make room, or was last."""
-        return service.applying.state()
 
 
 def _install_lists(reads: Reads, service: Service) -> None:

@@ -11,7 +11,6 @@ from extender.api.readiness import Blindness
 from extender.api.verbs import Verbs
 from extender.api.webhooks.node_affinity import NO_AFFINITY, AffinityWriter
 from extender.core.resources.requests import NO_REQUEST
-from extender.explain.defrag.applying import Applying
 from extender.explain.fixes import Fixes
 from extender.explain.overview import Overviews
 from extender.explain.pending import PendingPods, Waitlist
@@ -53,7 +52,6 @@ class Service:
     owners: OwnerUsage
     fixes: Fixes
     what_if: WhatIfAnswers
-    applying: Applying
     waitlist: Waitlist
     pending: PendingPods
     workloads: Workloads

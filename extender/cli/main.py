@@ -12,34 +12,29 @@ from typer.core import TyperCommand, TyperGroup
 
 from extender import __version__
 from extender.cli.printing import echo
-from extender.core.faces import Command, faces
+from extender.core.faces import Command, Heading, faces
 
 OTHER_COMMANDS: Final = "kerf.commands"
 """Entry points: commands of other packages, each a `typer.Typer`."""
-ASK: Final = "Ask a running Kerf"
-LOOK: Final = "Look at a cluster"
-PLAN: Final = "Plan"
-SIMULATE: Final = "Simulate and train"
-TEST: Final = "Test the product"
-"""Headings of help, as docs/reference/cli.md has them."""
-
 _OWN: Final = {
     "serve": Command("Serve kube-scheduler from a cluster's API server."),
     "demo": Command("Serve an embedded sample cluster: no Kubernetes needed, try it with curl."),
-    "explain": Command("Why a pod is where it is, or pending, and what would make it fit. Asks a running Kerf.", ASK),
-    "top": Command("The cluster as a running Kerf sees it: nodes, GPUs, what is booked and used.", ASK),
-    "pending": Command("Pods that ask for GPUs and have no node: who keeps them waiting, and why.", ASK),
-    "workloads": Command("Every pod that has GPUs or asks for some: running, pending or gated; idle ones first.", ASK),
-    "what-if": Command("Where pods would go in the cluster, and which would stay pending. Changes nothing.", ASK),
-    "defrag": Command("Plan the moves that make room for pods or free nodes; --apply moves them.", ASK),
-    "drain": Command(
-        "Which pods have to move, and where, so that nodes be empty; --apply moves them.", ASK, "extender.cli.defrag"
+    "explain": Command(
+        "Why a pod is where it is, or pending, and what would make it fit. Asks a running Kerf.", Heading.ASK
     ),
-    "plan": Command("Plan pods jointly; --apply carries out the plan.", PLAN),
-    "hand-in": Command("Hand a fitted model to a running Kerf, which tries it before it serves.", SIMULATE),
-    "install": Command("Check what a cluster has, and lacks, for Kerf.", LOOK),
-    "doctor": Command("Find Prometheus, read it once, and report what was found.", LOOK),
-    "config": Command("Show or check settings.", LOOK),
+    "top": Command("The cluster as a running Kerf sees it: nodes, GPUs, what is booked and used.", Heading.ASK),
+    "pending": Command("Pods that ask for GPUs and have no node: who keeps them waiting, and why.", Heading.ASK),
+    "workloads": Command(
+        "Every pod that has GPUs or asks for some: running, pending or gated; idle ones first.", Heading.ASK
+    ),
+    "what-if": Command(
+        "Where pods would go in the cluster, and which would stay pending. Changes nothing.", Heading.ASK
+    ),
+    "plan": Command("Plan pods jointly; --apply carries out the plan.", Heading.PLAN),
+    "hand-in": Command("Hand a fitted model to a running Kerf, which tries it before it serves.", Heading.SIMULATE),
+    "install": Command("Check what a cluster has, and lacks, for Kerf.", Heading.LOOK),
+    "doctor": Command("Find Prometheus, read it once, and report what was found.", Heading.LOOK),
+    "config": Command("Show or check settings.", Heading.LOOK),
     "version": Command("Print the version."),
 }
 """Those of the kernel. The command `what-if` is `what_if` in `extender.cli.what_if` unless it names a module, a group
@@ -50,9 +45,11 @@ COMMANDS: Final[Mapping[str, Command]] = MappingProxyType(
 """Kerf's own, those of its parts among them."""
 
 _ELSEWHERE: Final = {
-    **dict.fromkeys(("simulate", "traces", "evaluate", "report", "train", "history", "replay", "fit"), SIMULATE),
-    "verify": SIMULATE,
-    **dict.fromkeys(("bench", "chaos"), TEST),
+    **dict.fromkeys(
+        ("simulate", "traces", "evaluate", "report", "train", "history", "replay", "fit"), Heading.SIMULATE
+    ),
+    "verify": Heading.SIMULATE,
+    **dict.fromkeys(("bench", "chaos"), Heading.TEST),
 }
 """Headings of the commands that a checkout adds."""
 
@@ -102,7 +99,7 @@ def _loaded(name: str, own: Mapping[str, Command]) -> Any:
             raise
         return _not_installed(name, str(error))
     command: Any = typer.main.get_command(app)
-    heading = own[name].heading if name in own else _ELSEWHERE.get(name, "")
+    heading = own[name].heading if name in own else _ELSEWHERE.get(name, Heading.FIRST)
     command.name, command.rich_help_panel = name, heading or None
     return command
 

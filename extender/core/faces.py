@@ -6,9 +6,22 @@ The command line and the readers of manifests know parts by that: they load no l
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import NamedTuple
 
 from extender import parts
+
+
+class Heading(StrEnum):
+    """Under which help lists a command, as docs/reference/cli.md has them."""
+
+    FIRST = ""
+    """Ahead of all headings."""
+    ASK = "Ask a running Kerf"
+    LOOK = "Look at a cluster"
+    PLAN = "Plan"
+    SIMULATE = "Simulate and train"
+    TEST = "Test the product"
 
 
 class Command(NamedTuple):
@@ -16,8 +29,7 @@ class Command(NamedTuple):
 
     help: str
     """What help says of it."""
-    heading: str = ""
-    """Under which help lists it, one of `extender.cli.main`; "" lists it first."""
+    heading: Heading = Heading.FIRST
     module: str = ""
     """Its module, in which it is `app`, or else a function of its name."""
 

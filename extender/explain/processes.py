@@ -38,6 +38,14 @@ class BusyError(Exception):
     """No answer now; says why."""
 
 
+class NotKnownError(Exception):
+    """What is asked about is not there, or not any more."""
+
+
+class RefusedError(Exception):
+    """What is asked for is not done; says why."""
+
+
 @dataclass(frozen=True, slots=True)
 class Talk:
     """What is said to a process, and what it answers."""

@@ -121,7 +121,7 @@ _KERNEL: Final = (
 """Of Kerf without its parts."""
 
 
-def given_by(all_rights: Iterable[Rights]) -> Mapping[Right, Rights]:
+def _given_by(all_rights: Iterable[Rights]) -> Mapping[Right, Rights]:
     """Who takes each right, and which manifest gives it."""
     return {
         Right(verb, need.group, need.resource): rights
@@ -131,7 +131,7 @@ def given_by(all_rights: Iterable[Rights]) -> Mapping[Right, Rights]:
     }
 
 
-_GIVEN: Final = given_by(_KERNEL)
+_GIVEN: Final = _given_by(_KERNEL)
 
 
 def manifest_of(need: Need) -> str:
@@ -157,7 +157,7 @@ class MissingRights:
     def __init__(self, clock: Callable[[], float], of_parts: Iterable[Rights] = ()) -> None:
         """`of_parts` are taken besides the kernel's."""
         self._clock = clock
-        self._given = {**given_by(of_parts), **_GIVEN}
+        self._given = {**_given_by(of_parts), **_GIVEN}
         self._lacking: dict[Right, _Lacking] = {}
 
     def told(self) -> list[str]:

@@ -1,25 +1,22 @@
 """Metrics of the queue."""
 
 from collections import Counter as Counts
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from heapq import nlargest
 from typing import Final
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from extender.explain.defrag_policy import PURPOSES, MovePolicy
 from extender.explain.pending import Waitlist
 from extender.metrics.registry import by_label, counter, gauge
 from extender.planning.wait_reasons import Cause
 from extender.queueing.controller import QueueController
-from extender.queueing.defrag.mover import Mover
-from extender.queueing.defrag.state import Advice
 
 _MAX_NAMESPACES: Final = 100
 
 
-def queue_metrics(queue: QueueController, mover: Mover | None = None) -> Iterator[Metric]:
-    """What waits, what became of what was let go, and what was moved to make room."""
+def queue_metrics(queue: QueueController) -> Iterator[Metric]:
+    """What waits, and what became of what was let go."""
     counts, waiting = queue.counts, queue.backlog.waiting()
     yield gauge("kerf_queue_waiting", "Pods waiting behind the gate.", len(waiting))
     yield gauge("kerf_queue_opened", "Released pods without a node yet.", len(queue.backlog.opened()))
@@ -42,35 +39,6 @@ def queue_metrics(queue: QueueController, mover: Mover | None = None) -> Iterato
     skipped = Counts(reason.code.cause for entry in waiting if (reason := entry.skips.reason) is not None)
     values = {cause.value: skipped[cause] for cause in Cause}
     yield by_label(GaugeMetricFamily, "kerf_queue_skipped", "Pods passed over, by reason.", "why", values)
-    if mover is not None:
-        done = mover.counts
-        yield gauge("kerf_defrag_under_way", "Whether a plan that makes room is being carried out.", int(mover.busy))
-        yield gauge("kerf_defrag_kept_nodes", "Nodes kept from other pods meanwhile.", len(mover.state().kept))
-        yield counter("kerf_defrag_evicted", "Pods evicted to make room.", done.evicted)
-        yield counter("kerf_defrag_moved", "Pods moved that run where they were planned to.", done.moved)
-        yield counter("kerf_defrag_plans_done", "Plans carried out.", done.done)
-        yield counter("kerf_defrag_plans_stopped", "Plans given up.", done.stopped)
-
-
-def policy_metrics(policy: MovePolicy) -> Iterator[Metric]:
-    """Moves that would help, by what for, and what the policy has begun."""
-    advice = {one.purpose: one for one in reversed(policy.advice)}
-    figures: dict[str, tuple[str, Callable[[Advice], float]]] = {
-        "kerf_defrag_advised_moves": ("Moves of the plan that pays most.", lambda one: one.moves),
-        "kerf_defrag_advised_gain_gpu_seconds": (
-            "GPU-seconds that it is estimated to gain.",
-            lambda one: one.gain_gpu_s,
-        ),
-        "kerf_defrag_advised_cost_gpu_seconds": ("GPU-seconds of work that it loses.", lambda one: one.cost_gpu_s),
-    }
-    for name, (told, of) in figures.items():
-        values = {purpose: of(advice[purpose]) if purpose in advice else 0 for purpose in PURPOSES}
-        yield by_label(GaugeMetricFamily, name, told, "purpose", values)
-    yield gauge("kerf_defrag_window_open", "Whether pods may be moved at this time.", int(policy.state().window_open))
-    counts = policy.counts
-    yield counter("kerf_defrag_policy_rounds", "Times that moves were looked for.", counts.rounds)
-    yield counter("kerf_defrag_policy_begun", "Plans begun by the policy.", counts.begun)
-    yield counter("kerf_defrag_policy_refused", "Plans that could not be begun.", counts.refused)
 
 
 def pending_metrics(waitlist: Waitlist) -> Iterator[Metric]:

@@ -6,6 +6,7 @@ What a part is stands in `extender.settings.parts`, what it may bring in `extend
 NAMES = (
     "agent",
     "certificates",
+    "defrag",
     "history",
     "missing",
     "pipelines",

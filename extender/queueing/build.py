@@ -12,6 +12,7 @@ from extender.queueing.claims.keeper import ClaimKeeper
 from extender.queueing.controller import QueueController
 from extender.queueing.direct.mode import Direct
 from extender.queueing.dispatch import Mode
+from extender.queueing.kept_places import KeepsPlaces
 from extender.queueing.options import Options
 from extender.scheduling.build import Foundation
 from extender.scheduling.placer import Placer, PodIdentity
@@ -24,8 +25,9 @@ def build_queue(
     placer: Placer,
     takes_more: Callable[[GpuRequest], bool],
     why_refused: Callable[[PodIdentity], str],
+    kept_places: Callable[[], KeepsPlaces | None],
 ) -> QueueController | None:
-    """The queue's controller, None where no queue is wanted; `takes_more` and `why_refused` as of `QueueController`."""
+    """The queue's controller, None where no queue is wanted; the last three as of `QueueController`."""
     if not settings.queue.enabled:
         return None
     return QueueController(
@@ -43,6 +45,7 @@ def build_queue(
         takes_more=takes_more,
         why_refused=why_refused,
         crowd=base.mirror.tenants.crowd,
+        kept_places=kept_places,
         mode=partial(Asked, resolver=base.resolver) if settings.queue.extender else _direct(base),
         keeper=None if base.ledger.rows.owned is None else _keeper(base, base.ledger.rows.owned, settings),
     )

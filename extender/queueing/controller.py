@@ -23,6 +23,7 @@ from extender.kube import objects
 from extender.kube.background import Tasks, give_way, until_set
 from extender.kube.client import ClusterError, Transport
 from extender.kube.events import EventRecorder
+from extender.kube.objects import Pod
 from extender.kube.transport import NAMESPACES_PATH
 from extender.kube.watches import BOUND_PODS, NODES, PENDING_PODS, PODS, Feed, Reflector, WatchHub
 from extender.ledger.ledger import Ledger
@@ -33,6 +34,7 @@ from extender.queueing.claims.keeper import ClaimKeeper
 from extender.queueing.claims.of_queue import QueueClaims
 from extender.queueing.dispatch import Dispatcher, Mode, no_right
 from extender.queueing.gangs import GangMembers, Gangs, units_of
+from extender.queueing.kept_places import KeepsPlaces
 from extender.queueing.leavers import Leaver, Leavers
 from extender.queueing.node_view import NodeBook
 from extender.queueing.options import Counts, Options
@@ -81,11 +83,12 @@ class QueueController(QueueRules):
         mode: Callable[..., Mode],
         keeper: Callable[..., ClaimKeeper] | None = None,
         crowd: Crowd | None = None,
+        kept_places: Callable[[], KeepsPlaces | None] = lambda: None,
     ) -> None:
         """`takes_more`: whether a pod takes more of a GPU's worth than its part of it; it gives way for
         `Options.patience_s`. `why_refused`: why Kerf refused a pod the nodes that it was asked about last, "" when it
         did not. `mode` makes how pods are let go, `keeper` what allocates devices to their ResourceClaims;
-        `crowd` is who runs.
+        `crowd` is who runs, `kept_places` what keeps places for pods that it moves, if anything does.
         """
         self._transport, self._ledger, self._placer, self.options = transport, ledger, placer, options
         self._events = events
@@ -107,8 +110,7 @@ class QueueController(QueueRules):
         self.counts, self.durations, self.tasks = Counts(), Durations(), Tasks()
         self.nodes = NodeBook(hub.cache(NODES), self._dirty.set, crowd)
         self.namespaces = Namespaces(self._dirty.set)
-        self.aside: Callable[[list[Entry]], list[Entry]] = lambda waiting: waiting
-        """Leaves out those whose nodes are not a round's to choose."""
+        self._kept_places = kept_places
         self.passed = PassedPods(self.namespaces, lambda: self._of_namespaces.synced, standby, events)
         self.running = RunningPods(hub.part(BOUND_PODS), self.durations, wall_clock)
         self.use = QuotaUse(options.quotas, ledger, self.backlog, self.running)
@@ -198,6 +200,15 @@ class QueueController(QueueRules):
         """End; what has been sent may take effect yet."""
         await self.tasks.end()
         await self.dispatcher.stop()
+
+    def place_kept(self, pod: Pod) -> str:
+        places = self._kept_places()
+        return "" if places is None else places.place_kept(pod)
+
+    def _others(self, waiting: list[Entry]) -> list[Entry]:
+        """Without those whose nodes are not a round's to choose."""
+        places = self._kept_places()
+        return waiting if places is None else places.others(waiting)
 
     @property
     def claims(self) -> ClaimKeeper | None:
@@ -297,7 +308,7 @@ class QueueController(QueueRules):
             and entry.uid not in leavers
             and not self.dispatcher.found_a_node(entry)
         ]
-        waiting, passed = self._claims.sort_out(self.aside(self._awake(waiting)))
+        waiting, passed = self._claims.sort_out(self._others(self._awake(waiting)))
         for entry, why in passed:
             entry.pass_over(why, self._wall_clock())
         window = self._shares.window(waiting)

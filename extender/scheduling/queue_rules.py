@@ -1,6 +1,6 @@
 """What a pending queue says of pods that kube-scheduler asks about, whether they came by its gate or not."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from extender.core.resources.requests import GpuRequest
 from extender.kube.objects import Pod
@@ -10,9 +10,10 @@ from extender.scheduling.assignments import PodIdentity
 class QueueRules:
     """A queue, as placing pods sees it; this is none, and says nothing against any pod."""
 
-    place_kept: Callable[[Pod], str] = staticmethod(lambda pod: "")
-    """The node that a plan keeps from all pods but this one, which was let go for it; its GPUs are reserved there from
-    then on; "" for none. kube-scheduler may ask about it before anybody has nominated that node again."""
+    def place_kept(self, pod: Pod) -> str:
+        """The node that a plan keeps from all pods but this one, which was let go for it; its GPUs are reserved there
+        from then on; "" for none. kube-scheduler may ask about it before anybody has nominated that node again."""
+        return ""
 
     def over_quota(self, pod: PodIdentity, request: GpuRequest) -> str:
         """Why a pod's namespace may not have so many more GPUs, "" when it may."""

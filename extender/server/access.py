@@ -151,8 +151,6 @@ _FILES_A_CALL: Final = 10
 """A page is some forty files; one that is refused leaves it blank."""
 _PAGES: Final = frozenset({"/", "/docs"})
 """To which pages of other sites may lead: a browser shows them, and tells the other site nothing."""
-_OPERATED: Final = frozenset({"/defrag/apply", "/defrag/stop"})
-"""What moves pods: for operators alone, wherever they are."""
 OPERATOR: Final = "kerf.operator"
 """Key of a scope: whether an operator calls."""
 _CLIENTS_OF_A_NETWORK: Final = 64
@@ -188,8 +186,15 @@ _NO_OPERATOR: Final = Refusal(
 class Guard:
     """ASGI middleware around everything that people call."""
 
-    def __init__(self, app: ASGIApp, settings: AccessSettings, clock: Callable[[], float] = time.monotonic) -> None:
-        self._app = app
+    def __init__(
+        self,
+        app: ASGIApp,
+        settings: AccessSettings,
+        operated: Collection[str] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`operated` are paths that change something: for operators alone, wherever they are."""
+        self._app, self._operated = app, operated
         self._open_to_all = settings.open_to is OpenTo.ALL
         self._hosts = frozenset(settings.hosts)
         self._tokens = Tokens(settings.token_file) if settings.token_file else None
@@ -240,7 +245,7 @@ class Guard:
             return operator, None
         if refusal := _of_another_site(scope["path"], headers):
             return f"{client}, pages of other sites", refusal
-        if scope["path"] in _OPERATED:
+        if scope["path"] in self._operated:
             return client, _NO_OPERATORS if self._operators is None else _NO_OPERATOR
         if self._open_to_all:
             return client, None

@@ -14,7 +14,7 @@ from extender.settings.decisions import DecisionSettings, ModelSettings
 from extender.settings.leader_election import LeaderElectionSettings
 from extender.settings.operation import LogSettings
 from extender.settings.policies import GeniusSettings, LiveSettings
-from extender.settings.queue import DefragSettings, DraSettings, QueueSettings
+from extender.settings.queue import DraSettings, QueueSettings
 from extender.settings.ranking import RankSettings
 from extender.settings.server import ServerSettings
 from extender.settings.telemetry import TelemetrySettings
@@ -41,7 +41,6 @@ class KernelSettings(BaseSettings):
     model: RankSettings = RankSettings()
     queue: QueueSettings = QueueSettings()
     dra: DraSettings = DraSettings()
-    defrag: DefragSettings = DefragSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     live: LiveSettings = LiveSettings()
     genius: GeniusSettings = GeniusSettings()

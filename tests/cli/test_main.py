@@ -14,7 +14,8 @@ from typer.testing import CliRunner, Result
 
 import extender
 from extender.cli.demo import port_of
-from extender.cli.main import _ELSEWHERE, _OWN, ASK, LOOK, PLAN, SIMULATE, TEST, app
+from extender.cli.main import _ELSEWHERE, _OWN, app
+from extender.core.faces import Heading
 from extender.settings.load import load_settings
 from tests.controlplane.processes import clean_environment
 
@@ -83,12 +84,12 @@ def test_help_groups_the_commands_as_the_reference_does() -> None:
         elif line.startswith("| `kerf "):
             commands = re.findall(r"`kerf ([a-z-]+)", line.split("|")[1])
             groups.setdefault(heading, set()).update(commands)
-    headings = (ASK, LOOK, PLAN, SIMULATE, TEST)
-    assert set(groups) == {"", *headings}
+    assert set(groups) == set(Heading)
+    headings = [heading for heading in Heading if heading]
     told = {command: heading for heading, commands in groups.items() for command in commands}
     assert told == {name: command.heading for name, command in _OWN.items()} | _ELSEWHERE
     printed = kerf("--help").output
-    assert [heading for heading in headings if f" {heading} " in printed] == list(headings)
+    assert [heading for heading in headings if f" {heading} " in printed] == headings
 
 
 def test_config_check_names_files_that_are_not_there(tmp_path: Path) -> None:

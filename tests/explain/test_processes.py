@@ -9,7 +9,7 @@ import pytest
 from extender.explain.processes import Pipe
 
 QUESTIONS = {
-    "extender.explain.defrag.process": b'{"gpus": 1}',
+    "extender.parts.defrag.process": b'{"gpus": 1}',
     "extender.explain.what_if.process": b'{"pods": [{"metadata": {"name": "p"}, "spec": {"containers": []}}]}',
 }
 

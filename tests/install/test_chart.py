@@ -233,7 +233,7 @@ def test_every_way_of_installing(helm: Helm, tmp_path: Path, values: tuple[str, 
     settings.write_text(maps["kerf"]["kerf.yaml"])
     assert ("kerf-dashboard" in maps) == ("dashboard.enabled=true" in values)
     loaded = load_settings(settings)
-    assert loaded.defrag.record.endswith("/kerf-defrag") == defrag
+    assert loaded.defrag.record.endswith("/kerf-defrag") == defrag  # type: ignore[attr-defined]
     assert loaded.server.host == ("0.0.0.0" if called else "127.0.0.1")  # noqa: S104 - what the Service needs
     assert loaded.queue.extender != planner
     assert loaded.dra.allocate == ("dra.enabled=true" in values)

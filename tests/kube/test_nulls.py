@@ -16,12 +16,12 @@ import extender
 from extender.api import wire
 from extender.api.webhooks.assigned_gpus import Injection, mutate
 from extender.api.webhooks.gate import gate
-from extender.explain.defrag.movable import Budget, Job
 from extender.kube import objects
 from extender.kube.decoding import Decoder, _without_nulls, convert
 from extender.kube.leadership import Lease
 from extender.kube.watches import ListDecoder
 from extender.ledger.tenants import DemandingPod
+from extender.parts.defrag.movable import Budget, Job
 from extender.settings.webhook import Devices
 from tests.kube import bodies
 

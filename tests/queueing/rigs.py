@@ -19,6 +19,7 @@ from extender.queueing.asked import Asked
 from extender.queueing.claims.keeper import ClaimKeeper
 from extender.queueing.controller import QueueController
 from extender.queueing.dispatch import Mode
+from extender.queueing.kept_places import KeepsPlaces
 from extender.queueing.options import Options
 from extender.queueing.pods.objects import decode_node, decode_pod
 from extender.scheduling.placer import Placer, PodIdentity
@@ -93,6 +94,7 @@ class Rig:
         clock = lambda: self.now  # noqa: E731 - a clock
         self.placer = Placer(self.ledger, default_policy="bestfit", clock=clock, wall_clock=clock)
         self.standby = ""
+        self.kept_places: KeepsPlaces | None = None
         self.takes_more: Callable[[GpuRequest], bool] = lambda request: False
         self.why_refused: Callable[[PodIdentity], str] = lambda pod: ""
         self.hub = hub or WatchHub(self.api, clock)  # type: ignore[arg-type]
@@ -113,6 +115,7 @@ class Rig:
             why_refused=lambda pod: self.why_refused(pod),  # noqa: PLW0108
             mode=partial(mode, resolver=self.resolver),
             keeper=keeper,
+            kept_places=lambda: self.kept_places,
         )
         for reflector in self.queue.reflectors.values():
             reflector.num_lists = 1

@@ -9,6 +9,7 @@ import pytest
 
 from extender.core.orders import Order
 from extender.kube.client import ApiError, Transport
+from extender.kube.objects import Metadata, Pod
 from extender.kube.watches import PODS
 from extender.ledger.mirror import Mirror
 from extender.queueing.claims.keeper import ClaimKeeper
@@ -143,18 +144,51 @@ def test_a_round_begins_when_something_has_changed_or_the_last_one_is_long_ago()
     asyncio.run(story())
 
 
+class Places:
+    """Keeps none."""
+
+    def others(self, waiting: list[Entry]) -> list[Entry]:
+        return waiting
+
+    def place_kept(self, pod: Pod) -> str:
+        return ""
+
+
+def test_what_keeps_places_says_whose_nodes_a_round_may_choose_and_what_is_kept() -> None:
+    class One(Places):
+        def others(self, waiting: list[Entry]) -> list[Entry]:
+            return [entry for entry in waiting if entry.uid != "kept"]
+
+        def place_kept(self, pod: Pod) -> str:
+            return "m" if pod.metadata.uid == "kept" else ""
+
+    rig = Rig()
+    rig.node("n", 2)
+    rig.pod("kept", 1)
+    rig.pod("other", 1)
+    rig.kept_places = One()
+    asyncio.run(rig.queue.run_round())
+    assert (rig.node_of("kept"), rig.node_of("other")) == ("", "n")
+    assert rig.queue.place_kept(Pod(Metadata(uid="kept"))) == "m"
+    rig.kept_places = None
+    asyncio.run(rig.queue.run_round())
+    assert rig.node_of("kept") == "n"
+    assert rig.queue.place_kept(Pod(Metadata(uid="kept"))) == ""
+
+
 def test_a_round_that_fails_is_counted_and_the_next_one_is_begun(caplog: pytest.LogCaptureFixture) -> None:
     rig = Rig(interval_s=0.001, retry_s=0.0)
     rig.node("n", 1)
     rig.pod("a", 1)
 
-    def aside(waiting: list[Entry]) -> list[Entry]:
-        if rig.queue.counts.errors < 2:
-            raise ValueError("broken")
-        return waiting
+    class Broken(Places):
+        def others(self, waiting: list[Entry]) -> list[Entry]:
+            if rig.queue.counts.errors < 2:
+                raise ValueError("broken")
+            return waiting
 
     async def story() -> None:
-        rig.queue.aside = aside
+        rig.kept_places = Broken()
         rig.queue.start()
         await until(lambda: rig.node_of("a"))
         await rig.queue.stop()

@@ -95,6 +95,7 @@ class Built:
             placer,
             takes_more=lambda request: request.count == 1,
             why_refused=lambda pod: f"{pod.name} was refused",
+            kept_places=lambda: None,
         )
         assert made is not None
         self.queue = made
@@ -132,7 +133,7 @@ def test_without_a_queue_there_is_none() -> None:
     settings = Settings()
     base = build_foundation(settings, MemoryCluster(), lambda: 0.0)
     placer = Placer(base.ledger, default_policy="tightest", clock=base.clock, wall_clock=base.clock)
-    assert build_queue(settings, base, placer, lambda request: False, lambda pod: "") is None
+    assert build_queue(settings, base, placer, lambda request: False, lambda pod: "", lambda: None) is None
 
 
 def test_it_goes_by_what_the_other_parts_know_and_are_told() -> None:

@@ -29,10 +29,10 @@ from extender.kube.commit import FencedError, Outcome, Resolver, Result, Target,
 from extender.kube.objects import Pod
 from extender.kube.records import _Write
 from extender.ledger.ledger import Ledger
+from extender.parts.defrag.evictions import _Eviction
+from extender.parts.defrag.plan import PlannedMove
 from extender.plugins.pods import read_holding
 from extender.queueing.claims.keeper import _Allocation
-from extender.queueing.defrag.evictions import _Eviction
-from extender.queueing.defrag.plan import PlannedMove
 from extender.queueing.direct.mode import Direct, _Doubt
 from extender.queueing.direct.writer import DirectWriter, _Assignment, is_blank
 from extender.queueing.pods.entries import Entry

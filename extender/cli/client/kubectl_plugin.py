@@ -7,11 +7,12 @@ from typing import ClassVar
 
 import typer
 
-from extender.cli.main import ASK, COMMANDS, LazyGroup
+from extender.cli.main import COMMANDS, LazyGroup
+from extender.core.faces import Heading
 
 
 class _Asking(LazyGroup):
-    own: ClassVar = {name: command for name, command in COMMANDS.items() if command.heading == ASK}
+    own: ClassVar = {name: command for name, command in COMMANDS.items() if command.heading is Heading.ASK}
     others = ""
 
 

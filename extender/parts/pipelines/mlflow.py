@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 _STAGE: Final = re.compile(r"stage(\d+)")
 _MAX_NAME: Final = 30
 
-FLOW_KIND: Final = "MLFlow"
+_FLOW_KIND: Final = "MLFlow"
 _RULES: Final = "for the API server to check it, have the cluster run the MLFlow itself (setting pipelines.mlflows)"
 
 Manifest = dict[str, Any]
@@ -65,9 +65,9 @@ def convert(flow: Any, *, steps_in_order: bool = False, rules_hold: bool = False
     server has refused who may not run a stage by its `rule`; else that is noted as left out. Raises ConversionError.
     """
     faults: list[str] = []
-    if not isinstance(flow, dict) or flow.get("kind") != FLOW_KIND:
+    if not isinstance(flow, dict) or flow.get("kind") != _FLOW_KIND:
         kind = flow.get("kind") if isinstance(flow, dict) else type(flow).__name__
-        raise ConversionError([f"expected an object of kind {FLOW_KIND}, not {kind}"])
+        raise ConversionError([f"expected an object of kind {_FLOW_KIND}, not {kind}"])
     given = flow.get("metadata")
     metadata: Manifest = given if isinstance(given, dict) else {}
     name = metadata.get("name")
@@ -333,7 +333,7 @@ class Flows:
             "annotations": {_FLOW: flow.key, _FLOW_UID: own.uid},
         }
         if there == own.namespace:  # an owner in another namespace would be taken for gone
-            owner = {"apiVersion": _FLOW_API_VERSION, "kind": FLOW_KIND, "name": own.name, "uid": own.uid}
+            owner = {"apiVersion": _FLOW_API_VERSION, "kind": _FLOW_KIND, "name": own.name, "uid": own.uid}
             manifest["metadata"]["ownerReferences"] = [owner]
         path = f"/apis/{API_VERSION}/namespaces/{there}/pipelines"
         try:
@@ -409,4 +409,4 @@ def _pipeline_name(flow: Flow) -> str:
 
 def _manifest(flow: Flow) -> _Manifest:
     metadata = {"name": flow.metadata.name, "namespace": flow.metadata.namespace}
-    return {"kind": FLOW_KIND, "metadata": metadata, "spec": flow.spec}
+    return {"kind": _FLOW_KIND, "metadata": metadata, "spec": flow.spec}

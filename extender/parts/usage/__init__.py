@@ -2,13 +2,13 @@
 
 from typing import Final
 
-from extender.core.faces import Command, Face
+from extender.core.faces import Command, Face, Heading
 
 FACE: Final = Face(
     commands={
         "usage": Command(
             "GPU-hours booked, used and idle, by namespace, owner or GPU model; pods that are idle now.",
-            "Ask a running Kerf",
+            Heading.ASK,
             f"{__name__}.command",
         )
     }

@@ -35,7 +35,7 @@ _ALL: Final = 0.999
 known until telemetry is read anew."""
 
 
-class IdlePod(NamedTuple):
+class _IdlePod(NamedTuple):
     """A pod all of whose GPUs have been idle for long."""
 
     pod: str
@@ -48,7 +48,7 @@ class IdlePod(NamedTuple):
 
 
 @dataclass(eq=False)
-class IdleTimes:
+class _IdleTimes:
     """Since when holders are idle, as far as telemetry tells. Not thread-safe."""
 
     holders: Holders
@@ -58,7 +58,7 @@ class IdleTimes:
     """(U,) booked."""
 
     @classmethod
-    def none(cls, holders: Holders) -> "IdleTimes":
+    def none(cls, holders: Holders) -> "_IdleTimes":
         """Nobody is, as far as is known."""
         return cls(holders, np.zeros(0), np.zeros(0, np.int64))
 
@@ -103,14 +103,14 @@ class IdleTimes:
         found[[number for number in self.holders.fresh if number < width]] = np.nan
         return found
 
-    def pods(self, now: float, after_s: float) -> Iterator[IdlePod]:
+    def pods(self, now: float, after_s: float) -> Iterator[_IdlePod]:
         """Those that have been idle for so long, the longest first."""
         numbers = np.flatnonzero(self.seconds(now, len(self._since_s)) >= after_s)
         for number in numbers[np.argsort(self._since_s[numbers], kind="stable")].tolist():
             holder = self.holders.at(number)
             if holder is not None:
                 idle_s, gpus = now - float(self._since_s[number]), int(self._milli[number]) / WHOLE_MILLI
-                yield IdlePod(holder.name, *holder.who, holder.node, gpus, idle_s)
+                yield _IdlePod(holder.name, *holder.who, holder.node, gpus, idle_s)
 
 
 _MINUTES_AT_ONCE: Final = 50
@@ -150,7 +150,7 @@ class Meter(Background):
         self.occupants = Occupants(sight.ledger, self.holders)
         self.accounts = Accounts(wanted.max_series, _MAX_REPORT, self.occupants.models, frozenset(wanted.budgets))
         self.timeline = Timeline()
-        self.idle = IdleTimes.none(self.holders)
+        self.idle = _IdleTimes.none(self.holders)
         self.since: float | None = None
         """Unix time from which on something was counted, None before."""
         self.rates: Rates | None = None

@@ -28,8 +28,8 @@ from extender.telemetry.sources.source import PROMETHEUS
 _NOT_TOLD: Final = "Another replica leads, or Prometheus does not answer; gives the reason."
 _SourceParameter = Annotated[Source, Query(description="Who is asked.")]
 
-AskedP = ParamSpec("AskedP")
-AnswerT = TypeVar("AnswerT")
+_AskedP = ParamSpec("_AskedP")
+_AnswerT = TypeVar("_AnswerT")
 
 
 def build(kernel: Kernel, wanted: UsageSettings) -> Contribution:
@@ -96,11 +96,11 @@ def _install_routes(counted: Usage, reads: Reads) -> None:
         return await over_time(counted, span_of(since, step), source)
 
 
-def _refusing(handler: Callable[AskedP, Awaitable[AnswerT]]) -> Callable[AskedP, Awaitable[AnswerT]]:
+def _refusing(handler: Callable[_AskedP, Awaitable[_AnswerT]]) -> Callable[_AskedP, Awaitable[_AnswerT]]:
     """A handler whose questions may be wrong, or about a time of which nothing is known."""
 
     @wraps(handler)
-    async def answer(*args: AskedP.args, **kwargs: AskedP.kwargs) -> AnswerT:
+    async def answer(*args: _AskedP.args, **kwargs: _AskedP.kwargs) -> _AnswerT:
         try:
             return await handler(*args, **kwargs)
         except SpanError as error:

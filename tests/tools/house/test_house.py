@@ -17,9 +17,6 @@ _IMPORT: Final = re.compile(r"from extender\S* import \w")
 ROOT: Final = Path(__file__).parents[3]
 
 GIVEN: Final = {
-    # What the one cache and the one commit take the place of.
-    "extender/queueing/defrag/mover.py: queue.aside = mover.others": "the queue is a part of what the mover is made of",
-    "extender/queueing/defrag/mover.py: queue.place_kept = mover.place_kept": "as above",
     # Doors of the kernel: what is made later is told to them, once, and before it is needed.
     "extender/kube/cache.py: Cache.subscribe(handler, listed)": "the door by which changes are heard",
     "extender/metrics/registry.py: Metrics.add(read)": "the door by which metrics are read",

@@ -1,0 +1,140 @@
+"""What works out how room could be made and makes it, with its calls, metrics and what the page shows of it."""
+
+import time
+from collections.abc import Iterator
+
+from prometheus_client.core import Metric
+
+from extender.api.contributions import Contribution, Kernel, Work
+from extender.api.posts import BAD_REQUEST, NOT_FOUND, REFUSED, TOO_LARGE, UNAVAILABLE, Call, Caller
+from extender.api.reads import Reads
+from extender.core.occupancies import ObservedRules, sick
+from extender.explain.making_room import MakesRoom
+from extender.parts.defrag.answers import RoomAnswers, queued_in
+from extender.parts.defrag.applying import Applied, Apply, Applying, Stop, Stopped
+from extender.parts.defrag.checks import crowded
+from extender.parts.defrag.facts import Costs
+from extender.parts.defrag.metrics import mover_metrics, policy_metrics
+from extender.parts.defrag.mover import Mover, build_mover
+from extender.parts.defrag.policy import build_policy
+from extender.parts.defrag.questions import Figures, RoomAnswer, RoomQuestion
+from extender.parts.defrag.settings import DefragSettings
+from extender.parts.defrag.state import RoomState, state_of
+from extender.parts.defrag.targets import by_node
+from extender.planning.quotas import Quotas
+from extender.queueing.kept_places import KeepsPlaces
+from extender.settings.telemetry import TelemetrySettings
+from extender.telemetry.service import rules_of
+
+
+def build(kernel: Kernel, wanted: DefragSettings) -> Contribution:
+    """Answers for whoever asks; with `wanted.record` plans are carried out, and with `wanted.mode` it asks itself."""
+    mover = build_mover(kernel, wanted)
+    room = _build_room(kernel, wanted, mover)
+    policy = build_policy(kernel, wanted, room, mover)
+    why_off = "setting defrag.record names no ConfigMap" if kernel.queue else "the queue is off (setting queue.enabled)"
+    applying = Applying(
+        room, mover, f"no pods are moved here: {why_off}", lambda: policy.state() if policy is not None else None
+    )
+
+    def metrics() -> Iterator[Metric]:
+        if mover is not None:
+            yield from mover_metrics(mover)
+        if policy is not None:
+            yield from policy_metrics(policy)
+
+    def routes(reads: Reads) -> None:
+        @reads.get("/defrag")
+        async def moves() -> RoomState:
+            """How far the plan is that is carried out to make room, or was last."""
+            return applying.state()
+
+    work: list[Work] = [part for part in (mover, policy) if part is not None]
+    return Contribution(
+        work=work,
+        metrics=metrics,
+        routes=routes,
+        calls=_calls(applying),
+        examples={
+            RoomAnswer: RoomAnswer(
+                False, [], 0.0, [], [], ["no moves help"], before=Figures(1, 8), after=Figures(1, 8)
+            ),
+            RoomState: state_of(None, [], 0, ""),
+            Applied: Applied("3f9a"),
+            Stopped: Stopped(True),
+        },
+        catch_up=mover.catch_up if mover is not None else None,
+        offers={MakesRoom: room, **({KeepsPlaces: mover} if mover is not None else {})},
+        shown={"moves": policy.told if policy is not None else dict},
+    )
+
+
+def _calls(applying: Applying) -> list[Call]:
+    return [
+        Call(
+            path="/defrag",
+            verb="defrag",
+            asks=RoomQuestion,
+            answers=RoomAnswer,
+            answer=applying.answers.answer,
+            summary="The cheapest moves of running pods by which others would fit, or nodes be empty. Changes nothing.",
+            faults=(BAD_REQUEST, TOO_LARGE, UNAVAILABLE),
+            caller=Caller.READER,
+            sees=True,
+            example={"for": "research/train-1", "maxMoves": 10},
+        ),
+        Call(
+            path="/defrag/apply",
+            verb="defrag-apply",
+            asks=Apply,
+            answers=Applied,
+            answer=applying.apply,
+            summary="Carries out a plan that POST /defrag has told: pods are evicted.",
+            faults=(BAD_REQUEST, NOT_FOUND, REFUSED, TOO_LARGE),
+            caller=Caller.OPERATOR,
+            example={"id": "3f9a"},
+        ),
+        Call(
+            path="/defrag/stop",
+            verb="defrag-stop",
+            asks=Stop,
+            answers=Stopped,
+            answer=applying.stop,
+            summary="Evicts nobody any more; the move under way is finished.",
+            faults=(BAD_REQUEST, REFUSED, TOO_LARGE),
+            caller=Caller.OPERATOR,
+            example={"why": "maintenance begins"},
+        ),
+    ]
+
+
+def _build_room(kernel: Kernel, wanted: DefragSettings, mover: Mover | None) -> RoomAnswers:
+    """What answers how room could be made, in turn with what-if questions."""
+    settings, base, what_if, queue = kernel.settings, kernel.base, kernel.what_if, kernel.queue
+    backlog = queue.backlog if queue else None
+    rules = _trusted_rules(settings.telemetry)
+    return RoomAnswers(
+        transport=base.transport,
+        ledger=base.ledger,
+        mirror=base.mirror,
+        clock=base.clock,
+        wall_clock=time.time,
+        policy=what_if.policy,
+        policies=what_if.policies,
+        turns=what_if.turns,
+        quotas=Quotas(settings.queue.quotas) if queue else Quotas(),
+        queued=lambda: queued_in(backlog),
+        costs=lambda: Costs(
+            wanted.restart_s,
+            exempt=frozenset(wanted.exempt_namespaces),
+            crowded=crowded(queue.backlog.entries) if queue and mover else frozenset(),
+        ),
+        gated_in=lambda: queue.namespaces.names if queue and mover else None,
+        sick=lambda cluster: by_node(cluster, sick(cluster, rules)),
+    )
+
+
+def _trusted_rules(wanted: TelemetrySettings) -> ObservedRules | None:
+    """By which samples tell that a GPU is sick: None where anybody who may create a Service could have sent them."""
+    named = wanted.source not in ("auto", "off") or wanted.url or wanted.exporters
+    return rules_of(wanted) if named else None

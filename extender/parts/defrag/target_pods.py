@@ -1,0 +1,64 @@
+"""Giving the target its nodes, once all that had to move has moved."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from extender.kube.objects import Pod
+from extender.parts.defrag.places import Places
+from extender.parts.defrag.record import Phase
+from extender.parts.defrag.steps import Limits, Run
+from extender.queueing.controller import QueueController
+from extender.queueing.pods.entries import Entry
+from extender.queueing.pods.entries import Stage as PodStage
+
+_UNSEEN_S = 5.0
+"""How long two watches may take to tell that a pod has its node."""
+
+
+@dataclass(eq=False)
+class TargetPlacer:
+    """Lets the target's pods go for the nodes kept for them, and follows them there."""
+
+    queue: QueueController
+    running: Mapping[str, Pod]
+    """Pods with a node, by UID."""
+    places: Places
+    limits: Limits
+
+    def nodes(self, run: Run) -> set[str]:
+        """Nodes of the target's pods that don't have them yet."""
+        return {pod.node for pod in run.record.plan.target if pod.uid and pod.uid not in self.running}
+
+    def node_of(self, run: Run, pod: Pod) -> str | None:
+        """The node kept for a pod of the target once it is its turn, None for none."""
+        target = run.record.plan.target if run.record.phase is Phase.PLACING else ()
+        return next((one.node for one in target if one.uid == pod.metadata.uid), None)
+
+    def place(self, run: Run) -> str | None:
+        """Go on with it: None while it is under way, "" once all have their nodes, else why they have not."""
+        target = [pod for pod in run.record.plan.target if pod.uid]
+        units: dict[str, list[tuple[Entry, str]]] = {}
+        missing = []
+        for pod in target:
+            entry, there = self.queue.backlog.entries.get(pod.uid), self.running.get(pod.uid)
+            if there is not None:
+                if there.spec.node_name != pod.node:
+                    return f"pod {pod.pod} went to node {there.spec.node_name} instead of {pod.node}"
+                continue
+            missing.append(pod.pod)
+            if entry is None:
+                if run.age_s(pod.uid) > _UNSEEN_S:
+                    return f"pod {pod.pod} is gone"
+                continue
+            run.begin_anew(pod.uid)
+            if entry.stage.waits and entry.planned is not None:
+                if not self.queue.dispatcher.found_a_node(entry):
+                    units.setdefault(entry.planned.gang or pod.uid, []).append((entry, pod.node))
+            elif entry.stage is PodStage.OPENED and entry.node == pod.node:
+                self.places.hold_for(entry.pod, entry.node)
+        if not missing:
+            return ""
+        late = run.age_s(run.record.id) > self.limits.target_s
+        for members in units.values():
+            self.places.hand_over(members, (), run.planner)
+        return f"pod {missing[0]} has no node after {self.limits.target_s:g} s" if late else None

@@ -1,0 +1,347 @@
+"""For whom room is made, in the planner's words.
+
+Who sits on sick GPUs, and how they leave them: as many as can, since each that does is better off.
+
+What a plan changes, in figures: whole nodes that are free, and GPUs that are of use to the target.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from extender.core.bookings import Booking, book, bookable, booking
+from extender.core.clusters import WHOLE_MILLI, Cluster, Mask
+from extender.core.resources.nodes import GpuUnit
+from extender.core.resources.requests import AskedUnit, GpuRequest, RequestError
+from extender.explain.manifests.documents import DocumentError
+from extender.explain.manifests.gangs import together
+from extender.explain.manifests.objects import read_given, renamed
+from extender.explain.processes import QuestionError
+from extender.kube.objects import Node, Pod, PodSpec, Toleration
+from extender.parts.defrag.movable import Resident, priority_at_most
+from extender.parts.defrag.questions import MAX_PODS, Figures, RoomQuestion
+from extender.planning.moves.problems import NOBODY_ABOVE, MovePlan, Problem, Running, Target
+from extender.planning.moves.units import Units, units_of
+from extender.planning.plan_state import PlanState, free_units, units
+from extender.planning.plans import PlanPod, View
+from extender.planning.quotas import Quotas
+from extender.queueing.pods.batches import GANG_TOPOLOGY, gang_of, plan_pod
+from extender.queueing.pods.objects import decode_pod
+from extender.queueing.pods.restrictions import Kinds
+
+_MOST_TRIED: Final = 32
+"""So many pods and gangs are tried one by one where not all can leave."""
+
+MakePlan = Callable[[Problem], MovePlan]
+
+
+def by_node(cluster: Cluster, gpus: Mask) -> dict[str, tuple[int, ...]]:
+    """Indices of the GPUs in a mask (N, G), by the name of their node; nodes without any are left out."""
+    rows = np.flatnonzero(gpus.any(axis=1)).tolist()
+    return {name: tuple(np.flatnonzero(gpus[row]).tolist()) for row in rows if (name := cluster.node_names[row])}
+
+
+def on_sick(cluster: Cluster, running: Sequence[Running], sick: Mapping[str, tuple[int, ...]]) -> frozenset[int]:
+    """Positions of the pods that hold something of a sick GPU.
+
+    Of which GPUs some hold something is not known: they count where all GPUs of their node are sick.
+    """
+    gpus_of = {row: frozenset(gpus) for name, gpus in sick.items() if (row := cluster.row_of.get(name)) is not None}
+    whole = {
+        row for row, gpus in gpus_of.items() if gpus.issuperset(np.flatnonzero(cluster.gpu_model[row] >= 0).tolist())
+    }
+    return frozenset(
+        number
+        for number, pod in enumerate(running)
+        if not gpus_of.get(pod.row, frozenset()).isdisjoint((*pod.booked.all_gpus, *pod.booked.slices))
+        or (pod.booked.unknown > 0 and pod.row in whole)
+    )
+
+
+def without_sick(view: View, sick: Mapping[str, tuple[int, ...]]) -> View:
+    """The view in which nobody comes to a node that might give a sick GPU away: one that its device plugin takes for
+    healthy, as its samples alone tell of the fault."""
+    cluster, allowed = view.cluster, view.allowed.copy()
+    for name, gpus in sick.items():
+        row = cluster.row_of.get(name)
+        if row is not None and cluster.gpu_healthy[row, list(gpus)].any():
+            allowed[:, row] = False
+    return replace(view, allowed=allowed)
+
+
+def plan_healing(problem: Problem, make: MakePlan, expired: Callable[[], bool]) -> MovePlan:
+    """Moves after which the pods of `Target.leave` are off their GPUs, as many of them as can be; `impossible` tells of
+    the others, and why they stay. It fits where anybody leaves, or nobody has to."""
+    leave = problem.target.leave
+    if not leave:
+        return MovePlan(problem.view.cluster.version, fits=True)
+    units = units_of(problem)
+    wanted = sorted({int(units.unit_of[number]) for number in leave}, key=lambda unit: _order(problem, units, unit))
+    said = [
+        f"{_name(problem, units, unit)} stays on a sick GPU: {why}" for unit in wanted if (why := units.stays[unit])
+    ]
+    may = [unit for unit in wanted if not units.stays[unit]]
+    found = make(_leaving(problem, units, may)) if may else MovePlan(problem.view.cluster.version, fits=False)
+    if may and not found.fits:
+        found, stuck = _one_by_one(problem, units, may, make, expired)
+        said += stuck
+    return replace(found, impossible=tuple(said))
+
+
+def _one_by_one(
+    problem: Problem, units: Units, may: Sequence[int], make: MakePlan, expired: Callable[[], bool]
+) -> tuple[MovePlan, list[str]]:
+    """Who can leave beside those who came before."""
+    best, chosen, said = MovePlan(problem.view.cluster.version, fits=False), list[int](), list[str]()
+    for number, unit in enumerate(may):
+        plan = make(_leaving(problem, units, [*chosen, unit])) if number < _MOST_TRIED and not expired() else None
+        if plan is None or (not plan.fits and expired()):  # not looked at to the end
+            said.append(f"{len(may) - number} more were not tried: there was no time")
+            break
+        if plan.fits:
+            best, chosen = plan, [*chosen, unit]
+        else:
+            why = "; ".join(plan.impossible[:2])
+            said.append(f"{_name(problem, units, unit)} stays on a sick GPU, no room is left for it: {why}")
+    return best, said
+
+
+def _leaving(problem: Problem, units: Units, wanted: Sequence[int]) -> Problem:
+    """The problem in which just these leave."""
+    chosen = set(wanted)
+    leave = frozenset(number for number in problem.target.leave if int(units.unit_of[number]) in chosen)
+    return replace(problem, target=replace(problem.target, leave=leave))
+
+
+def _order(problem: Problem, units: Units, unit: int) -> tuple[int, str]:
+    """Those of a high priority first."""
+    members = [problem.running[number] for number in units.members[unit]]
+    return -max(pod.priority for pod in members), members[0].key
+
+
+def _name(problem: Problem, units: Units, unit: int) -> str:
+    first = problem.running[units.members[unit][0]]
+    return f"gang {first.gang}" if first.gang and len(units.members[unit]) > 1 else first.key
+
+
+def figures(problem: Problem, view: View) -> Figures:
+    """Of a view of the problem's cluster."""
+    free, installed = free_units(view.cluster), units(view.cluster)
+    whole = int(((free == installed) & (installed > 0)).sum())
+    pods = problem.target.pods
+    if not pods or pods[0].gpus is None or not pods[0].gpus.count:
+        return Figures(whole, None)
+    each = pods[0].gpus.count
+    fits = PlanState(view, pods[:1], problem.policy).fits(0)
+    return Figures(whole, int((free[fits] // each * each).sum()))
+
+
+def gpus_of_use(problem: Problem, plan: MovePlan) -> float:
+    """GPUs that a plan makes usable: those that the target asks for, shares as parts, and those of the nodes that
+    its moves empty."""
+    asked = sum(
+        pod.gpus.count * (pod.gpus.milli / WHOLE_MILLI if pod.gpus.milli else 1)
+        for pod in problem.target.pods
+        if pod.gpus
+    )
+    rows = sorted({move.pod.row for move in plan.moves}.intersection(plan.emptied))
+    return float(asked + (problem.view.cluster.gpu_model[rows] >= 0).sum())
+
+
+def view_after(view: View, plan: MovePlan) -> View:
+    """The view with the moves made, before the target's pods come."""
+    cpu, memory, slots = view.cpu_free_milli.copy(), view.memory_free_mib.copy(), view.pods_free.copy()
+    version = view.cluster.version + 1
+    left = np.zeros(view.cluster.gpu_model.shape, np.bool_)
+    for move in plan.moves:
+        left[move.pod.row, list(move.pod.booked.all_gpus)] = True
+    observed = view.cluster.observed.without_memory_of(left) if view.cluster.observed is not None else None
+    cluster = replace(
+        bookable(view.cluster),
+        version=version,
+        observed=observed,
+        row_version=view.cluster.row_version.copy(),
+        cpu_free_milli=cpu,
+        memory_free_mib=memory,
+    )
+    for move in plan.moves:
+        book(cluster, move.pod.row, move.pod.booked, 1)
+        slots[move.pod.row] += 1
+    for move in plan.moves:
+        pod = move.pod.pod
+        booked = Booking(cpu_milli=pod.cpu_milli, memory_mib=pod.memory_mib)
+        if pod.gpus is not None:
+            booked = booking(cluster, move.row, pod.gpus, move.gpus, pod.cpu_milli, pod.memory_mib)
+        book(cluster, move.row, booked)
+        slots[move.row] -= 1
+    for move in plan.moves:
+        cluster.row_version[[move.pod.row, move.row]] = version
+    return replace(view, cluster=cluster, cpu_free_milli=cpu, memory_free_mib=memory, pods_free=slots)
+
+
+_OUT_OF_USE: Final = "node.kubernetes.io/"
+"""Begins Kubernetes' own taints: nodes that are cordoned, not ready or out of something."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A target, and what its pods are in the cluster."""
+
+    target: Target
+    uids: tuple[str, ...] = ()
+    """(P,) of its pods, "" for those that do not exist."""
+    gang: str = ""
+    """Of which nobody is moved."""
+    refusal: str = ""
+    """Why it may not have room, whoever would move: its namespace's quota."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a target is read with."""
+
+    cluster: Cluster
+    nodes: Sequence[Node]
+    waiting: Sequence[Resident]
+    """Pods without a node of the namespace asked about."""
+    residents: Sequence[Resident]
+    """Pods with one, of the whole cluster."""
+    kinds: Kinds
+    policy: str
+    quotas: Quotas
+    used: Mapping[str, float]
+    queued: Mapping[str, tuple[str, str]]
+    """Of pods in the queue, by UID: gang and topology, as the queue takes them."""
+
+    @property
+    def with_gpus(self) -> Mask:
+        """(N,) nodes with GPUs that are not cordoned."""
+        found: Mask = self.cluster.unit != GpuUnit.NONE
+        cordoned = [self.cluster.row_of.get(node.metadata.name, -1) for node in self.nodes if node.spec.unschedulable]
+        found[[row for row in cordoned if row >= 0]] = False
+        return found
+
+    def gang_of(self, pod: Pod) -> str:
+        """Name of a pod's gang, "" for none; what is wrong with its request is told when it is planned."""
+        if (known := self.queued.get(pod.metadata.uid)) is not None:
+            return known[0]
+        try:
+            return gang_of(pod)[0]
+        except RequestError:
+            return ""
+
+    def topology_of(self, pod: Pod) -> str:
+        """Label of nodes of which a pod's gang must find one value, "" for none."""
+        if (known := self.queued.get(pod.metadata.uid)) is not None:
+            return known[1]
+        return (pod.metadata.annotations or {}).get(GANG_TOPOLOGY, "").strip() if self.gang_of(pod) else ""
+
+
+def wanted_of(asked: RoomQuestion, about: Surroundings) -> Wanted:
+    """The target of a question. Raises QuestionError."""
+    if asked.for_:
+        return _waiting(asked.for_, about)
+    if asked.given:
+        return _given(asked, about)
+    if asked.empty:
+        unknown = [name for name in asked.empty if name not in about.cluster.row_of]
+        if unknown:
+            raise QuestionError(f"empty: no node is named {', '.join(unknown[:5])}")
+        rows = frozenset(about.cluster.row_of[name] for name in asked.empty)
+        return Wanted(Target(NOBODY_ABOVE if asked.priority is None else asked.priority, empty=rows))
+    if asked.heal:  # who has to leave is known with all that runs
+        return Wanted(Target(NOBODY_ABOVE if asked.priority is None else asked.priority))
+    if asked.free_nodes is not None:
+        return Wanted(Target(asked.priority or 0, num_empty=asked.free_nodes, may_empty=about.with_gpus))
+    gpus, number = asked.gpus or 1, asked.nodes or 1
+    kind = about.kinds.kind_of(_tolerant(about.nodes))
+    request = GpuRequest(gpus, AskedUnit.GPU)
+    pods = tuple(
+        PlanPod(f"room-{position}", gpus=request, kind=kind, policy=about.policy) for position in range(number)
+    )
+    return Wanted(Target(asked.priority or 0, pods, apart=True), ("",) * number)
+
+
+def _waiting(name: str, about: Surroundings) -> Wanted:
+    """A gang, or a pod with its gang."""
+    pods = [pod for pod, _, fault, _ in about.waiting if not fault and not pod.metadata.deletion_timestamp]
+    gangs: dict[str, list[Pod]] = {}
+    for pod in pods:
+        if gang := about.gang_of(pod):
+            gangs.setdefault(gang, []).append(pod)
+    gang = name if name in gangs else next((about.gang_of(pod) for pod in pods if pod.key == name), "")
+    found = gangs[gang] if gang else [pod for pod in pods if pod.key == name]
+    if not found:
+        node = next((pod.spec.node_name for pod, *_ in about.residents if pod.key == name), None)
+        raise QuestionError(
+            f"for: {name} {f'has a node: {node}' if node else 'is no pod or gang that waits for a node'}"
+        )
+    mates = (pod for pod, _, fault, _ in about.residents if gang and not fault and about.gang_of(pod) == gang)
+    beside = tuple(node for pod in mates if (node := pod.spec.node_name))
+    planned = tuple(
+        replace(_planned(pod, f"for: {pod.key}", about), gang=gang, topology=about.topology_of(pod), beside=beside)
+        for pod in found
+    )
+    target = Target(min(map(priority_at_most, found)), planned)
+    return Wanted(target, tuple(pod.metadata.uid for pod in found), gang, _over_quota(planned, about))
+
+
+def _given(asked: RoomQuestion, about: Surroundings) -> Wanted:
+    """Pods that do not exist."""
+    pods: list[Pod] = []
+    for number, manifest in enumerate(asked.pods):
+        try:
+            pod = decode_pod(manifest)
+        except msgspec.ValidationError as error:
+            raise QuestionError(f"pods[{number}]: {error}") from None
+        metadata = pod.metadata
+        name, namespace = metadata.name or f"pod-{number}", metadata.namespace or "default"
+        named = msgspec.structs.replace(metadata, name=name, namespace=namespace, uid=f"{number}-{name}")
+        pods.append(msgspec.structs.replace(pod, metadata=named))
+    planned = [_planned(pod, f"pods[{number}]", about) for number, pod in enumerate(pods)]
+    try:
+        given = read_given(asked.objects, asked.manifest, asked.namespace)
+    except DocumentError as error:
+        raise QuestionError(str(error)) from None
+    made = [pod for found in renamed(given.workloads, (pod.key for pod in pods)) for pod in found]
+    if not (pods or made):
+        raise QuestionError("there is nothing that makes pods")
+    if len(pods) + len(made) > MAX_PODS:
+        raise QuestionError(f"{len(pods) + len(made):,} pods are more than {MAX_PODS:,}")
+    gangs = together([(pod, _planned(pod, pod.key, about)) for pod in made], planned, given.groups)
+    if gangs.faults:
+        raise QuestionError(next(f"{key}: {why}" for key, why in gangs.faults.items()))
+    pods, planned = [*pods, *made], [*planned, *gangs.batch]
+    said = [priority_at_most(pod) for pod in pods if pod.spec.priority is not None]
+    others = [asked.priority or 0] if len(said) < len(pods) else []
+    return Wanted(Target(min(said + others), tuple(planned)), ("",) * len(pods), "", _over_quota(planned, about))
+
+
+def _planned(pod: Pod, where: str, about: Surroundings) -> PlanPod:
+    """A pod as planners take it. Raises QuestionError."""
+    if pod.spec.resource_claims:
+        raise QuestionError(f"{where} asks devices by ResourceClaims: for these no room is made yet")
+    try:
+        planned = plan_pod(pod, about.kinds)
+    except RequestError as error:
+        raise QuestionError(f"{where}: {error}") from None
+    return replace(planned, policy=planned.policy or about.policy)
+
+
+def _over_quota(pods: Iterable[PlanPod], about: Surroundings) -> str:
+    """Why a namespace may not have so many more GPUs: no room is made past its quota."""
+    asked: dict[str, float] = {}
+    for pod in pods:
+        namespace = pod.key.partition("/")[0]
+        asked[namespace] = asked.get(namespace, 0.0) + pod.num_gpus
+    excess = [about.quotas.excess(name, about.used.get(name, 0.0), gpus) for name, gpus in asked.items()]
+    return next((str(why) for why in excess if why is not None), "")
+
+
+def _tolerant(nodes: Iterable[Node]) -> PodSpec:
+    """A pod that tolerates whatever taints keep others off GPUs, and none by which a node is out of use."""
+    keys = {taint.key for node in nodes for taint in node.spec.taints or () if not taint.key.startswith(_OUT_OF_USE)}
+    return PodSpec(tolerations=[Toleration(key=key, operator="Exists") for key in sorted(keys)])

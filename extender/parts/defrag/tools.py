@@ -1,0 +1,49 @@
+"""What the mover works with, and what it has done."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from extender.kube.events import EventRecorder
+from extender.parts.defrag.checks import Facts
+from extender.parts.defrag.evictions import Evictor
+from extender.parts.defrag.proof import Around
+from extender.parts.defrag.record import Records
+from extender.parts.defrag.steps import Follower
+from extender.parts.defrag.target_pods import TargetPlacer
+from extender.scheduling.fence import Fence
+
+
+@dataclass
+class Counts:
+    """What has happened since the start."""
+
+    evicted: int = 0
+    """Pods evicted to make room."""
+    moved: int = 0
+    """Of those, with a replacement that runs where it was planned to."""
+    done: int = 0
+    """Plans carried out."""
+    stopped: int = 0
+    """Plans given up."""
+
+
+@dataclass(eq=False)
+class Tools:
+    """What the mover works with."""
+
+    records: Records
+    evictor: Evictor
+    follower: Follower
+    targets: TargetPlacer
+    around: Around
+    facts: Callable[[], Facts]
+    fault: Callable[[], str]
+    """Why nothing can be judged now, "" where it can."""
+    fence: Fence
+    events: EventRecorder
+    clock: Callable[[], float]
+    wall_clock: Callable[[], float]
+    most_an_hour: int
+    """Evictions."""
+    pause: Callable[[float], Awaitable[None]] = field(default=asyncio.sleep)

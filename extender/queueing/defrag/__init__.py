@@ -1,1 +1,0 @@
-"""Making room: the moves of a plan, carried out one after another."""
