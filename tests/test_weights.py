@@ -21,7 +21,6 @@ _LOADS = (
         pytest.param("extender.telemetry.reader.reader", ["aiohttp", "fastapi", "pydantic"], id="reading telemetry"),
         pytest.param("extender.parts.usage.asking", ["aiohttp", "fastapi", "pydantic"], id="asking of the past"),
         pytest.param("extender.explain.what_if.process", ["fastapi", "pydantic", "rich"], id="what-if"),
-        pytest.param("extender.parts.defrag.process", ["fastapi", "pydantic", "rich"], id="making room"),
     ],
 )
 def test_it_is_loaded_without(module: str, without: list[str]) -> None:

@@ -23,6 +23,7 @@ from extender.explain.counting import CountsGpuHours
 from extender.explain.explanations import RejectionLog
 from extender.explain.failing_nodes import NamesFailingNodes
 from extender.explain.fixes import Fixes
+from extender.explain.making_room import MakesRoom
 from extender.explain.occupants import DeviceViews
 from extender.explain.overview import Overviews
 from extender.explain.pending import PendingPods, Waitlist
@@ -292,6 +293,7 @@ def build_service(settings: Settings, parts: Parts, rights: MissingRights) -> Se
         wall_clock=time.time,
         left_s=left_s,
         waits=lambda uid: parts.unbound.get(uid) is not None,
+        makes_room=lambda: parts.capabilities.get(MakesRoom) is not None,
         silent=parts.reporters.silent if parts.reporters is not None else lambda: (),
     )
     undecided = UndecidedPods(base.transport, placer, _claims_of(queue))

@@ -19,17 +19,13 @@ OTHER_COMMANDS: Final = "kerf.commands"
 _OWN: Final = {
     "serve": Command("Serve kube-scheduler from a cluster's API server."),
     "demo": Command("Serve an embedded sample cluster: no Kubernetes needed, try it with curl."),
-    "explain": Command(
-        "Why a pod is where it is, or pending, and what would make it fit. Asks a running Kerf.", Heading.ASK
-    ),
+    "explain": Command("Why a pod is where it is, or pending, and what would make it fit.", Heading.ASK),
     "top": Command("The cluster as a running Kerf sees it: nodes, GPUs, what is booked and used.", Heading.ASK),
     "pending": Command("Pods that ask for GPUs and have no node: who keeps them waiting, and why.", Heading.ASK),
     "workloads": Command(
-        "Every pod that has GPUs or asks for some: running, pending or gated; idle ones first.", Heading.ASK
+        "Pods that have GPUs or ask for some: running, pending or gated; idle ones first.", Heading.ASK
     ),
-    "what-if": Command(
-        "Where pods would go in the cluster, and which would stay pending. Changes nothing.", Heading.ASK
-    ),
+    "what-if": Command("Where pods would go now, and which would stay pending. Changes nothing.", Heading.ASK),
     "plan": Command("Plan pods jointly; --apply carries out the plan.", Heading.PLAN),
     "hand-in": Command("Hand a fitted model to a running Kerf, which tries it before it serves.", Heading.SIMULATE),
     "install": Command("Check what a cluster has, and lacks, for Kerf.", Heading.LOOK),

@@ -82,6 +82,8 @@ class Fixes:
     """Whether the API server has told of a pod, by its UID, that has no node."""
     silent: Callable[[], Collection[str]] = lambda: ()
     """Names of nodes whose agent has stopped."""
+    makes_room: Callable[[], bool] = lambda: True
+    """Whether anybody works out which running pods could move."""
 
     def ask(self, placement: Placement) -> Question:
         """Read what is needed now, in the event loop: policies that rank by samples are not for several threads."""

@@ -366,7 +366,7 @@ def _offered(cluster: Cluster, class_: _Class, rows: Rows, of_all: Looked) -> Lo
 def told(page: PendingPage, looked: Sequence[Looked | None], fixes: Fixes) -> PendingList:
     """A page as it is answered, with who is in the way now."""
     distinct = {id(one): one for one in looked if one is not None}
-    silent = fixes.silent()
+    silent, makes_room = fixes.silent(), fixes.makes_room()
     in_the_way = {key: fixes.in_the_way(one.nearest) for key, one in distinct.items()}
     pods: list[PendingPod] = []
     for waiting, class_, found in zip(page.pods, page.classes, looked, strict=True):
@@ -385,6 +385,7 @@ def told(page: PendingPage, looked: Sequence[Looked | None], fixes: Fixes) -> Pe
                 elsewhere=found.elsewhere,
                 ends_in_s=ends_in_s,
                 of_all=found.of_all,
+                makes_room=makes_room,
             )
             sentence, remedies = _why(lacking, waiting, page.decided.get(waiting.uid))
         elif waiting.asked is None and rejected:
@@ -399,7 +400,7 @@ def told(page: PendingPage, looked: Sequence[Looked | None], fixes: Fixes) -> Pe
                 "explain": f"kerf explain {item['pod']}",
                 "sentence": sentence,
                 "remedy": to_json(remedies[0]) if remedies else None,
-                "movesHelp": not waiting.wrong and (found is None or _moves_help(found.nearest)),
+                "movesHelp": makes_room and not waiting.wrong and (found is None or _moves_help(found.nearest)),
             }
         )
     return {"pods": pods, "total": page.total, "more": page.total - len(pods), "atLeast": page.at_least}

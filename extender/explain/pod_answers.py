@@ -213,6 +213,7 @@ class PodAnswers:
             told.get("wouldFit", ()),
             elsewhere=question.elsewhere,
             ends_in_s=question.ends_in_s,
+            makes_room=self.fixes.makes_room(),
         )
         sentence, found = why_pending(lacking, standing)
         if told["verdict"] == "expired":

@@ -26,7 +26,7 @@ READS = sorted(
     for path, kind in create_app(Settings(), MemoryCluster([])).state.reads.items()
     if kind is not Response and path not in PROBES | {"/version"}
 )
-ASKED = {"/what-if": {"pods": []}, "/defrag": {"freeNodes": 1}}
+ASKED: dict[str, dict[str, Any]] = {"/what-if": {"pods": []}}
 
 
 def asked(path: str) -> str:
@@ -93,13 +93,17 @@ def test_before_the_first_sync_there_is_no_answer(unsynced: Kerf, path: str) -> 
 @pytest.mark.parametrize("path", sorted(ASKED))
 @pytest.mark.parametrize("state", ["stale", "unsynced"])
 def test_a_question_is_not_worked_out_on_what_was(path: str, state: str, request: pytest.FixtureRequest) -> None:
-    kerf: Kerf = request.getfixturevalue(state)
-    answer = kerf.post(path, json.dumps(ASKED[path]).encode())
+    asks_nothing_of_what_was(request.getfixturevalue(state), path, ASKED[path], stale=state == "stale")
+
+
+def asks_nothing_of_what_was(kerf: Kerf, path: str, question: dict[str, Any], *, stale: bool) -> None:
+    """It is refused, with the reason and how old the view is."""
+    answer = kerf.post(path, json.dumps(question).encode())
     told = answer.json()
     assert answer.status == 503
-    since = "for 130 s" if state == "stale" else "yet"
+    since = "for 130 s" if stale else "yet"
     assert told["Error"].startswith(f"Kerf has heard nothing from the API server {since} and decides nothing: ")
-    assert told["staleSeconds"] == (STALE_S if state == "stale" else None)
+    assert told["staleSeconds"] == (STALE_S if stale else None)
 
 
 def test_what_kube_scheduler_is_answered_keeps_its_form(stale: Kerf) -> None:

@@ -75,10 +75,6 @@ def description_of_kerf() -> schemathesis.BaseSchema:
         # As valid a form has a drain of a node that does not exist.
         pytest.param("POST /what-if", VALID, (positive_data_acceptance,), id="what-if, valid"),
         pytest.param("POST /what-if", INVALID, (), id="what-if, invalid"),
-        # A valid form may ask two questions at once, or about what does not exist.
-        pytest.param("POST /defrag", VALID, (positive_data_acceptance,), id="defrag, valid"),
-        pytest.param("POST /defrag", INVALID, (), id="defrag, invalid"),
-        pytest.param("GET /defrag", VALID, (), id="how far moves are"),
         pytest.param("GET /healthz", VALID, (), id="healthz"),
         pytest.param("GET /readyz", VALID, (), id="readyz"),
         pytest.param("GET /syncz", VALID, (), id="syncz"),
@@ -158,9 +154,6 @@ def test_every_route_is_described_with_every_status(description: schemathesis.Ba
         "/gate": {"200"},
         "/bind": {"200"},
         "/what-if": {"200", "400", "413", "503"},
-        "/defrag": {"200", "400", "413", "503"},
-        "/defrag/apply": {"200", "400", "404", "409", "413"},
-        "/defrag/stop": {"200", "400", "409", "413"},
         "/healthz": {"200", "503"},
         "/readyz": {"200", "503"},
         "/syncz": {"200", "503"},

@@ -48,16 +48,6 @@ def test_each_pending_pod_but_one_finds_a_place(name: str) -> None:
         assert kerf.bind(PENDING[name], chosen[0]) == ""
 
 
-def test_for_that_one_a_move_would_make_room() -> None:
-    with running(OBJECTS) as kerf:
-        assert not kerf.filter(PENDING["train-2"], NODES)["NodeNames"]
-        told = kerf.post("/defrag", b'{"for": "default/train-2"}').json()
-    [move], [pod] = told["moves"], told["target"]
-    assert (told["fits"], pod["node"]) == (True, move["from"])
-    assert move["from"].startswith("h100")
-    assert move["controller"]
-
-
 def test_the_sample_request_gets_what_it_asks_for() -> None:
     with running(OBJECTS) as kerf:
         (chosen,) = kerf.filter(PENDING["train-0"], NODES)["NodeNames"]

@@ -8,22 +8,22 @@ import pytest
 
 from extender.explain.processes import Pipe
 
-QUESTIONS = {
-    "extender.parts.defrag.process": b'{"gpus": 1}',
-    "extender.explain.what_if.process": b'{"pods": [{"metadata": {"name": "p"}, "spec": {"containers": []}}]}',
-}
+WHAT_IF = b'{"pods": [{"metadata": {"name": "p"}, "spec": {"containers": []}}]}'
 
 
-@pytest.mark.parametrize("module", QUESTIONS)
 @pytest.mark.parametrize("asked", [True, False], ids=["after-its-question", "before-any"])
-def test_a_process_whose_kerf_was_killed_ends(module: str, asked: bool) -> None:
-    """It waits for what the question needs, and hears that nobody writes any more."""
+def test_a_process_whose_kerf_was_killed_ends(asked: bool) -> None:
+    ends_when_kerf_was_killed("extender.explain.what_if.process", WHAT_IF if asked else b"")
+
+
+def ends_when_kerf_was_killed(module: str, question: bytes) -> None:
+    """It waits for what the question needs, if one is asked, and hears that nobody writes any more."""
     process = subprocess.Popen([sys.executable, "-m", module], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin is not None
     assert process.stdout is not None
     try:
-        if asked:
-            Pipe(cast(BinaryIO, process.stdout), cast(BinaryIO, process.stdin)).send(QUESTIONS[module])
+        if question:
+            Pipe(cast(BinaryIO, process.stdout), cast(BinaryIO, process.stdin)).send(question)
             assert process.stdout.read(1)
         process.stdin.close()
         assert process.wait(30.0) == 0

@@ -65,8 +65,6 @@ def test_every_metric_is_on_its_page(tmp_path: Path) -> None:
         "queue__enabled": True,
         "model__learned": "a/b",
         "dra__allocate": True,
-        "defrag__record": "a/b",
-        "defrag__mode": "advise",
     }
     served = set()
     for mode in ("shadow", "serve"):

@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.api.services import Kerf
 from tests.docs.pages import DOCS
 
-_ROUTE = re.compile(r"^### GET (/\S+)$", re.MULTILINE)
+_ROUTE = re.compile(r"^### (?:GET|POST) (/\S+)$", re.MULTILINE)
 _METRIC = re.compile(r"`(kerf_\w+)`")
 
 

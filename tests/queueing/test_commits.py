@@ -29,8 +29,6 @@ from extender.kube.commit import FencedError, Outcome, Resolver, Result, Target,
 from extender.kube.objects import Pod
 from extender.kube.records import _Write
 from extender.ledger.ledger import Ledger
-from extender.parts.defrag.evictions import _Eviction
-from extender.parts.defrag.plan import PlannedMove
 from extender.plugins.pods import read_holding
 from extender.queueing.claims.keeper import _Allocation
 from extender.queueing.direct.mode import Direct, _Doubt
@@ -46,7 +44,6 @@ from tests.queueing.claims.rigs import ClaimRig
 from tests.queueing.contract import CONTRACT, Server, Stand, hold
 
 POD = PodIdentity("default", "p", "uid-p")
-MOVE = PlannedMove("default/p", "uid-p", "n", "m", step=0, gpus=[0], cost_gpu_s=0.0, controller="c")
 MAP = "/api/v1/namespaces/default/configmaps/plan"
 MAX_STEPS = 800
 
@@ -164,10 +161,6 @@ def binding(process: Process) -> Binding:
     return Binding(tools, POD, PodRequest(GpuRequest(1)), node, held=held, annotations=annotations)
 
 
-def eviction(process: Process) -> _Eviction:
-    return _Eviction(process.line, process.resolver, MOVE, "")
-
-
 def allocation(process: Process) -> _Allocation | None:
     if process.slow.server.claims.claims["a"]["status"]:
         return None  # it has its devices
@@ -248,7 +241,6 @@ async def seal_claims(process: Process) -> None:
 
 CASES = [
     Case("a Binding", binding, mark, is_kept=True),
-    Case("an eviction", eviction, mark, shared=True),
     Case("a claim's allocation", allocation, seal_claims),
     Case("an assignment on a pod", assignment, mark),
     Case("a record", record, nothing, is_late=True),

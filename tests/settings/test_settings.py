@@ -139,16 +139,6 @@ NO_SUCH = "no such setting; `kerf config show` lists them"
             "telemetry.addresses: Value error, name their source in telemetry.source",
             id="addresses of no source",
         ),
-        pytest.param(
-            {"defrag__mode": "act"},
-            "defrag: Value error, mode: act needs record, the ConfigMap in which moves under way are written down",
-            id="moves that nobody writes down",
-        ),
-        pytest.param(
-            {"defrag__windows": ["Mon-Fri 22:00-06:00 Europe/Berlin", "at night"]},
-            "defrag.windows: Value error, 'at night' is no window: write DAYS HH:MM-HH:MM ZONE",
-            id="window",
-        ),
         pytest.param({"log__level": "loud"}, "log.level: String should match", id="log level"),
         pytest.param({"text": "[1, 2]"}, "expected a mapping of sections, not list", id="file is a list"),
         pytest.param({"text": "server: 7"}, "server: Input should be a valid dictionary", id="section is a number"),

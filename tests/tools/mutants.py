@@ -11,7 +11,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 _AIMS = {
-    **dict.fromkeys(("extender.core.fit.", "extender.explain.", "extender.kube.", "extender.queueing."), 0.95),
+    **dict.fromkeys(
+        ("extender.core.fit.", "extender.explain.", "extender.kube.", "extender.parts.", "extender.queueing."), 0.95
+    ),
     "": 0.9,
 }
 """By how the names of mutants begin; "" for all together."""

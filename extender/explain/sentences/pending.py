@@ -76,11 +76,15 @@ class Lacking:
     """Whether the nearest is one of all nodes, and it is not known which of them it was offered."""
     ends_in_s: float | None = None
     """When those in the way are expected to have ended."""
+    makes_room: bool = True
+    """Whether anybody works out which running pods could move."""
 
 
 def why_pending(lacking: Lacking, standing: Standing) -> tuple[str, list[Remedy]]:
     """The sentence, and what helps, the likeliest first."""
     sentence, found = _told(lacking, standing)
+    if not lacking.makes_room:
+        found = [remedy for remedy in found if remedy.kind is not Kind.MOVE]
     return bounded(f"{sentence}; it {standing.passed}" if standing.passed else sentence), found
 
 

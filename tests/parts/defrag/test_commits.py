@@ -1,0 +1,24 @@
+"""An eviction is a commit as the others are."""
+
+import asyncio
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from extender.parts.defrag.evictions import _Eviction
+from extender.parts.defrag.plan import PlannedMove
+from tests.queueing.test_commits import Case, Process, World, mark
+
+MOVE = PlannedMove("default/p", "uid-p", "n", "m", step=0, gpus=[0], cost_gpu_s=0.0, controller="c")
+
+
+def eviction(process: Process) -> _Eviction:
+    return _Eviction(process.line, process.resolver, MOVE, "")
+
+
+@settings(max_examples=400, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_it_takes_effect_once_or_never_and_it_is_known_which(seed: int) -> None:
+    world = World(Case("an eviction", eviction, mark, shared=True), seed)
+    asyncio.run(world.run())
+    world.check()

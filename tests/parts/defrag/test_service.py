@@ -1,0 +1,132 @@
+"""Making room in a service: its routes and metrics, what it advises, and that it can be turned off."""
+
+from typing import Any
+
+import pytest
+import schemathesis
+from schemathesis.specs.openapi.checks import positive_data_acceptance
+
+from extender.settings.load import SettingsError, load_settings
+from tests.api.bodies import node
+from tests.api.services import Kerf, running
+from tests.api.test_blind import asks_nothing_of_what_was, cut_off
+from tests.api.test_openapi import INVALID, VALID, Check, answers_as_described, description_of_kerf
+from tests.demo.test_cluster import NODES, OBJECTS, PENDING
+from tests.explain.sentences.test_pending_pods import EIGHT, explained, held
+from tests.explain.test_waiting_pods import made
+from tests.parts.pages import assert_its_metrics_are_on_its_page
+from tests.parts.test_parts import modules_of
+
+OFF = "nobody works out how room could be made here (setting defrag.enabled)"
+
+
+@pytest.fixture(name="description", scope="module")
+def description_fixture() -> schemathesis.BaseSchema:
+    return description_of_kerf()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("label", "mode", "excluded"),
+    [
+        # A valid form may ask two questions at once, or about what does not exist.
+        pytest.param("POST /defrag", VALID, (positive_data_acceptance,), id="valid"),
+        pytest.param("POST /defrag", INVALID, (), id="invalid"),
+        pytest.param("GET /defrag", VALID, (), id="how far moves are"),
+    ],
+)
+def test_answers_are_as_described(
+    description: schemathesis.BaseSchema, label: str, mode: schemathesis.GenerationMode, excluded: tuple[Check, ...]
+) -> None:
+    answers_as_described(description, label, mode, excluded)
+
+
+def test_each_call_is_described_with_its_statuses_and_who_may_make_it(description: schemathesis.BaseSchema) -> None:
+    calls = {
+        path: description.raw_schema["paths"][path]["post"] for path in ("/defrag", "/defrag/apply", "/defrag/stop")
+    }
+    assert {path: call["responses"].keys() - {"401", "403", "429"} for path, call in calls.items()} == {
+        "/defrag": {"200", "400", "413", "503"},
+        "/defrag/apply": {"200", "400", "404", "409", "413"},
+        "/defrag/stop": {"200", "400", "409", "413"},
+    }
+    by_operators = [path for path, call in calls.items() if call["security"] == [{"operatorToken": []}]]
+    assert by_operators == ["/defrag/apply", "/defrag/stop"]
+    with running() as kerf:
+        known = description.raw_schema["components"]["schemas"]["RoomState"]["properties"]
+        assert kerf.get("/defrag").json().keys() <= known.keys()
+
+
+@pytest.mark.parametrize("synced", [True, False], ids=["stale", "unsynced"])
+def test_moves_are_not_worked_out_on_what_was(synced: bool) -> None:
+    for kerf in cut_off(synced=synced):
+        asks_nothing_of_what_was(kerf, "/defrag", {"freeNodes": 1}, stale=synced)
+
+
+def test_metrics_are_on_the_page() -> None:
+    wanted: dict[str, Any] = {"queue__enabled": True, "defrag__record": "a/b", "defrag__mode": "advise"}
+    with running(queue__enabled=True, defrag__enabled=False) as without, running(**wanted) as kerf:
+        assert_its_metrics_are_on_its_page("defrag", without, kerf)
+
+
+def pending_remedies(kerf: Kerf) -> tuple[list[str | None], bool]:
+    """Commands that help a pod which others would make room for, and whether the page offers that."""
+    for one in (held("all", "far", EIGHT), held("job-a", "near", "0")):
+        kerf.create(one)
+    kerf.filter(kerf.create(made("asks", 8, 60)), ["far", "near", "small"])
+    (row,) = kerf.get("/pending").json()["pods"]
+    return [remedy["command"] for remedy in explained(kerf, "asks")["remedies"]], row["movesHelp"]
+
+
+def test_moves_are_advised_where_somebody_works_them_out() -> None:
+    cluster = [node("far", 8), node("near", 8), node("small", 4)]
+    with running(cluster) as kerf:
+        commands, on_page = pending_remedies(kerf)
+        assert "kerf defrag --for default/asks" in commands
+        assert on_page
+    with running(cluster, defrag__enabled=False) as kerf:
+        commands, on_page = pending_remedies(kerf)
+        assert "kerf defrag --for default/asks" not in commands
+        assert not on_page
+
+
+def test_where_it_is_off_it_is_not_there_and_its_routes_say_how_to_turn_it_on() -> None:
+    assert {name for name in modules_of("defrag.enabled=false") if name.startswith("extender.parts.defrag")} == {
+        "extender.parts.defrag",
+        "extender.parts.defrag.settings",
+    }
+    with running(defrag__enabled=False) as kerf:
+        for answer in (kerf.get("/defrag"), kerf.post("/defrag", b"{}")):
+            assert (answer.status, answer.json()) == (404, {"detail": OFF})
+        assert "defrag" not in kerf.service.contributions
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "fault"),
+    [
+        (
+            "mode",
+            "act",
+            "defrag: Value error, mode: act needs record, the ConfigMap in which moves under way are written down",
+        ),
+        (
+            "windows",
+            ["Mon-Fri 22:00-06:00 Europe/Berlin", "at night"],
+            "defrag.windows: Value error, 'at night' is no window: write DAYS HH:MM-HH:MM ZONE",
+        ),
+    ],
+)
+def test_a_wrong_setting_is_told(name: str, value: object, fault: str) -> None:
+    with pytest.raises(SettingsError) as error:
+        load_settings(flags={f"defrag.{name}": value})
+    assert str(error.value).startswith(fault)
+
+
+def test_in_the_demo_a_move_would_make_room() -> None:
+    with running(OBJECTS) as kerf:
+        assert not kerf.filter(PENDING["train-2"], NODES)["NodeNames"]
+        told = kerf.post("/defrag", b'{"for": "default/train-2"}').json()
+    [move], [pod] = told["moves"], told["target"]
+    assert (told["fits"], pod["node"]) == (True, move["from"])
+    assert move["from"].startswith("h100")
+    assert move["controller"]
