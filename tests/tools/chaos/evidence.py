@@ -36,7 +36,7 @@ def keep(cluster: Cluster, name: str, found: Collection[Violation], journal: Jou
 
 def _with_reserved(answers: Iterable[str]) -> set[str]:
     """Nodes of which something is reserved for a pod without a node; a Kerf that knows of none yet tells of none."""
-    return {node["node"] for text in answers for node in json.loads(text).get("nodes", ()) if node["gpusReserved"]}
+    return {node["node"] for text in answers for node in json.loads(text).get("items", ()) if node["gpusReserved"]}
 
 
 def _versions(journal: Journal, subjects: Iterable[str]) -> Iterator[str]:

@@ -422,6 +422,8 @@ LARGE = gpu_node("n", gpus=40)
         ([with_volume(nominated(pending(name))) for name in "ab"], 2.0, []),  # 5 %
         ([with_volume(nominated(pending(name))) for name in "abc"], 0.0, ["nominations"]),
         ([with_volume(nominated(paired(pending(name, 4)))) for name in "ab"], 8.0, []),  # one gang
+        ([with_volume(paired(pending(name, 4, reason=""))) for name in "ab"], 8.0, []),  # one that is tried again
+        ([with_volume(pending(name, 4, reason="")) for name in "ab"], 8.0, ["reservations"]),
         ([with_volume(nominated(pending(name, 4))) for name in "ab"], 8.0, ["nominations", "reservations"]),
         ([with_volume(pending(name, 4)) for name in "ab"], 8.0, ["reservations"]),
         ([with_volume(nominated(pending("a", 4))), with_volume(pending("b", 4))], 4.0, []),
