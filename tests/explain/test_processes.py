@@ -26,7 +26,7 @@ def ends_when_kerf_was_killed(module: str, question: bytes) -> None:
             Pipe(cast(BinaryIO, process.stdout), cast(BinaryIO, process.stdin)).send(question)
             assert process.stdout.read(1)
         process.stdin.close()
-        assert process.wait(30.0) == 0
+        assert process.wait(120.0) == 0
     finally:
         process.kill()
         process.wait()
