@@ -190,6 +190,23 @@ def use_example_package() -> None:
                     assert bound["example.com/gpu"] == gpu
 
 
+def use_part() -> None:
+    """Where its setting wants it, it has a route, a metric and a panel; else its route says how to turn it on."""
+    owned = pod("a-0", 1)
+    owned["metadata"]["ownerReferences"] = [{"kind": "Job", "name": "a", "uid": "a", "controller": True}]
+    with running([node("n", 2)], crowds__most=1) as kerf:
+        for manifest in (owned, pod("b", 1), owned | {"metadata": owned["metadata"] | {"name": "a-1", "uid": "a-1"}}):
+            kerf.create(manifest)
+        assert kerf.get("/crowds").json() == {"owners": {"default/Job/a": 2}}
+        assert kerf.metric("kerf_crowds") == 1
+        assert "import crowds from './parts/crowds/panel.js';" in kerf.get("/page/parts.js").content.decode()
+        assert kerf.get("/page/parts/crowds/panel.js").status == 200
+    with running([node("n", 2)]) as kerf:
+        answer = kerf.get("/crowds")
+        assert (answer.status, answer.json()["detail"]) == (404, "nobody counts who waits (setting crowds.most)")
+        assert b"crowds" not in kerf.get("/page/parts.js").content
+
+
 EXAMPLE: Final = "example package"
 USES: Final[dict[str, Callable[[], None]]] = {
     "filter": use_filter,
@@ -198,6 +215,7 @@ USES: Final[dict[str, Callable[[], None]]] = {
     "policy": use_policy,
     "planner": use_planner,
     "telemetry source": use_telemetry_source,
+    "part": use_part,
     "panel of the page": use_panel,
 }
 

@@ -31,6 +31,7 @@ class Block:
     def apply(self, checkout: Path) -> None:
         """Write it."""
         path = checkout / self.path
+        path.parent.mkdir(parents=True, exist_ok=True)
         assert path.exists() == self.is_diff, f"{self.path}: a diff is of a file that is there, the others are new"
         path.write_text(changed(path.read_text(), self.text) if self.is_diff else self.text)
 
