@@ -874,7 +874,6 @@ class HoldersAccount(Consumer):
     subscriptions = (
         "extender/explain/holders.py: hub.cache(NODES).subscribe(self.node_changed)",
         "extender/explain/holders.py: hub.part(BOUND_PODS).subscribe(self.pod_changed)",
-        "extender/api/build.py: meter.holders.subscribe(base.mirror.hub)",
         "extender/explain/workloads.py: holders.subscribe(base.mirror.hub)",
     )
 
