@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def at_most(seconds: float) -> Iterator[None]:
-    """Fails where what is done takes this thread more processor time. Garbage of other tests is not collected meanwhile:
-    a process that has run thousands of them takes a second for that."""
+    """Fails where what is done takes this thread more processor time. No garbage is collected meanwhile: a process that
+    has run thousands of tests takes a second for that."""
     gc.disable()
     began = time.thread_time()
     try:
