@@ -20,7 +20,6 @@ _LOADS = (
         pytest.param("extender.cli.main", ["msgspec", "numpy", "pydantic", "rich", "yaml"], id="the command line"),
         pytest.param("extender.telemetry.reader.reader", ["aiohttp", "fastapi", "pydantic"], id="reading telemetry"),
         pytest.param("extender.parts.usage.asking", ["aiohttp", "fastapi", "pydantic"], id="asking of the past"),
-        pytest.param("extender.explain.what_if.process", ["fastapi", "pydantic", "rich"], id="what-if"),
     ],
 )
 def test_it_is_loaded_without(module: str, without: list[str]) -> None:

@@ -18,7 +18,6 @@ from extender.api.webhooks.node_affinity import AffinityWriter
 from extender.core.policies.policy import Policy
 from extender.core.resources.requests import NO_REQUEST
 from extender.dra.pod_claims import NO_CLAIMS, PodClaims
-from extender.explain.build import build_what_if
 from extender.explain.counting import CountsGpuHours
 from extender.explain.explanations import RejectionLog
 from extender.explain.failing_nodes import NamesFailingNodes
@@ -28,8 +27,9 @@ from extender.explain.occupants import DeviceViews
 from extender.explain.overview import Overviews
 from extender.explain.pending import PendingPods, Waitlist
 from extender.explain.pod_answers import PodAnswers, UndecidedPods
+from extender.explain.processes import Turns
 from extender.explain.stranded import Stranding
-from extender.explain.what_if.answers import WhatIfAnswers
+from extender.explain.what_if import AnswersWhatIf
 from extender.explain.workloads import belonging, build_workloads
 from extender.kube.background import Tasks
 from extender.kube.client import Transport
@@ -134,7 +134,6 @@ class Parts:
     queue: QueueController | None
     rules: QueueRules
     """The queue's, those of no queue where there is none."""
-    what_if: WhatIfAnswers
     rejections: RejectionLog
     unasked: Unasked
     waker: Waker
@@ -189,7 +188,6 @@ def build_parts(
     mirror.hub.part(PENDING_PODS).subscribe(unbound.changed)
     mirror.hub.part(PENDING_PODS).subscribe(waker.pod_changed)
     label = scheduling.build_label(settings, base)
-    what_if = build_what_if(settings, base, placer, queue, partial(_stranding_in, capabilities))
     kernel = Kernel(
         settings=settings,
         base=base,
@@ -198,7 +196,7 @@ def build_parts(
         queue=queue,
         rank=rank,
         unbound=unbound,
-        what_if=what_if,
+        turns=Turns(settings.access.what_if_s),
     )
     contributions = build_contributions(kernel)
     catch_ups: list[Callable[[], Awaitable[None]]] = [queue.catch_up] if queue is not None else []
@@ -237,7 +235,6 @@ def build_parts(
         unbound=unbound,
         queue=queue,
         rules=rules,
-        what_if=what_if,
         rejections=rejections,
         unasked=unasked,
         waker=waker,
@@ -294,6 +291,7 @@ def build_service(settings: Settings, parts: Parts, rights: MissingRights) -> Se
         left_s=left_s,
         waits=lambda uid: parts.unbound.get(uid) is not None,
         makes_room=lambda: parts.capabilities.get(MakesRoom) is not None,
+        answers_what_if=lambda: parts.capabilities.get(AnswersWhatIf) is not None,
         silent=parts.reporters.silent if parts.reporters is not None else lambda: (),
     )
     undecided = UndecidedPods(base.transport, placer, _claims_of(queue))
@@ -309,7 +307,6 @@ def build_service(settings: Settings, parts: Parts, rights: MissingRights) -> Se
         metrics=parts.metrics,
         owners=parts.owners,
         fixes=fixes,
-        what_if=parts.what_if,
         waitlist=waitlist,
         pending=PendingPods(waitlist, placer, placer.snapshot),
         workloads=workloads,

@@ -21,7 +21,6 @@ from extender.api.webhooks.assigned_gpus import Injection
 from extender.core.resources.quantities import MIB
 from extender.core.resources.requests import RequestError
 from extender.explain.processes import BusyError, NotKnownError, QuestionError, RefusedError
-from extender.explain.what_if.questions import WhatIf, WhatIfResult
 from extender.kube.client import ClusterError
 from extender.server import access
 from extender.server.access import Rates
@@ -47,17 +46,6 @@ def calls_of(service: "Service") -> list[Call]:
     return [
         *_verbs(service.verbs),
         *_hooks(service),
-        Call(
-            path="/what-if",
-            verb="what-if",
-            asks=WhatIf,
-            answers=WhatIfResult,
-            answer=seeing(service.what_if.answer),
-            summary="Where a batch of pods would go and what would stay pending, on a copy of the cluster. "
-            "Changes nothing.",
-            faults=(BAD_REQUEST, TOO_LARGE, UNAVAILABLE),
-            caller=Caller.READER,
-        ),
         *(replace(call, answer=seeing(call.answer)) if call.sees else call for call in brought),
     ]
 

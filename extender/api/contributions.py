@@ -11,7 +11,7 @@ from starlette.types import ASGIApp
 
 from extender.api.posts import Call
 from extender.api.reads import Reads
-from extender.explain.what_if.answers import WhatIfAnswers
+from extender.explain.processes import Turns
 from extender.queueing.controller import QueueController
 from extender.ranking.service import LearnedRank
 from extender.scheduling.build import Foundation
@@ -56,7 +56,8 @@ class Kernel:
     rank: LearnedRank
     unbound: UnboundPods
     """Pods without a node that ask for GPUs."""
-    what_if: WhatIfAnswers
+    turns: Turns
+    """In which questions are answered that take a process of their own: one after the other."""
 
 
 class Work(Protocol):

@@ -22,7 +22,7 @@ _POD: Final[dict[str, Any]] = {
     "metadata": {"name": "train-1", "namespace": "research", "uid": "5f6c2f5e-6f0c-4e37-8c0e-1f6f3f3c9d11"},
     "spec": {"containers": [{"name": "main", "resources": {"limits": {DEFAULT.resource: "2"}}}]},
 }
-_JOB: Final = {
+EXAMPLE_JOB: Final[Mapping[str, Any]] = {
     **{"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "train", "namespace": "research"}},
     "spec": {"parallelism": 2, "completions": 2, "template": {"spec": _POD["spec"]}},
 }
@@ -42,7 +42,6 @@ _ASKED: Final[dict[str, Any]] = {
     },
     "/bind": {"PodName": "train-1", "PodNamespace": "research", "PodUID": _UID, "Node": "a100-0"},
     **dict.fromkeys(("/mutate", "/gate"), _REVIEW),
-    "/what-if": {"objects": [_JOB], "drain": ["t4-1"]},
 }
 """Of each POST of the kernel, what it takes."""
 

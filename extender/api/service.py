@@ -15,7 +15,6 @@ from extender.explain.fixes import Fixes
 from extender.explain.overview import Overviews
 from extender.explain.pending import PendingPods, Waitlist
 from extender.explain.pod_answers import PodAnswers
-from extender.explain.what_if.answers import WhatIfAnswers
 from extender.explain.workloads import Workloads
 from extender.kube.background import Tasks
 from extender.kube.rights import MissingRights
@@ -51,7 +50,6 @@ class Service:
     metrics: Metrics
     owners: OwnerUsage
     fixes: Fixes
-    what_if: WhatIfAnswers
     waitlist: Waitlist
     pending: PendingPods
     workloads: Workloads

@@ -25,7 +25,6 @@ _OWN: Final = {
     "workloads": Command(
         "Pods that have GPUs or ask for some: running, pending or gated; idle ones first.", Heading.ASK
     ),
-    "what-if": Command("Where pods would go now, and which would stay pending. Changes nothing.", Heading.ASK),
     "plan": Command("Plan pods jointly; --apply carries out the plan.", Heading.PLAN),
     "hand-in": Command("Hand a fitted model to a running Kerf, which tries it before it serves.", Heading.SIMULATE),
     "install": Command("Check what a cluster has, and lacks, for Kerf.", Heading.LOOK),
@@ -33,7 +32,7 @@ _OWN: Final = {
     "config": Command("Show or check settings.", Heading.LOOK),
     "version": Command("Print the version."),
 }
-"""Those of the kernel. The command `what-if` is `what_if` in `extender.cli.what_if` unless it names a module, a group
+"""Those of the kernel. The command `hand-in` is `hand_in` in `extender.cli.hand_in` unless it names a module, a group
 `app` in its module."""
 COMMANDS: Final[Mapping[str, Command]] = MappingProxyType(
     _OWN | {name: command for face in faces().values() for name, command in face.commands.items()}

@@ -84,6 +84,8 @@ class Fixes:
     """Names of nodes whose agent has stopped."""
     makes_room: Callable[[], bool] = lambda: True
     """Whether anybody works out which running pods could move."""
+    answers_what_if: Callable[[], bool] = lambda: True
+    """Whether anybody answers what-if questions."""
 
     def ask(self, placement: Placement) -> Question:
         """Read what is needed now, in the event loop: policies that rank by samples are not for several threads."""

@@ -386,6 +386,7 @@ def told(page: PendingPage, looked: Sequence[Looked | None], fixes: Fixes) -> Pe
                 ends_in_s=ends_in_s,
                 of_all=found.of_all,
                 makes_room=makes_room,
+                answers_what_if=fixes.answers_what_if(),
             )
             sentence, remedies = _why(lacking, waiting, page.decided.get(waiting.uid))
         elif waiting.asked is None and rejected:

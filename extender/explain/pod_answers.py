@@ -214,6 +214,7 @@ class PodAnswers:
             elsewhere=question.elsewhere,
             ends_in_s=question.ends_in_s,
             makes_room=self.fixes.makes_room(),
+            answers_what_if=self.fixes.answers_what_if(),
         )
         sentence, found = why_pending(lacking, standing)
         if told["verdict"] == "expired":

@@ -13,4 +13,5 @@ NAMES = (
     "set_aside",
     "traces",
     "usage",
+    "what_if",
 )  # fmt: skip

@@ -13,7 +13,6 @@ from extender.api.app import create_app
 from extender.api.openapi import _ASKED
 from extender.demo.cluster import sample_cluster
 from extender.demo.metrics import SampleFeed
-from extender.explain.what_if.questions import WhatIfResult
 from extender.kube.memory import MemoryCluster
 from extender.server.access import PROBES
 from extender.settings.tree import Settings
@@ -79,12 +78,11 @@ def test_who_may_call_is_told() -> None:
     assert named["POST /bind"] == [{"clientCertificate"}, set()]
     assert named["POST /gate"] == named["GET /metrics"] == []
     assert all(named[f"GET {path}"] == [] for path in PROBES)
-    assert {"readerToken"} in named["GET /pending"] and {"readerToken"} in named["POST /what-if"]
+    assert {"readerToken"} in named["GET /pending"]
 
 
 def test_no_schema_has_the_name_of_another() -> None:
-    kinds = [*KINDS.values(), WhatIfResult]
-    for kind in kinds:
+    for kind in KINDS.values():
         assert DESCRIPTION["components"]["schemas"][kind.__name__]["title"] == kind.__name__
     references = set(json.dumps(DESCRIPTION).split('"$ref": "#/components/schemas/')[1:])
     names = {reference.partition('"')[0] for reference in references}
@@ -124,11 +122,3 @@ def test_an_example_is_a_request_that_is_answered(kerf: Kerf, path: str) -> None
     assert answer.status == 200, answer.content
     if path == "/filter":
         assert (answer.json()["Error"], answer.json()["NodeNames"]) == ("", ["a100-0"])
-
-
-def test_a_what_if_is_answered_as_described(kerf: Kerf) -> None:
-    told = kerf.post("/what-if", json.dumps(_ASKED["/what-if"]).encode()).json()
-    assert told["objects"][0]["object"] == "Job research/train"
-    msgspec.convert(told, WhatIfResult)
-    valid({"$ref": "#/components/schemas/WhatIfResult"}, told)
-    assert told.keys() <= DESCRIPTION["components"]["schemas"]["WhatIfResult"]["properties"].keys()

@@ -27,7 +27,6 @@ READS = sorted(
     for path, kind in create_app(Settings(), MemoryCluster([])).state.reads.items()
     if kind is not Response and path not in PROBES | {"/version"}
 )
-ASKED: dict[str, dict[str, Any]] = {"/what-if": {"pods": []}}
 
 
 def asked(path: str) -> str:
@@ -91,12 +90,6 @@ def test_before_the_first_sync_there_is_no_answer(unsynced: Kerf, path: str) -> 
     assert told["detail"].startswith("Kerf has heard nothing from the API server yet and decides nothing: ")
 
 
-@pytest.mark.parametrize("path", sorted(ASKED))
-@pytest.mark.parametrize("state", ["stale", "unsynced"])
-def test_a_question_is_not_worked_out_on_what_was(path: str, state: str, request: pytest.FixtureRequest) -> None:
-    asks_nothing_of_what_was(request.getfixturevalue(state), path, ASKED[path], stale=state == "stale")
-
-
 def asks_nothing_of_what_was(kerf: Kerf, path: str, question: dict[str, Any], *, stale: bool) -> None:
     """It is refused, with the reason and how old the view is."""
     answer = kerf.post(path, json.dumps(question).encode())
@@ -148,7 +141,7 @@ def test_no_call_is_forgotten() -> None:
     paths = create_app(Settings(), MemoryCluster([])).openapi()["paths"]
     assert {path for path, calls in paths.items() if "get" in calls} - NOT_OF_CLUSTER == {*READS}
     asks = {path for path, calls in paths.items() if "explanation" in calls.get("post", {}).get("tags", ())}
-    assert asks - paths_of_parts() == set(ASKED)
+    assert asks <= paths_of_parts(), "they are tried there"
 
 
 @pytest.mark.parametrize(

@@ -72,9 +72,6 @@ def description_of_kerf() -> schemathesis.BaseSchema:
         pytest.param("POST /mutate", INVALID, (negative_data_rejection,), id="mutate, invalid: allowed with a warning"),
         pytest.param("POST /gate", VALID, (), id="gate, valid"),
         pytest.param("POST /gate", INVALID, (negative_data_rejection,), id="gate, invalid: allowed with a warning"),
-        # As valid a form has a drain of a node that does not exist.
-        pytest.param("POST /what-if", VALID, (positive_data_acceptance,), id="what-if, valid"),
-        pytest.param("POST /what-if", INVALID, (), id="what-if, invalid"),
         pytest.param("GET /healthz", VALID, (), id="healthz"),
         pytest.param("GET /readyz", VALID, (), id="readyz"),
         pytest.param("GET /syncz", VALID, (), id="syncz"),
@@ -153,7 +150,6 @@ def test_every_route_is_described_with_every_status(description: schemathesis.Ba
         "/mutate": {"200"},
         "/gate": {"200"},
         "/bind": {"200"},
-        "/what-if": {"200", "400", "413", "503"},
         "/healthz": {"200", "503"},
         "/readyz": {"200", "503"},
         "/syncz": {"200", "503"},

@@ -127,7 +127,7 @@ def test_nothing_that_is_said_holds_a_secret(tmp_path: Path, kind: str) -> None:
             ):
                 get(path, reader)
             assert get("/nodes", {"Authorization": f"Bearer {READER}x"}) == 401
-            for path, body in (("/what-if", b"{"), ("/filter", b"{}"), ("/bind", b'{"PodName": "a"}')):
+            for path, body in (("/filter", b"{}"), ("/bind", b'{"PodName": "a"}')):
                 hidden(request(connection, "POST", path, body).content.decode())
             config = str(tmp_path / "kerf.yaml")
             for command in (["config", "show"], ["config", "check"], ["doctor"]):

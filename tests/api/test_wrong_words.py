@@ -1,14 +1,13 @@
-"""Keys that do not exist and values in the wrong unit: said in the event, by explain, in `/pending` and by what-if."""
+"""Keys that do not exist and values in the wrong unit: said in the event, by explain and in `/pending`."""
 
 import json
 from collections.abc import Mapping
-from typing import Any
 
 import pytest
 
 from extender.plugins.pod_resources import UNMARKED
 from tests.api.bodies import node, pod
-from tests.api.services import Kerf, running
+from tests.api.services import running
 from tests.explain.test_waiting_pods import made, told_once
 
 WRONG = [
@@ -50,7 +49,6 @@ def test_the_pod_gets_no_node_and_everybody_who_asks_is_told_why(
         answer = kerf.filter(waits, ["n"])
         explained = kerf.get("/explain/pod/default/typo").json()
         (row,) = kerf.get("/pending").json()["pods"]
-        guessed = asked_what_if(kerf, annotations, labels)
         reserved = kerf.num_reservations
     assert answer["NodeNames"] == []
     assert answer["FailedAndUnresolvableNodes"]["n"].startswith(sentence)
@@ -58,19 +56,9 @@ def test_the_pod_gets_no_node_and_everybody_who_asks_is_told_why(
     assert (explained["verdict"], explained["node"]) == ("rejected", None)
     assert explained["sentence"].startswith(sentence)
     assert [remedy["kind"] for remedy in explained["remedies"]] == ["pod"]
-    assert next(iter(guessed["reasons"])).startswith(sentence)
-    assert (guessed["placed"], guessed["noMoveHelps"]) == (0, [guessed["unassigned"][0]["pod"]])
     if "policy" not in sentence:  # kube-scheduler's words tell that
         assert row["sentence"] == sentence
         assert (row["where"], row["remedy"], row["movesHelp"]) == ("kerf", explained["remedies"][0], False)
-
-
-def asked_what_if(kerf: Kerf, annotations: Mapping[str, str], labels: Mapping[str, str]) -> Any:
-    template = pod("one", 1, annotations=annotations, labels=labels)
-    asked = {key: template[key] for key in ("apiVersion", "kind", "metadata", "spec")}
-    answer = kerf.post("/what-if", json.dumps({"objects": [asked]}).encode())
-    assert answer.status == 200, answer.content
-    return answer.json()
 
 
 @pytest.mark.parametrize("size", ["40Mi", "256", "40Gi", "0"])
@@ -158,6 +146,4 @@ def test_moves_are_offered_only_where_they_can_help(gpus: int, helps: bool) -> N
         kerf.filter(kerf.create(made("asks", gpus, 60)), ["a", "b"])
         told_once(kerf, 1)
         (row,) = kerf.get("/pending").json()["pods"]
-        answer = kerf.post("/what-if", json.dumps({"pods": [pod("p", gpus)]}).encode()).json()
     assert row["movesHelp"] is helps
-    assert answer["noMoveHelps"] == ([] if helps else ["default/p"])

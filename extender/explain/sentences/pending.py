@@ -1,9 +1,9 @@
 """A pending pod in one sentence, and what helps it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from extender.core.fit.reasons import Kind, Remedy
 from extender.core.resources.requests import GpuRequest, named
@@ -78,6 +78,11 @@ class Lacking:
     """When those in the way are expected to have ended."""
     makes_room: bool = True
     """Whether anybody works out which running pods could move."""
+    answers_what_if: bool = True
+    """Whether anybody answers what-if questions."""
+
+
+_WHAT_IF: Final = "kerf what-if"
 
 
 def why_pending(lacking: Lacking, standing: Standing) -> tuple[str, list[Remedy]]:
@@ -85,6 +90,8 @@ def why_pending(lacking: Lacking, standing: Standing) -> tuple[str, list[Remedy]
     sentence, found = _told(lacking, standing)
     if not lacking.makes_room:
         found = [remedy for remedy in found if remedy.kind is not Kind.MOVE]
+    if not lacking.answers_what_if:
+        found = [replace(one, command="") if one.command.startswith(_WHAT_IF) else one for one in found]
     return bounded(f"{sentence}; it {standing.passed}" if standing.passed else sentence), found
 
 

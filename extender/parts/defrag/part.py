@@ -110,7 +110,7 @@ def _calls(applying: Applying) -> list[Call]:
 
 def _build_room(kernel: Kernel, wanted: DefragSettings, mover: Mover | None) -> RoomAnswers:
     """What answers how room could be made, in turn with what-if questions."""
-    settings, base, what_if, queue = kernel.settings, kernel.base, kernel.what_if, kernel.queue
+    settings, base, queue = kernel.settings, kernel.base, kernel.queue
     backlog = queue.backlog if queue else None
     rules = _trusted_rules(settings.telemetry)
     return RoomAnswers(
@@ -119,9 +119,9 @@ def _build_room(kernel: Kernel, wanted: DefragSettings, mover: Mover | None) -> 
         mirror=base.mirror,
         clock=base.clock,
         wall_clock=time.time,
-        policy=what_if.policy,
-        policies=what_if.policies,
-        turns=what_if.turns,
+        policy=settings.decisions.policy,
+        policies=kernel.placer.policies_apart,
+        turns=kernel.turns,
         quotas=Quotas(settings.queue.quotas) if queue else Quotas(),
         queued=lambda: queued_in(backlog),
         costs=lambda: Costs(

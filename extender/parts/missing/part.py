@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from extender.api.contributions import Contribution, Kernel
+from extender.explain.processes import BusyError
+from extender.explain.what_if import AnswersWhatIf
 from extender.metrics.registry import gauge
 from extender.parts.missing.looks import MissingNodes
 from extender.parts.missing.settings import MissingSettings
@@ -20,9 +22,13 @@ def build(kernel: Kernel, wanted: MissingSettings) -> Contribution:
     def standby() -> str:
         return base.fence.standby() or base.mirror.fault()
 
-    missing = MissingNodes(
-        kernel.what_if.answer, oldest, standby, after_s=wanted.after_s, every_s=wanted.every_s, clock=base.clock
-    )
+    async def ask(question: bytes) -> bytes:
+        answers = kernel.capabilities.get(AnswersWhatIf)
+        if answers is None:
+            raise BusyError("no part answers what-if questions")
+        return await answers.answer(question)
+
+    missing = MissingNodes(ask, oldest, standby, after_s=wanted.after_s, every_s=wanted.every_s, clock=base.clock)
     return Contribution(work=[missing], metrics=lambda: _metrics(missing), shown={"missing": missing.told})
 
 

@@ -1,6 +1,6 @@
 """From when on it is worked out which nodes are missing, and how often."""
 
-from typing import Final
+from typing import Any, Final
 
 from pydantic import Field
 
@@ -18,9 +18,15 @@ class MissingSettings(Section):
     """How often at most, in seconds."""
 
 
+def _lacking(settings: Any) -> str:
+    answers = getattr(getattr(settings, "what_if", None), "enabled", False)
+    return "" if answers else "after_s needs what_if.enabled: missing nodes are the answer to such a question"
+
+
 PART: Final = Part(
     name="missing",
     settings=MissingSettings,
     wanted=lambda missing: missing.after_s > 0,
     module="extender.parts.missing.part",
+    lacks=_lacking,
 )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.explain.test_processes import ends_when_kerf_was_killed
+from tests.explain.killed import ends_when_kerf_was_killed
 from tests.test_weights import loaded_by
 
 

@@ -10,7 +10,6 @@ import cluster from './cluster.js';
 import decisions from './decisions.js';
 import explain from './explain.js';
 import waiting from './waiting.js';
-import whatIf from './what_if.js';
 import workloads from './workloads.js';
 
-export const PANELS = [cluster, waiting, decisions, explain, whatIf, workloads, ...PANELS_OF_PARTS];
+export const PANELS = [cluster, waiting, decisions, explain, workloads, ...PANELS_OF_PARTS];

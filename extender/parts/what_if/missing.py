@@ -1,0 +1,361 @@
+"""Which new nodes are missing: the fewest, like those that there are, by which all pods would be placed.
+
+Shapes of nodes: what new nodes may be like, found among those of the cluster.
+
+What tells nodes of one pool apart, such as a hostname, is left out of a shape, and what has befallen a single node:
+cordons, conditions, broken GPUs.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+
+from extender.core.clusters import Cluster, Mask
+from extender.core.resources.quantities import MIB, parse_quantity
+from extender.core.vendors.registry import DOMAINS
+from extender.kube.objects import Node, PodSpec, Taint
+from extender.parts.what_if.grounds import Added, Ground
+from extender.parts.what_if.questions import HOSTNAME, copied
+from extender.planning.missing_nodes import Cost, Group, Missing, Unit, alone, missing_nodes
+from extender.planning.plan_state import PlanState
+from extender.planning.plans import GREEDY, Plan, PlanPod, View, units_of
+from extender.planning.rounds import place_unit
+from extender.planning.turns import waits_for_others
+
+_MOST: Final = 64
+_GIB_MIB: Final = 1024
+_VARYING: Final = ("ephemeral-storage", "hugepages-", "attachable-volumes-")
+_OF_POOLS: Final = (
+    *("topology.kubernetes.io/", "failure-domain.beta.kubernetes.io/", "node.kubernetes.io/", "beta.kubernetes.io/"),
+    *("kubernetes.io/os", "kubernetes.io/arch", *DOMAINS),
+)
+"""Beginnings of labels that say what a node is, however few share a value."""
+_PASSING: Final = (
+    *("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/", "ToBeDeletedByClusterAutoscaler"),
+    *("DeletionCandidateOfClusterAutoscaler", "karpenter.sh/disrupt", "karpenter.sh/unregistered"),
+)
+"""Beginnings of taints that go again."""
+
+_Key = tuple[Any, ...]
+
+
+class _Shape(NamedTuple):
+    """What new nodes may be like."""
+
+    like: str
+    """The node of the cluster, or of the question, that they are made from."""
+    node: Node
+    """That node without what is its own."""
+    of_cluster: bool
+
+
+def _shapes_of(
+    nodes: Sequence[Node],
+    given: Iterable[Node],
+    cluster: Cluster,
+    keys: Collection[str],
+    resources: Collection[str] = (),
+) -> list[_Shape]:
+    """The distinct shapes of a cluster's nodes, the most common 64, and those given; `keys` are the labels that matter,
+    `resources` those that pods ask for.
+
+    Nodes with broken GPUs stand for no shape that a sound node has too.
+    """
+    known = [node for node in nodes if node.metadata.name in cluster.row_of]
+    own = _own_labels(known, cluster)
+    alike: dict[_Key, list[Node]] = defaultdict(list)
+    for node in known:
+        stripped = _stripped(node, own)
+        labels = stripped.metadata.labels or {}
+        key = (
+            *(_gpu_key(cluster, node), _is_sound(cluster, node), _allocatable(node, resources)),
+            tuple(labels.get(name) for name in sorted(keys)),
+            tuple((taint.key, taint.value, taint.effect) for taint in stripped.spec.taints or ()),
+        )
+        alike[key].append(stripped)
+    sound = {gpus for gpus, is_sound, *_ in alike if is_sound}
+    usable = [found for (gpus, is_sound, *_), found in alike.items() if is_sound or gpus not in sound]
+    common = sorted(usable, key=lambda found: (-len(found), found[0].metadata.name))[:_MOST]
+    first = [min(found, key=lambda node: (_memory_mib(node), node.metadata.name)) for found in common]
+    return [
+        *(_Shape(node.metadata.name, node, True) for node in first),
+        *(_Shape(node.metadata.name, _stripped(node, frozenset()), False) for node in given),
+    ]
+
+
+def _keys_of(specs: Iterable[PodSpec], batch: Iterable[PlanPod]) -> set[str]:
+    """Labels of nodes that pods name."""
+    found = {key for spec in specs for key in _named(spec)}
+    for pod in batch:
+        found |= {pod.topology} if pod.topology else set()
+        found |= pod.demands.topologies if pod.demands is not None else set()
+    return found
+
+
+def _resources_of(batch: Iterable[PlanPod]) -> set[str]:
+    """Resources beside CPU, memory and GPUs that pods ask for."""
+    return {name for pod in batch if pod.demands is not None for name, _ in pod.demands.resources}
+
+
+def _named(spec: PodSpec) -> Iterator[str]:
+    yield from spec.node_selector or ()
+    affinity = spec.affinity.node_affinity if spec.affinity else None
+    for term in (affinity.required.node_selector_terms if affinity and affinity.required else None) or ():
+        for expression in term.match_expressions or ():
+            yield expression.key
+
+
+def _own_labels(nodes: Sequence[Node], cluster: Cluster) -> frozenset[str]:
+    """Labels that each of several nodes that are otherwise alike has another value of."""
+    groups: dict[_Key, list[Node]] = defaultdict(list)
+    for node in nodes:
+        groups[_gpu_key(cluster, node), _allocatable(node)].append(node)
+    own, shared = {HOSTNAME}, set[str]()
+    for group in groups.values():
+        if len(group) < 2:
+            continue
+        values = Counter(pair for node in group for pair in (node.metadata.labels or {}).items())
+        for (key, _), count in values.items():
+            (shared if count > 1 else own).add(key)
+    return frozenset(key for key in own - shared if not key.startswith(_OF_POOLS)) | {HOSTNAME}
+
+
+def _stripped(node: Node, own: Collection[str]) -> Node:
+    """A node without labels of its own, and without what will pass."""
+    name = node.metadata.name
+    labels = {key: value for key, value in (node.metadata.labels or {}).items() if key not in own and value != name}
+    taints = [taint for taint in node.spec.taints or () if not _passes(taint)]
+    metadata = msgspec.structs.replace(node.metadata, labels=labels)
+    spec = msgspec.structs.replace(node.spec, unschedulable=False, taints=taints or None)
+    return msgspec.structs.replace(node, metadata=metadata, spec=spec)
+
+
+def _passes(taint: Taint) -> bool:
+    return taint.key.startswith(_PASSING)
+
+
+def _gpu_key(cluster: Cluster, node: Node) -> _Key:
+    """What GPUs a node has, whoever told that."""
+    row = cluster.row_of[node.metadata.name]
+    models = [cluster.models[index].name if index >= 0 else None for index in cluster.gpu_model[row].tolist()]
+    return (
+        *(int(cluster.unit[row]), int(cluster.units_per_gpu[row]), tuple(models)),
+        *(tuple(cluster.gpu_memory_mib[row].tolist()), tuple(cluster.mig_installed[row].tolist())),
+    )
+
+
+def _is_sound(cluster: Cluster, node: Node) -> bool:
+    row = cluster.row_of[node.metadata.name]
+    return bool((cluster.gpu_healthy[row] == (cluster.gpu_model[row] >= 0)).all())
+
+
+def _allocatable(node: Node, asked: Collection[str] = ()) -> _Key:
+    """What a node offers; memory in GiB, since equal machines differ by less, and what varies where it is asked for."""
+    offered = (node.status.allocatable or {}).items()
+    found = {key: str(text) for key, text in offered if key in asked or not key.startswith(_VARYING)}
+    return tuple(sorted((found | {"memory": str(_memory_mib(node) // _GIB_MIB)}).items()))
+
+
+def _memory_mib(node: Node) -> int:
+    try:
+        return int(parse_quantity(str((node.status.allocatable or {}).get("memory", 0))) // MIB)
+    except ValueError:
+        return 0
+
+
+_MOST_ROWS: Final = 2_000
+_MOST_SHAPES: Final = 12
+_TOO_MANY: Final = "more new nodes would be needed than are tried"
+
+
+class _Offer(NamedTuple):
+    """New nodes of one shape, as many as could be needed."""
+
+    number: int
+    """Of the shape."""
+    shape: _Shape
+    cost: Cost
+    gpus: int
+    model: str
+    most: int
+    """Nodes that could be needed."""
+    copies: Sequence[Node] = ()
+
+    def copied(self, stem: str, after: int) -> "_Offer":
+        """With the nodes, their names numbered after so many others."""
+        names = (f"{stem}+{after + number}" for number in range(1, self.most + 1))
+        return self._replace(copies=[copied(self.shape.node, name) for name in names])
+
+
+def found_nodes(
+    ground: Ground, specs: Sequence[PodSpec], candidates: Sequence[Node], enough: Callable[[], bool]
+) -> tuple[View, Plan, dict[str, Any]]:
+    """The plan with the nodes found and what there is, and what is missing as JSON data.
+
+    What has room now takes it first. `specs` are those of the pods, `candidates` nodes that new ones may be like beside
+    those of the cluster, `enough` tells when time is up.
+    """
+    keys, resources = _keys_of(specs, ground.batch), _resources_of(ground.batch)
+    shapes = _shapes_of(ground.nodes, candidates, ground.facts.cluster, keys, resources)
+    stems = _stems(shapes)
+    trial = [copied(shape.node, f"{stem}+0") for shape, stem in zip(shapes, stems, strict=True)]
+    state = _state(ground, _added(shapes, trial))
+    units = _placed_now(state, [node.metadata.name for node in trial])
+    begun = _nodes_of(state)
+    offers = [offer.copied(stems[offer.number], len(ground.added)) for offer in _offers(state, units, shapes, trial)]
+    state = _state(ground, [pair for offer in offers for pair in _added([offer.shape], offer.copies)])
+    _put(state, begun)
+    row_of = state.view.cluster.row_of
+    groups = [Group(tuple(row_of[node.metadata.name] for node in offer.copies), offer.cost) for offer in offers]
+    old = np.ones(state.view.num_nodes, np.bool_)
+    for group in groups:
+        old[list(group.rows)] = False
+    found = missing_nodes(state, units, old, groups, enough)
+    placed = _nodes_of(state)
+    used = [
+        pair
+        for offer, count in zip(offers, found.counts, strict=True)
+        for pair in _added([offer.shape], offer.copies[:count])
+    ]
+    final = _state(ground, used)
+    _put(final, placed)
+    plan = final.plan(GREEDY)
+    return final.view, plan, _told(offers, found, plan)
+
+
+def _state(ground: Ground, more: Added) -> PlanState:
+    return PlanState(ground.view(more), ground.batch)
+
+
+def _added(shapes: Sequence[_Shape], copies: Sequence[Node]) -> list[tuple[Node, str]]:
+    """Copies with what they are like; of one shape, or of one each."""
+    repeated = [*shapes] * len(copies) if len(shapes) == 1 else shapes
+    return [(node, shape.like if shape.of_cluster else "") for node, shape in zip(copies, repeated, strict=True)]
+
+
+def _stems(shapes: Sequence[_Shape]) -> list[str]:
+    """What the names of new nodes of each shape begin with."""
+    seen: dict[str, int] = {}
+    for number, shape in enumerate(shapes):
+        seen.setdefault(shape.like, number)
+    return [
+        shape.like if seen[shape.like] == number else f"{shape.like}.{number}" for number, shape in enumerate(shapes)
+    ]
+
+
+def _placed_now(state: PlanState, others: Sequence[str]) -> list[Unit]:
+    """Place what has room on the nodes that there are, all but `others`; the units that have none."""
+    allowed = np.ones(state.view.num_nodes, np.bool_)
+    allowed[[state.view.cluster.row_of[name] for name in others]] = False
+    waiting: list[Unit] = list(units_of(state.pods))
+    while True:
+        left = _left(state, waiting, allowed)
+        if len(left) == len(waiting) or not any(waits_for_others(state.pods[unit[0]]) for unit in left):
+            return left
+        waiting = left
+
+
+def _left(state: PlanState, units: Sequence[Unit], allowed: Mask) -> list[Unit]:
+    """Place the units that have room on some nodes; those that have none."""
+    full: set[object] = set()
+    left: list[Unit] = []
+    for unit in units:
+        first = state.pods[unit[0]]
+        alike = None if first.gang else state.view.alike(first)
+        if alike not in full and place_unit(state, unit, allowed):
+            continue
+        left.append(unit)
+        if alike is not None:
+            full.add(alike)
+    return left
+
+
+def _nodes_of(state: PlanState) -> list[tuple[int, str]]:
+    """Pods that are placed, by position, and their nodes, in the order in which they were put there."""
+    names = state.view.cluster.node_names
+    return [(position, names[row]) for position, row in state.placed()]
+
+
+def _put(state: PlanState, placed: Sequence[tuple[int, str]]) -> None:
+    for position, name in placed:
+        state.put(position, state.view.cluster.row_of[name])
+
+
+def _offers(state: PlanState, units: Sequence[Unit], shapes: Sequence[_Shape], trial: Sequence[Node]) -> list[_Offer]:
+    """Shapes that help at least one of the pods left, the cheapest for each kind of pod, with as many copies as all
+    such pods could need together."""
+    num_alike: dict[tuple[object, ...], list[int]] = {}
+    for unit in units:
+        for position in unit:
+            num_alike.setdefault(state.view.alike(state.pods[position]), []).append(position)
+    cluster = state.view.cluster
+    needs = [0] * len(shapes)
+    rows = [cluster.row_of[node.metadata.name] for node in trial]
+    costs = [_cost(state.view, row) for row in rows]
+    order = sorted(range(len(shapes)), key=lambda number: (costs[number], shapes[number].like))
+    chosen: set[int] = set()
+    for positions in num_alike.values():
+        fits = state.fits(positions[0])
+        helping = [number for number in order if fits[rows[number]]]
+        for number in helping:
+            needs[number] += -(-len(positions) // max(alone(state, positions[0], rows[number], len(positions)), 1))
+        chosen.update(helping[:1])
+    for number in order:
+        if needs[number] and len(chosen) < _MOST_SHAPES:
+            chosen.add(number)
+    most = _MOST_ROWS // max(len(chosen), 1)
+    return [
+        _Offer(number, shapes[number], costs[number], *_gpus(cluster, rows[number]), min(needs[number], most))
+        for number in sorted(chosen)
+    ]
+
+
+def _gpus(cluster: Cluster, row: int) -> tuple[int, str]:
+    """How many GPUs a node has, and the model of the first."""
+    gpus = cluster.gpu_model[row]
+    models = [cluster.models[index].name for index in gpus[gpus >= 0].tolist()]
+    return len(models), models[0] if models else ""
+
+
+def _cost(view: View, row: int) -> Cost:
+    """Of a node: its GPUs, their memory, the node itself, its CPU and memory."""
+    cluster = view.cluster
+    installed = int((cluster.gpu_model[row] >= 0).sum()) or int(cluster.mig_installed[row].sum() > 0)
+    return (
+        *(installed, int(cluster.gpu_memory_mib[row].sum()), 1),
+        *(int(view.cpu_allocatable_milli[row]), int(view.memory_allocatable_mib[row])),
+    )
+
+
+def _told(offers: Sequence[_Offer], found: Missing, plan: Plan) -> dict[str, Any]:
+    used = [(offer, count) for offer, count in zip(offers, found.counts, strict=True) if count]
+    tried = sum(len(offer.copies) for offer in offers) >= _MOST_ROWS
+    still = [
+        {"pod": plan.pods[position].key, "reason": _TOO_MANY if tried else str(why)}
+        for position, why in plan.unassigned.items()
+    ]
+    return {
+        "nodes": [
+            {"like": offer.shape.like, "count": count, "gpus": offer.gpus, "model": offer.model}
+            for offer, count in used
+        ],
+        "sentence": _sentence(
+            [(count, offer.gpus, offer.model, offer.shape.like) for offer, count in used], len(still)
+        ),
+        "stillUnplaced": still,
+        "fewest": found.proven,
+    }
+
+
+def _sentence(nodes: Sequence[tuple[int, int, str, str]], num_unplaced: int) -> str:
+    """What is missing, in words; of each shape how many, their GPUs, of which model, and which node they are like."""
+    words = [
+        f"{count} node{'' if count == 1 else 's'} " + (f"of {gpus} x {model or 'GPU'}" if gpus else f"like {like}")
+        for count, gpus, model, like in nodes
+    ]
+    if not words:
+        return "no new node like those of the cluster would help" if num_unplaced else "no new node is needed"
+    return " and ".join(words)

@@ -1,0 +1,49 @@
+"""What answers what-if questions, with its call and its panel."""
+
+from pathlib import Path
+
+from extender.api.contributions import Contribution, Kernel
+from extender.api.openapi import EXAMPLE_JOB
+from extender.api.posts import BAD_REQUEST, TOO_LARGE, UNAVAILABLE, Call, Caller
+from extender.explain.counting import CountsGpuHours
+from extender.explain.stranded import Stranding
+from extender.explain.what_if import AnswersWhatIf
+from extender.parts.what_if.answers import WhatIfAnswers
+from extender.parts.what_if.questions import WhatIf, WhatIfResult
+from extender.parts.what_if.settings import WhatIfSettings
+from extender.parts.what_if.waiting import waiting_in
+
+
+def build(kernel: Kernel, wanted: WhatIfSettings) -> Contribution:
+    """Answers, one at a time, in processes of their own."""
+    base, queue = kernel.base, kernel.queue
+
+    def stranding() -> Stranding | None:
+        counts = kernel.capabilities.get(CountsGpuHours)
+        return counts.stranding if counts is not None else None
+
+    answers = WhatIfAnswers(
+        transport=base.transport,
+        ledger=base.ledger,
+        mirror=base.mirror,
+        clock=base.clock,
+        policy=kernel.settings.decisions.policy,
+        policies=kernel.placer.policies_apart,
+        turns=kernel.turns,
+        waiting=lambda: waiting_in(queue.backlog if queue else None),
+        stranding=stranding,
+    )
+    call = Call(
+        path="/what-if",
+        verb="what-if",
+        asks=WhatIf,
+        answers=WhatIfResult,
+        answer=answers.answer,
+        summary="Where a batch of pods would go and what would stay pending, on a copy of the cluster. "
+        "Changes nothing.",
+        faults=(BAD_REQUEST, TOO_LARGE, UNAVAILABLE),
+        caller=Caller.READER,
+        sees=True,
+        example={"objects": [EXAMPLE_JOB], "drain": ["t4-1"]},
+    )
+    return Contribution(calls=[call], offers={AnswersWhatIf: answers}, panel=Path(__file__).parent / "page")

@@ -1,0 +1,183 @@
+"""What if: where a batch of pods would go and what would stay pending, on a copy of the cluster as it is now.
+
+Nothing is reserved, written or kept. Usage is the ledger's, reservations included; nodes are read from the API server
+for what a decision does not need: taints, cordons, labels, and how many pods they take.
+
+All of it runs in a process of its own (see `answers`), which ends with its answer: what is asked may be large.
+"""
+
+import pickle
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import msgspec
+
+from extender.explain.manifests.gangs import together
+from extender.explain.processes import Pipe, serve
+from extender.kube.objects import Node, Pod
+from extender.kube.watches import ListDecoder
+from extender.ledger.tenants import Crowd
+from extender.parts.what_if.claims import AskedClaims, read_claims, read_templates
+from extender.parts.what_if.grounds import Facts, Ground
+from extender.parts.what_if.missing import found_nodes
+from extender.parts.what_if.pods import Newcomers, PodReader
+from extender.parts.what_if.questions import (
+    Objects,
+    Question,
+    WhatIfError,
+    WhatIfResult,
+    added_nodes,
+    asked_pods,
+    decoded_node,
+    needs_of,
+    read_question,
+)
+from extender.parts.what_if.waiting import waiting_pods
+from extender.planning import reports
+from extender.planning.plan_state import fragments, state_after
+from extender.planning.planners import PLANNERS
+from extender.planning.plans import GREEDY, Plan, View
+from extender.planning.turns import made_in_turns
+
+_SEARCHES_FRAC: Final = 0.4
+"""Part of the time for an answer that the search for new nodes may take."""
+
+_nodes_decoder: Final = ListDecoder(Node)
+_pods_decoder: Final = ListDecoder(Pod)
+
+
+def _answer(question: Question, facts: Facts) -> WhatIfResult:
+    """Where the pods would go. Raises WhatIfError."""
+    until = time.monotonic() + _SEARCHES_FRAC * facts.max_s
+    found, tolerant = _answered_once(question, facts, until, assume=False)
+    if found["unassigned"] and tolerant:
+        other, _ = _answered_once(question, facts, until, assume=True)
+        if other["placed"] > found["placed"]:
+            return other
+    return found
+
+
+def _answered_once(question: Question, facts: Facts, until: float, *, assume: bool) -> tuple[WhatIfResult, bool]:
+    """The answer, with the tolerations that admission may add to pods that do not exist yet if `assume` says so; and
+    whether there are such. Raises WhatIfError."""
+    asked, given = question.asked, question.given
+    nodes, moving = _nodes_and_moving(asked.drain, facts)
+    by_name = {node.metadata.name: node for node in nodes}
+    waiting, held = waiting_pods(facts.pending, facts.waiting.held) if facts.pending is not None else ([], {})
+    candidates = [decoded_node(manifest, "candidates") for manifest in question.candidates]
+    added = added_nodes(question.add_nodes, by_name)
+    reader = PodReader(facts.default_policy, _claims(question, facts))
+    new = Newcomers((*nodes, *(node for node, _ in added), *candidates), assume=assume)
+    first = [*moving, *waiting, *new.as_admitted(asked_pods(asked))]
+    planned, faults = reader.planned(first)
+    batch = [one for _, one in planned]
+    objects = Objects.of(given, (pod.key for pod in first))
+    made_of = new.as_admitted(objects.pods)
+    made, faults_of_made = reader.planned(made_of)
+    gangs = together([(pod, objects.copied(pod, one)) for pod, one in made], batch, given.groups)
+    batch = [new.noted(one) for one in (*batch, *gangs.batch)]
+    faults |= faults_of_made | gangs.faults
+    crowd = Crowd.unpacked(facts.crowd, facts.ignored)
+    for pod in moving:
+        crowd.remove(pod.metadata.uid)
+    ground = Ground(facts, nodes, added, reader.kinds, batch, tuple(asked.drain), crowd)
+    missing: dict[str, Any] | None = None
+    if asked.find_nodes:
+        specs = [pod.spec for pod in (*first, *made_of)]
+        view, plan, missing = found_nodes(ground, specs, candidates, lambda: time.monotonic() > until)
+    else:
+        view = ground.view()
+        plan = made_in_turns(PLANNERS[GREEDY], view, batch)
+    before = made_in_turns(PLANNERS[GREEDY], replace(ground, added=()).view(), batch) if question.adds_alone else plan
+    stranded_before, stranded = _stranded(facts, view, plan, asked.drain)
+    unplanned = faults | held
+    report = _report(view, plan, unplanned)
+    stuck = [plan.pods[position].key for position, why in plan.unassigned.items() if not why.moves_help]
+    result: WhatIfResult = {
+        **report,  # type: ignore[typeddict-item]  # a report has no `missing`
+        "reasons": dict(Counter(entry["reason"] for entry in report["unassigned"]).most_common()),
+        "noMoveHelps": [*stuck, *unplanned],
+        "moved": [pod.key for pod in moving],
+        "fragmentsBefore": round(fragments(facts.cluster), 4),
+        "strandedBefore": stranded_before,
+        "stranded": stranded,
+        "gained": [pod.key for pod, row, had in zip(batch, plan.rows, before.rows, strict=True) if row >= 0 > had],
+        "unreadable": len(faults),
+        "objects": objects.report(report, gangs.notes),
+        "skipped": given.skipped,
+        "notChecked": _not_checked(view, plan),
+    }
+    if missing is not None:
+        result["missing"] = missing
+    return result, new.tolerate_more
+
+
+def _report(view: View, plan: Plan, faults: Mapping[str, str]) -> reports.PlanReport:
+    """The report of a plan, with pods that could not be planned, and of nodes those alone that get some."""
+    report = reports.report(view, plan)
+    report["pods"] += len(faults)
+    report["unassigned"] += [{"pod": key, "reason": why} for key, why in faults.items()]
+    report["nodes"] = [node for node in report["nodes"] if node["pods"]]
+    return report
+
+
+def _stranded(facts: Facts, view: View, plan: Plan, drained: Sequence[str]) -> tuple[float, float] | tuple[None, None]:
+    """The stranded part of all GPUs now, and as the plan leaves them; None where the service does not count."""
+    if facts.stranding is None:
+        return None, None
+    after = state_after(view, plan).cluster
+    stranding = facts.stranding.unpacked(after)
+    closed = [after.row_of[name] for name in drained if name in after.row_of]
+    before = stranding.part(facts.cluster, stranding.milli(facts.cluster))
+    return before, stranding.part(after, stranding.milli(after, closed))
+
+
+def _not_checked(view: View, plan: Plan) -> dict[str, int]:
+    """What nobody has looked at of pods that get a node, in words, and of how many."""
+    placed = (pod for pod, row in zip(plan.pods, plan.rows, strict=True) if row >= 0)
+    return dict(Counter(what for pod in placed for what in view.unchecked(pod)).most_common())
+
+
+def _nodes_and_moving(drain: Sequence[str], facts: Facts) -> tuple[list[Node], list[Pod]]:
+    """The cluster's nodes, and the pods that have to leave those that are drained. Raises WhatIfError."""
+    try:
+        nodes = _nodes_decoder.decode(facts.nodes).items
+        known = {node.metadata.name for node in nodes}
+        if unknown := [name for name in drain if name not in known]:
+            raise WhatIfError(f"drain: no node is named {', '.join(unknown[:5])}")
+        moving = [
+            pod
+            for name in dict.fromkeys(drain)
+            if name in facts.pods_on
+            for pod in _pods_decoder.decode(facts.pods_on[name]).items
+            if pod.spec.node_name == name and not pod.finished and not pod.metadata.belongs_to_a_node
+        ]
+    except msgspec.DecodeError as error:
+        raise WhatIfError(f"nodes and pods can't be read: {error}") from None
+    return nodes, moving
+
+
+def _claims(question: Question, facts: Facts) -> AskedClaims:
+    """The claims of the question. Raises WhatIfError."""
+    asked, given = question.asked, question.given
+    claims, templates = [*asked.claims, *given.claims], [*asked.claim_templates, *given.claim_templates]
+    try:
+        return AskedClaims(facts.devices, read_claims(claims), read_templates(templates))
+    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
+        raise WhatIfError(f"claims: {error}") from None
+
+
+def _answered(pipe: Pipe) -> bytes:
+    """A question comes in, what it needs goes out, that comes in, and the answer goes out."""
+    question = read_question(pipe.read())
+    pipe.tell(msgspec.json.encode(needs_of(question)))
+    # From the service alone, and never from who asks: what it pickles may be trusted.
+    facts: Facts = pickle.loads(pipe.read())  # noqa: S301
+    return msgspec.json.encode(_answer(question, facts))
+
+
+if __name__ == "__main__":
+    serve(_answered)

@@ -1,0 +1,177 @@
+"""What-if for pods with ResourceClaims: given beside the pods, made from templates, or those of the cluster."""
+
+import pickle
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from extender.core.policies.registry import POLICIES
+from extender.dra.objects import DeviceClass, ResourceClaim
+from extender.kube.objects import Node
+from extender.ledger.ledger import Ledger
+from extender.parts.what_if.claims import DeviceFacts, names_of, pack
+from extender.parts.what_if.grounds import Facts
+from extender.parts.what_if.process import _answer
+from extender.parts.what_if.questions import WhatIfError, WhatIfResult, read_question
+from tests.plugins.claims import resource_claim
+from tests.queueing.claims.rigs import ClaimRig
+
+ONE = {"name": "gpu", "exactly": {"deviceClassName": "gpu", "allocationMode": "ExactCount", "count": 1}}
+
+
+def node(name: str) -> dict[str, Any]:
+    capacity = {"cpu": "8", "memory": "32Gi", "pods": "110"}
+    status = {"allocatable": capacity, "capacity": capacity}
+    return {"metadata": {"name": name, "uid": f"u-{name}"}, "spec": {}, "status": status}
+
+
+def facts(rig: ClaimRig, *claims: ResourceClaim, pods_on: dict[str, bytes] | None = None) -> Facts:
+    """All of a rig's ledger, as it reaches the other process."""
+    nodes = [node(name) for name in rig.ledger.rows.names()]
+    for manifest in nodes:
+        rig.ledger.upsert_node(msgspec.convert(manifest, Node))
+    cluster = rig.ledger.snapshot(rig.now)
+    assert cluster.devices is not None
+    devices = {
+        name: pack(cluster.devices[row], pickle.dumps(cluster.devices[row].inventory))
+        for name, row in cluster.row_of.items()
+    }
+    known = {claim.key: claim for claim in claims}
+    told = DeviceFacts(devices, known, dict(rig.owned.classes))
+    listed = msgspec.json.encode({"items": nodes})
+    made = Facts(
+        listed, pods_on or {}, cluster, rig.ledger.apart(rig.now), dict.fromkeys(devices, 0), "tightest",
+        {name: policy for name, policy in POLICIES.items() if name in ("tightest", "bestfit")}, told,
+    )  # fmt: skip
+    found: Facts = pickle.loads(pickle.dumps(made))  # noqa: S301
+    return found
+
+
+def pod(name: str, **claim: str) -> dict[str, Any]:
+    named = {"name": "gpu", **claim}
+    containers = [{"name": "c", "resources": {"requests": {"cpu": "1"}}}]
+    return {"metadata": {"name": name}, "spec": {"containers": containers, "resourceClaims": [named]}}
+
+
+def template(name: str, count: int = 1) -> dict[str, Any]:
+    exactly = {"deviceClassName": "gpu", "allocationMode": "ExactCount", "count": count}
+    spec = {"devices": {"requests": [{"name": "gpu", "exactly": exactly}], "config": [_CONFIG]}}
+    return {"kind": "ResourceClaimTemplate", "metadata": {"name": name}, "spec": {"spec": spec}}
+
+
+_CONFIG = {"opaque": {"driver": "gpu.nvidia.com", "parameters": {"kind": "GpuConfig"}}}
+
+
+def told(rig: ClaimRig, *claims: ResourceClaim, **question: Any) -> WhatIfResult:
+    return _answer(read_question(msgspec.json.encode(question)), facts(rig, *claims))
+
+
+def test_replicas_get_claims_of_their_own_from_a_template_given_beside_them() -> None:
+    pods = [pod("train", resourceClaimTemplateName="one")]
+    found = told(ClaimRig(gpus=2), pods=pods, replicas=3, claimTemplates=[template("one")])
+    assert (found["pods"], found["placed"]) == (3, 2)
+    assert found["reasons"] == {
+        "needs 1 device by ResourceClaim, request gpu: needs 1 device of one node; 2 would do, 0 free (node n)": 1
+    }
+
+
+def test_what_claims_of_the_cluster_have_is_taken_and_nothing_is_left_of_the_question() -> None:
+    rig = ClaimRig(gpus=2)
+    rig.ledger.upsert_device(resource_claim("has", devices=("gpu-0",), pool="n"))
+    pods = [pod("train", resourceClaimTemplateName="two")]
+    assert told(rig, pods=pods, claimTemplates=[template("two", 2)])["placed"] == 0
+    assert told(rig, pods=pods, claimTemplates=[template("two", 1)])["placed"] == 1
+    assert rig.free() == 1
+
+
+def placed(claim: ResourceClaim, node: str) -> ResourceClaim:
+    """A claim whose devices are on a node."""
+    place = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
+    manifest = msgspec.to_builtins(claim)
+    manifest["status"]["allocation"]["nodeSelector"] = {"nodeSelectorTerms": [place]}
+    return msgspec.convert(manifest, ResourceClaim)
+
+
+def test_a_claim_with_devices_keeps_its_pod_where_these_are() -> None:
+    rig = ClaimRig(gpus=1)
+    rig.publish("m", 1)
+    claim = placed(resource_claim("has", devices=("gpu-0",), pool="m"), "m")
+    found = told(rig, claim, pods=[pod("p", resourceClaimName="has")])
+    assert [entry["node"] for entry in found["assignments"]] == ["m"]
+
+
+def test_a_claim_without_devices_gets_them_for_the_first_pod_that_names_it() -> None:
+    claim = {"metadata": {"name": "shared"}, "spec": {"devices": {"requests": [ONE]}}}
+    pods = [pod("a", resourceClaimName="shared"), pod("b", resourceClaimName="shared")]
+    found = told(ClaimRig(), pods=pods, claims=[claim])
+    assert [entry["pod"] for entry in found["assignments"]] == ["default/a"]
+    why = "its ResourceClaim shared gets its devices for default/a: it goes where these are"
+    assert found["unassigned"] == [{"pod": "default/b", "reason": why}]
+
+
+@pytest.mark.parametrize(
+    ("claim", "why"),
+    [
+        ({"resourceClaimName": "x"}, "its ResourceClaim x is neither in the cluster nor given beside it"),
+        ({"resourceClaimTemplateName": "x"}, "its ResourceClaimTemplate x is not given beside it"),
+    ],
+)
+def test_a_claim_that_nobody_knows_is_named(claim: dict[str, str], why: str) -> None:
+    assert told(ClaimRig(), pods=[pod("p", **claim)])["unassigned"] == [{"pod": "default/p", "reason": why}]
+
+
+def test_nodes_that_are_added_like_another_have_its_devices_free() -> None:
+    rig = ClaimRig(gpus=1)
+    rig.ledger.upsert_device(resource_claim("has", devices=("gpu-0",), pool="n"))
+    pods = [pod("p", resourceClaimTemplateName="one")]
+    question: dict[str, Any] = {"pods": pods, "claimTemplates": [template("one")]}
+    assert told(rig, **question)["placed"] == 0
+    found = told(rig, **question, addNodes=[{"template": "n", "count": 2}])
+    assert [entry["node"] for entry in found["assignments"]] == ["n+1"]
+
+
+def test_a_pod_of_a_drained_node_gets_devices_elsewhere_for_the_claim_that_it_has() -> None:
+    rig = ClaimRig(gpus=1)
+    rig.publish("m", 1)
+    claim = placed(resource_claim("made", ONE, devices=("gpu-0",), pool="n", pods=("p",)), "n")
+    rig.ledger.upsert_device(claim)
+    running = pod("p", resourceClaimTemplateName="gone")
+    running["metadata"] |= {"namespace": "default", "uid": "p"}
+    running["spec"]["nodeName"] = "n"
+    running["status"] = {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "made"}]}
+    made = facts(rig, claim, pods_on={"n": msgspec.json.encode({"items": [running]})})
+    found: Any = _answer(read_question(msgspec.json.encode({"drain": ["n"]})), made)
+    assert found["assignments"] == [{"pod": "default/p", "node": "m", "gpus": []}]
+
+
+def test_where_kerf_allocates_nothing_that_is_said() -> None:
+    rig = ClaimRig()
+    made = facts(rig)
+    made = replace(made, devices=None)
+    found = _answer(read_question(msgspec.json.encode({"pods": [pod("p", resourceClaimName="x")]})), made)
+    (entry,) = found["unassigned"]
+    assert entry["reason"] == "asks devices by ResourceClaim, and Kerf allocates none here (setting dra.allocate)"
+
+
+def test_claims_that_cant_be_read_are_refused() -> None:
+    with pytest.raises(WhatIfError, match="claims: "):
+        told(ClaimRig(), claims=[{"metadata": {"name": 5}}])
+
+
+def test_the_names_that_pods_give_are_what_is_asked_of_the_cluster() -> None:
+    assert names_of([pod("p", resourceClaimName="x"), {"spec": 7}, pod("q", resourceClaimTemplateName="y")]) == [
+        "default/x",
+        "default/",
+    ]
+
+
+def test_a_ledger_goes_to_another_process_without_devices() -> None:
+    rig = ClaimRig()
+    rig.ledger.snapshot(rig.now)  # from here on only what moves is copied
+    copy: Ledger = pickle.loads(pickle.dumps(rig.ledger.apart(rig.now)))  # noqa: S301
+    cluster = copy.extended([])  # type: ignore[attr-defined]
+    assert cluster.devices[cluster.row_of["n"]] is None
+    assert cluster.node_names == rig.ledger.snapshot(rig.now).node_names
+    assert DeviceClass.__name__ not in repr(copy)

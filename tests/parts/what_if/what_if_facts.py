@@ -1,0 +1,69 @@
+"""Clusters that what-if questions are asked about, as they reach the process that answers."""
+
+import asyncio
+import pickle
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from extender.core.policies.registry import POLICIES
+from extender.ledger.ledger import Ledger
+from extender.ledger.tenants import Crowd
+from extender.parts.what_if.grounds import Facts
+from extender.parts.what_if.waiting import Waiting
+from extender.queueing.pods.objects import decode_node, decode_pod
+
+Manifest = dict[str, Any]
+H100 = "NVIDIA-H100-80GB-HBM3"
+A100 = "NVIDIA-A100-SXM4-40GB"
+
+
+def node(name: str, gpus: int, product: str = A100, memory: str = "256Gi", **labels: str) -> Manifest:
+    found = {"kubernetes.io/hostname": name, "nvidia.com/gpu.product": product, "nvidia.com/gpu.count": str(gpus)}
+    allocatable = {"cpu": "64", "memory": memory, "pods": "110", "nvidia.com/gpu": str(gpus)}
+    if not gpus:
+        del allocatable["nvidia.com/gpu"], found["nvidia.com/gpu.product"], found["nvidia.com/gpu.count"]
+    return {
+        "metadata": {"name": name, "uid": name, "labels": found | {k.replace("_", "/"): v for k, v in labels.items()}},
+        "spec": {},
+        "status": {"allocatable": allocatable, "capacity": allocatable},
+    }
+
+
+def pod(name: str, gpus: int = 0, *, on: str = "", spec: Manifest | None = None, **annotations: str) -> Manifest:
+    limits = {"cpu": "1"} | ({"nvidia.com/gpu": str(gpus)} if gpus else {})
+    found = {f"kerf.dev/{key.replace('_', '-')}": value for key, value in annotations.items()}
+    return {
+        "metadata": {"name": name, "namespace": "ns", "uid": name, "annotations": found},
+        "spec": {"containers": [{"name": "c", "resources": {"limits": limits}}]}
+        | ({"nodeName": on} if on else {})
+        | (spec or {}),
+        "status": {"phase": "Running" if on else "Pending"},
+    }
+
+
+def facts(
+    nodes: Sequence[Manifest],
+    bound: Sequence[Manifest] = (),
+    pending: Sequence[Manifest] = (),
+    pods_on: Mapping[str, Sequence[Manifest]] | None = None,
+    **held: str,
+) -> Facts:
+    """As it reaches the other process."""
+    ledger, crowd = Ledger(reservation_ttl_s=0.0), Crowd()
+    for manifest in nodes:
+        ledger.upsert_node(decode_node(manifest))
+    for manifest in bound:
+        ledger.upsert_pod(decode_pod(manifest), 0.0)
+        crowd.upsert(decode_pod(manifest))
+    cluster = ledger.snapshot(0.0)
+    policies = {name: policy for name, policy in POLICIES.items() if name == "tightest"}
+    listed, waiting = msgspec.json.encode({"items": nodes}), msgspec.json.encode({"items": pending})
+    on = {name: msgspec.json.encode({"items": pods}) for name, pods in (pods_on or {}).items()}
+    made = Facts(
+        *(listed, on, cluster, ledger.apart(0.0), dict.fromkeys(cluster.row_of, 0), "tightest", policies, None),
+        *(waiting, Waiting(held, []), 60.0, tuple(asyncio.run(crowd.packed(labels=True)))),
+    )
+    found: Facts = pickle.loads(pickle.dumps(made))  # noqa: S301
+    return found
