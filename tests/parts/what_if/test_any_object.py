@@ -14,7 +14,7 @@ from extender.parts.what_if.questions import WhatIfError, needs_of, read_questio
 
 SAMPLES = [
     document
-    for path in sorted((Path(__file__).parent / "samples").glob("*.yaml"))
+    for path in sorted((Path(__file__).parents[2] / "explain" / "manifests" / "samples").glob("*.yaml"))
     for document in yaml.safe_load_all(path.read_text())
 ] + [
     {"apiVersion": "scheduling.x-k8s.io/v1", "kind": "PodGroup", "metadata": {"name": "g"}, "spec": {"minMember": 2}},

@@ -11,7 +11,7 @@ from extender.parts.what_if.questions import WhatIfError, needs_of, read_questio
 from tests.parts.what_if.test_missing_nodes import waits
 from tests.parts.what_if.what_if_facts import H100, Manifest, facts, node, pod
 
-SAMPLES = Path(__file__).parent / "manifests" / "samples"
+SAMPLES = Path(__file__).parents[2] / "explain" / "manifests" / "samples"
 
 
 def told(known: Any, **question: Any) -> Any:

@@ -2,8 +2,8 @@
 
 import msgspec
 
-from tests.api.bodies import pod as pod_manifest
 from tests.api.services import Kerf
+from tests.ledger.builders import pod_manifest
 from tests.vendors.with_amd import amd_pod, kerf_fixture
 
 __all__ = ["kerf_fixture"]
