@@ -59,6 +59,10 @@ class Kernel:
     turns: Turns
     """In which questions are answered that take a process of their own: one after the other."""
 
+    def get(self, capability: type[CapabilityT]) -> CapabilityT | None:
+        """As of `Capabilities`."""
+        return self.capabilities.get(capability)
+
 
 class Work(Protocol):
     """What works in the background, in the running event loop."""

@@ -493,10 +493,8 @@ class Workloads:
         )
 
     def _told(self, table: WorkloadTable, asked: Question) -> WorkloadList:
-        now, idle = (
-            self.wall_clock(),
-            _long_idle(table, float("inf") if self.counts is None else self.counts.idle_after_s),
-        )
+        now, after_s = self.wall_clock(), float("inf") if self.counts is None else self.counts.idle_after_s
+        idle = _long_idle(table, after_s)
         matching = _chosen(table, asked)
         states = _told_sums(_summed(table, matching, idle, "all"), 0)["states"]
         rows = _of_states(table, asked, matching, idle)

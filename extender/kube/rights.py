@@ -51,10 +51,6 @@ _SERVING: Final = (
     Need("", "services", ("list",), "Prometheus is not discovered (telemetry.url)", of_some=True),
     Need(_DRA, "resourceslices", ("list", "watch"), "GPUs of DRA drivers are not known"),
     Need(_DRA, "resourceclaims", ("list", "watch"), "GPUs that ResourceClaims hold count as free"),
-    Need(
-        "policy", "poddisruptionbudgets", ("list",), "nobody is told how room could be made (kerf defrag)", of_some=True
-    ),
-    Need("batch", "jobs", ("list",), "pods of Jobs are never moved to make room (kerf defrag)", of_some=True),
 )
 """Whatever the mode, apart from what `serving` leaves out."""
 _OF_EXTENDERS: Final = ("pods/binding", "nodes/status")

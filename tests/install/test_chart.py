@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from extender.kube.rights import serving
+from extender.settings import tree
 from extender.settings.load import load_settings
 from tests.install.helm import CHART, MATRIX, Helm, HelmError, only
 from tests.install.manifests import SCHEMA, render_manifests, render_schema
@@ -264,8 +265,12 @@ def test_every_way_of_installing(helm: Helm, tmp_path: Path, values: tuple[str, 
     assert ("ClusterRole" in kinds) == ("rbac.create=false" not in values)
 
 
-@pytest.mark.parametrize("values", [(), ("mode=planner", "queue.enabled=true")], ids=["", "planner"])
-def test_the_rights_are_those_that_a_check_looks_for(helm: Helm, values: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "values",
+    [(), ("mode=planner", "queue.enabled=true"), ("config.defrag.enabled=false",)],
+    ids=["", "planner", "without-making-room"],
+)
+def test_the_rights_are_those_that_a_check_looks_for(helm: Helm, values: tuple[str, ...], tmp_path: Path) -> None:
     given = {
         (group, resource, verb)
         for rule in only(helm.render(*values), "ClusterRole", "kerf")["rules"]
@@ -273,9 +278,12 @@ def test_the_rights_are_those_that_a_check_looks_for(helm: Helm, values: tuple[s
         for resource in rule["resources"]
         for verb in rule["verbs"]
     }
-    wanted = serving(extender=not values)
+    settings, binds = tmp_path / "kerf.yaml", "mode=planner" not in values
+    settings.write_text(only(helm.render(*values), "ConfigMap", "kerf")["data"]["kerf.yaml"])
+    of_parts = [need for rights in tree.rights_of(load_settings(settings)) for need in rights.needs]
+    wanted = (*serving(extender=binds), *of_parts)
     assert given == {(right.group, right.resource, verb) for right in wanted for verb in right.verbs}
-    assert (("", "pods/binding", "create") in given) == (not values)  # without an extender Kerf binds no pod
+    assert (("", "pods/binding", "create") in given) == binds  # without an extender Kerf binds no pod
 
 
 def hooks(objects: list[dict[str, Any]]) -> dict[str, str]:

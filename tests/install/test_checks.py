@@ -18,6 +18,7 @@ from extender.cli.main import app
 from extender.kube.client import Transport
 from extender.kube.rights import _SERVING, ALLOCATING, QUEUEING, Need, electing, serving
 from extender.settings.load import settings_elsewhere
+from extender.settings.tree import Settings, rights_of
 from tests.cli.test_doctor import KUBECONFIG
 from tests.controlplane import dra
 from tests.controlplane.kerf import ROOT
@@ -33,11 +34,15 @@ NAMESPACE = "kerf-system"
 DEPLOYMENT = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/kerf"
 
 Findings = dict[str, dict[str, str]]
+OF_PARTS = [need for rights in rights_of(Settings()) for need in rights.needs]
+"""What parts take that are on as shipped."""
 
 
 def test_the_rights_that_are_looked_for_are_those_that_are_given() -> None:
     known = {
-        (r.group, r.resource, verb, r.name) for r in (*_SERVING, *electing("own", "n", "kerf")) for verb in r.verbs
+        (r.group, r.resource, verb, r.name)
+        for r in (*_SERVING, *OF_PARTS, *electing("own", "n", "kerf"))
+        for verb in r.verbs
     }
     known |= {(r.group, r.resource, "get", "kube-scheduler") for r in electing("scheduler", "n", "kube-scheduler")}
     assert known == set(FLOWS), "those that tests/install/test_rights.py compares with manifests/rbac.yaml"
@@ -220,7 +225,7 @@ def test_each_right_that_is_missing_is_told_with_what_it_breaks(plane: ControlPl
     command = ["install", "check", "--kubeconfig", str(plane.kubeconfig("admin"))]
     wait_until(lambda: "may not list nodes" in CliRunner().invoke(app, command).stdout, 20.0, "rights are gone")
     said = CliRunner().invoke(app, command).stdout
-    for right in _SERVING:
+    for right in (*_SERVING, *OF_PARTS):
         for verb in right.verbs:
             assert f"kerf may not {verb} {right.resource}: {right.without}" in said
     assert "--set rbac.create=true" in said

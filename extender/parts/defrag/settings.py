@@ -4,6 +4,7 @@ from typing import Final, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from extender.kube.rights import Need, Rights
 from extender.planning.windows import window_of
 from extender.settings.parts import Part
 from extender.settings.section import Initiative, Section
@@ -78,5 +79,23 @@ PART: Final = Part(
     settings=DefragSettings,
     wanted=lambda defrag: defrag.enabled,
     module="extender.parts.defrag.part",
+    rights=(
+        Rights(
+            who="making room",
+            manifest="manifests/rbac.yaml",
+            needs=(
+                Need(
+                    "policy",
+                    "poddisruptionbudgets",
+                    ("list",),
+                    "nobody is told how room could be made (kerf defrag)",
+                    of_some=True,
+                ),
+                Need(
+                    "batch", "jobs", ("list",), "pods of Jobs are never moved to make room (kerf defrag)", of_some=True
+                ),
+            ),
+        ),
+    ),
     off=dict.fromkeys(("/defrag", "/defrag/apply", "/defrag/stop"), _OFF),
 )

@@ -23,7 +23,7 @@ def build(kernel: Kernel, wanted: MissingSettings) -> Contribution:
         return base.fence.standby() or base.mirror.fault()
 
     async def ask(question: bytes) -> bytes:
-        answers = kernel.capabilities.get(AnswersWhatIf)
+        answers = kernel.get(AnswersWhatIf)
         if answers is None:
             raise BusyError("no part answers what-if questions")
         return await answers.answer(question)

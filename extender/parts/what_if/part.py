@@ -19,7 +19,7 @@ def build(kernel: Kernel, wanted: WhatIfSettings) -> Contribution:
     base, queue = kernel.base, kernel.queue
 
     def stranding() -> Stranding | None:
-        counts = kernel.capabilities.get(CountsGpuHours)
+        counts = kernel.get(CountsGpuHours)
         return counts.stranding if counts is not None else None
 
     answers = WhatIfAnswers(
