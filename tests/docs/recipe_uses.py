@@ -207,6 +207,56 @@ def use_part() -> None:
         assert b"crowds" not in kerf.get("/page/parts.js").content
 
 
+def use_webhook() -> None:
+    """It warns of a pod with GPUs that names no team, and of no other; what can't be read is allowed."""
+
+    def asked(kerf: Kerf, manifest: Manifest) -> list[str]:
+        request = {"uid": "u", "operation": "CREATE", "kind": {"group": "", "kind": "Pod"}, "object": manifest}
+        review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+        answer = kerf.post("/teams", json.dumps(review).encode()).json()["response"]
+        assert answer["allowed"]
+        return list(answer.get("warnings", ()))
+
+    named = pod("b", 1)
+    named["metadata"]["labels"] = {"team": "a"}
+    with running([node("n", 2)], teams__warn=True) as kerf:
+        assert asked(kerf, pod("a", 1)) == ["kerf: label team is missing: nobody knows whose GPUs these are"]
+        assert asked(kerf, named) == asked(kerf, pod("c")) == []
+        assert kerf.post("/teams", b"{").json()["response"]["allowed"]
+    with running([node("n", 2)]) as kerf:
+        assert kerf.post("/teams", b"{}").status == 404
+
+
+def use_command() -> None:
+    """It is in help, and prints the demo's models as a table and as JSON."""
+    from typer.testing import CliRunner
+
+    from extender.cli.main import app
+    from tests.api.processes import Server, demo
+
+    assert " models " in CliRunner().invoke(app, ["--help"]).output
+    with tempfile.TemporaryDirectory() as folder, demo(Path(folder) / "log") as process:
+        server = Server(process, Path(folder) / "log")
+        server.wait_for(lambda: server.get("/readyz").status == 200)
+        command = ["models", "--server", f"http://127.0.0.1:{server.port}"]
+        table = CliRunner().invoke(app, command)
+        assert (table.exit_code, "h100-80gb-hbm3" in table.output) == (0, True), table.output
+        assert json.loads(CliRunner().invoke(app, [*command, "-o", "json"]).output)["h100-80gb-hbm3"][0] == 48
+
+
+def use_settings_key() -> None:
+    """While fewer pods wait nothing is asked; where as many do it is."""
+    for least, asks in ((3, False), (2, True)):
+        with running([node("n", 2)], missing__after_s=1, missing__least_pods=least) as kerf:
+            for name in ("a", "b"):
+                waits = pod(name, 8)
+                waits["metadata"]["creationTimestamp"] = "2020-01-01T00:00:00Z"
+                kerf.create(waits)
+            (looks,) = kerf.service.contributions["missing"].work
+            kerf.run(looks.look())  # type: ignore[attr-defined]
+            assert bool(kerf.service.contributions["missing"].shown["missing"]()) is asks
+
+
 EXAMPLE: Final = "example package"
 USES: Final[dict[str, Callable[[], None]]] = {
     "filter": use_filter,
@@ -216,6 +266,9 @@ USES: Final[dict[str, Callable[[], None]]] = {
     "planner": use_planner,
     "telemetry source": use_telemetry_source,
     "part": use_part,
+    "webhook": use_webhook,
+    "command": use_command,
+    "settings key": use_settings_key,
     "panel of the page": use_panel,
 }
 
