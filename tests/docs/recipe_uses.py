@@ -207,6 +207,22 @@ def use_part() -> None:
         assert b"crowds" not in kerf.get("/page/parts.js").content
 
 
+def use_vendor() -> None:
+    """Its GPUs are placed by model, and a pod that asks for one vendor's gets none of the other's."""
+    acme, asks = node("own"), pod("a")
+    acme["metadata"]["labels"] = {"acme.example/gpu.product": "Acme-X1", "acme.example/gpu.memory-mib": "65536"}
+    for counts in (acme["status"]["allocatable"], acme["status"].get("capacity", {})):
+        counts["acme.example/gpu"] = "4"
+    asks["spec"]["containers"][0]["resources"] = {"limits": {"acme.example/gpu": "2"}}
+    with running([acme, node("other", 4)]) as kerf:
+        asking = kerf.create(annotated(asks, gpu_model="x1"))
+        assert kerf.filter(asking, ["own", "other"])["NodeNames"] == ["own"]
+        assert kerf.bind(asking, "own") == ""
+        assert kerf.gpus_of(asking) == "0,1"
+        assert kerf.metric("kerf_gpus_booked_by_model", gpu_model="x1") == 2
+        assert chosen(kerf, "b", 1, ["own"]) == []
+
+
 def use_webhook() -> None:
     """It warns of a pod with GPUs that names no team, and of no other; what can't be read is allowed."""
 
@@ -266,6 +282,7 @@ USES: Final[dict[str, Callable[[], None]]] = {
     "planner": use_planner,
     "telemetry source": use_telemetry_source,
     "part": use_part,
+    "vendor": use_vendor,
     "webhook": use_webhook,
     "command": use_command,
     "settings key": use_settings_key,

@@ -6,17 +6,18 @@ A vendor's number is its place in `VENDORS`, which is the same in every process:
 from typing import Final
 
 from extender.core.entry_points import Installed, told_of
-from extender.core.vendors.nvidia import NVIDIA as _OWN
+from extender.core.vendors.nvidia import NVIDIA as _FIRST
 from extender.core.vendors.vendor import Vendor
 
+_OWN: Final = (_FIRST,)
 _INSTALLED: Final = Installed("kerf.vendors", "vendor")
 faults: Final = _INSTALLED.faults
 """Why those that could not be loaded could not, by name."""
 
 
 def _load() -> tuple[Vendor, ...]:
-    _INSTALLED.load([_OWN.name])
-    found, taken = [_OWN], set(_OWN.resources)
+    _INSTALLED.load([vendor.name for vendor in _OWN])
+    found, taken = list(_OWN), {name for vendor in _OWN for name in vendor.resources}
     for name, vendor in sorted(_INSTALLED.found.items()):
         try:
             if not isinstance(vendor, Vendor) or vendor.name != name:
