@@ -14,6 +14,7 @@ from extender.cli.settings import KubeconfigOption, SetOption, api_server, load
 from extender.parts.defrag.checks import RoomError
 from extender.parts.defrag.mover import Mover
 from extender.parts.defrag.plan import RoomPlan
+from extender.queueing.kept_places import KeepsPlaces
 from extender.server.run import run
 
 app = typer.Typer()
@@ -31,7 +32,8 @@ def serve(
     loaded = load(None, settings, {"server.port": port, "cluster.kubeconfig": kubeconfig})
     configure_logs(loaded.log)
     kerf = create_app(loaded, api_server(loaded.cluster))
-    mover: Mover = kerf.state.parts.mover
+    mover = kerf.state.parts.capabilities.get(KeepsPlaces)
+    assert isinstance(mover, Mover)
 
     async def begin(request: Request) -> JSONResponse:
         plan = msgspec.json.decode(await request.body(), type=RoomPlan)
