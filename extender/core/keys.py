@@ -50,6 +50,8 @@ class _Key:
     on: _On = _On.POD
     written: bool = False
     """Whether Kerf writes it, and nobody else has a reason to."""
+    of: str = ""
+    """The part that alone reads or writes it: without that part it is known, and means nothing."""
 
 
 _KEYS: Final = (
@@ -71,8 +73,8 @@ _KEYS: Final = (
     _Key("kerf.dev/gang"),
     _Key("kerf.dev/gang-size"),
     _Key("kerf.dev/gang-topology"),
-    _Key("kerf.dev/movable"),
-    _Key("kerf.dev/last-checkpoint"),
+    _Key("kerf.dev/movable", of="defrag"),
+    _Key("kerf.dev/last-checkpoint", of="defrag"),
     _Key("kerf.dev/inject", _Kind.LABEL),
     _Key("kerf.dev/inject", _Kind.LABEL, _On.NAMESPACE),
     _Key("kerf.dev/gpu-containers"),
@@ -98,17 +100,17 @@ _KEYS: Final = (
     _Key("kerf.dev/GangPreempted", _Kind.CONDITION, written=True),
     _Key("kerf.dev/leads", _Kind.LABEL, written=True),
     _Key("kerf.dev/pipeline", _Kind.LABEL, written=True),
-    _Key("kerf.dev/pipeline-stage", _Kind.LABEL, written=True),
-    _Key("kerf.dev/pipeline-step", _Kind.LABEL, written=True),
-    _Key("kerf.dev/pipeline-attempt", _Kind.LABEL, written=True),
+    _Key("kerf.dev/pipeline-stage", _Kind.LABEL, written=True, of="pipelines"),
+    _Key("kerf.dev/pipeline-step", _Kind.LABEL, written=True, of="pipelines"),
+    _Key("kerf.dev/pipeline-attempt", _Kind.LABEL, written=True, of="pipelines"),
     # On other objects
     _Key("kerf.dev/gpus", on=_On.NODE),
     _Key("kerf.dev/given-gpus", on=_On.NODE),
     _Key("kerf.dev/set-aside", on=_On.NODE),
     _Key("kerf.dev/node-report", on=_On.NODE, written=True),
-    _Key("kerf.dev/takes-flows-from", on=_On.NAMESPACE),
-    _Key("kerf.dev/flow", on=_On.PIPELINE, written=True),
-    _Key("kerf.dev/flow-uid", on=_On.PIPELINE, written=True),
+    _Key("kerf.dev/takes-flows-from", on=_On.NAMESPACE, of="pipelines"),
+    _Key("kerf.dev/flow", on=_On.PIPELINE, written=True, of="pipelines"),
+    _Key("kerf.dev/flow-uid", on=_On.PIPELINE, written=True, of="pipelines"),
     _Key("kerf.dev/touched", on=_On.CLAIM, written=True),
     _Key("kerf.dev/owned", _Kind.TAINT, _On.DEVICE, written=True),
     _Key("kerf.dev/learning", on=_On.CONFIG_MAP, written=True),

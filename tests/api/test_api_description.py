@@ -68,7 +68,7 @@ def test_operation_ids_are_names_that_programs_can_have_and_no_two_are_alike() -
     names = [operation.get("operationId", "") for operation in OPERATIONS.values()]
     assert len(set(names)) == len(names)
     assert [name for name in names if not name.isidentifier() or "_" in name] == []
-    assert {"explainPod", "pendingPods", "whatIf", "othersFilter"} <= set(names)
+    assert {"explainPod", "pendingPods", "othersFilter"} <= set(names)
 
 
 def test_who_may_call_is_told() -> None:

@@ -136,14 +136,3 @@ def test_the_list_says_what_explain_says_of_the_nodes_that_a_pod_was_offered() -
         (row,) = kerf.get("/pending").json()["pods"]
     assert explained["sentence"] == row["sentence"] == "needs 2 GPUs; full has 0 free, default/holder holds 2"
     assert row["remedy"] == explained["remedies"][0]
-
-
-@pytest.mark.parametrize(("gpus", "helps"), [(99, False), (4, True)])
-def test_moves_are_offered_only_where_they_can_help(gpus: int, helps: bool) -> None:
-    with running([node("a", 4), node("b", 4)]) as kerf:
-        for name, on in (("one", "a"), ("two", "b")):
-            kerf.create(pod(name, 1, node_name=on, annotations={"kerf.dev/assigned-gpus": "0"}))
-        kerf.filter(kerf.create(made("asks", gpus, 60)), ["a", "b"])
-        told_once(kerf, 1)
-        (row,) = kerf.get("/pending").json()["pods"]
-    assert row["movesHelp"] is helps

@@ -165,7 +165,7 @@ def test_reasons_are_camel_case_and_short_as_kubectl_shows_them() -> None:
         for path in (ROOT / "extender").rglob("*.py")
         for reason in re.findall(r'reason="(\w+)", message=', path.read_text())
     }
-    assert {"GPUsAssigned", "GPUsCorrected", "MovedToMakeRoom"} <= reasons
+    assert {"GPUsAssigned", "GPUsCorrected"} <= reasons
     assert [
         reason for reason in reasons if not re.fullmatch(r"(?:[A-Z][A-Za-z]+){1,5}", reason) or len(reason) > 20
     ] == []

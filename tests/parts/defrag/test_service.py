@@ -7,13 +7,13 @@ import schemathesis
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from extender.settings.load import SettingsError, load_settings
-from tests.api.bodies import node
+from tests.api.bodies import node, pod
 from tests.api.services import Kerf, running
 from tests.api.test_blind import asks_nothing_of_what_was, cut_off
 from tests.api.test_openapi import INVALID, VALID, Check, answers_as_described, description_of_kerf
 from tests.demo.test_cluster import NODES, OBJECTS, PENDING
 from tests.explain.sentences.test_pending_pods import EIGHT, explained, held
-from tests.explain.test_waiting_pods import made
+from tests.explain.test_waiting_pods import made, told_once
 from tests.parts.pages import assert_its_metrics_are_on_its_page
 from tests.parts.test_parts import modules_of
 
@@ -130,3 +130,26 @@ def test_in_the_demo_a_move_would_make_room() -> None:
     assert (told["fits"], pod["node"]) == (True, move["from"])
     assert move["from"].startswith("h100")
     assert move["controller"]
+
+
+@pytest.mark.parametrize(("gpus", "helps"), [(99, False), (4, True)])
+def test_moves_are_offered_only_where_they_can_help(gpus: int, helps: bool) -> None:
+    with running([node("a", 4), node("b", 4)]) as kerf:
+        for name, on in (("one", "a"), ("two", "b")):
+            kerf.create(pod(name, 1, node_name=on, annotations={"kerf.dev/assigned-gpus": "0"}))
+        kerf.filter(kerf.create(made("asks", gpus, 60)), ["a", "b"])
+        told_once(kerf, 1)
+        (row,) = kerf.get("/pending").json()["pods"]
+    assert row["movesHelp"] is helps
+
+
+@pytest.mark.parametrize(("share", "memory"), [("500", "1Gi"), ("100", "60Gi")])
+def test_moves_are_advised_for_shares(share: str, memory: str) -> None:
+    with running([node("n", 1)]) as kerf:
+        for name, of_gpu in (("holder", "800"), ("asks", share)):
+            size = "40Gi" if name == "holder" else memory
+            one = pod(name, None, annotations={"kerf.dev/gpu-share": of_gpu, "kerf.dev/gpu-memory-each": size})
+            kerf.filter(kerf.create(one), ["n"])
+        assert kerf.bind(pod("holder", None), "n") == ""
+        told = explained(kerf, "asks")
+    assert [remedy["kind"] for remedy in told["remedies"]][:2] == ["wait", "move"]

@@ -2,6 +2,7 @@
 
 from extender.core.gauges import Gauge
 from tests.api.services import Clock, Kerf, running
+from tests.explain.test_waiting_pods import made
 from tests.explain.test_workloads import NODES, bound, by_pod, seen, told
 from tests.parts.usage.rigs import meter_of
 from tests.telemetry.feeds import FakeFeed
@@ -49,3 +50,17 @@ def test_a_pod_that_gets_the_number_of_another_is_not_idle_for_as_long() -> None
         listed = kerf.get("/usage").json()["idle"]
     assert (list(pods), pods["fresh"]["idleSeconds"]) == (["fresh"], None)
     assert listed["pods"] == 0
+
+
+def test_without_a_meter_pods_are_listed_and_nobody_knows_who_is_idle() -> None:
+    with running(NODES, usage__enabled=False) as kerf:
+        seen(kerf, bound("a", "0,1"), made("waits", 9, 60), waiting=1)
+        answer = told(kerf)
+        kerf.cluster.delete(bound("a", "0,1"))
+        kerf.settle()
+        seen(kerf, bound("b", "0,1,2"), waiting=1)
+        after = told(kerf)
+        assert kerf.service.workloads.occupants.holders.fresh == []
+    assert {name: item["gpus"] for name, item in by_pod(answer).items()} == {"a": 2.0, "waits": 9.0}
+    assert {name: item["gpus"] for name, item in by_pod(after).items()} == {"b": 3.0, "waits": 9.0}
+    assert (answer["idleAfterSeconds"], answer["states"]["idle"]) == (None, 0)
