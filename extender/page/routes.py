@@ -40,8 +40,8 @@ def install_page(app: FastAPI, streams: Streams, panels: Mapping[str, Path]) -> 
     names = sorted(panels)
     for name in names:
         app.mount(f"/page/parts/{name}", _Files(directory=panels[name]))
-    imports = "".join(f"import {name} from './parts/{name}/panel.js';\n" for name in names)
-    script = f"{imports}\nexport const PANELS_OF_PARTS = [{', '.join(names)}];\n"
+    imports = "".join(f"import of_{name} from './parts/{name}/panel.js';\n" for name in names)
+    script = f"{imports}\nexport const PANELS_OF_PARTS = [{', '.join(f'of_{name}' for name in names)}];\n"
 
     @app.get("/page/parts.js", include_in_schema=False)
     async def panels_of_parts() -> Response:

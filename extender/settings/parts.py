@@ -56,6 +56,11 @@ def known(sections: Collection[str]) -> tuple[Part, ...]:
     _INSTALLED.load([*parts.NAMES, *sections])
     for name, part in list(_INSTALLED.found.items()):
         if not isinstance(part, Part) or part.name != name:
-            del _INSTALLED.found[name]
-            faults[name] = f"part {name} could not be loaded: it is not a Part of that name but {part!r:.80}"
+            why = f"it is not a Part of that name but {part!r:.80}"
+        elif not name.isidentifier():
+            why = "its name has to be one that a section of the settings can have"
+        else:
+            continue
+        del _INSTALLED.found[name]
+        faults[name] = f"part {name} could not be loaded: {why}"
     return (*own, *_INSTALLED.found.values())

@@ -199,7 +199,7 @@ def use_part() -> None:
             kerf.create(manifest)
         assert kerf.get("/crowds").json() == {"owners": {"default/Job/a": 2}}
         assert kerf.metric("kerf_crowds") == 1
-        assert "import crowds from './parts/crowds/panel.js';" in kerf.get("/page/parts.js").content.decode()
+        assert "import of_crowds from './parts/crowds/panel.js';" in kerf.get("/page/parts.js").content.decode()
         assert kerf.get("/page/parts/crowds/panel.js").status == 200
     with running([node("n", 2)]) as kerf:
         answer = kerf.get("/crowds")

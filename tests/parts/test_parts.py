@@ -100,9 +100,12 @@ def test_a_package_brings_a_part(tmp_path: Path) -> None:
     [
         pytest.param("acme", "raise ImportError('no')", "of package kerf-broken could not be loaded: ImportError: no"),
         pytest.param("acme", "PART = 1", "could not be loaded: it is not a Part of that name but 1"),
+        pytest.param(
+            "a-b", PACKAGE.replace('"acme"', '"a-b"'), "its name has to be one that a section of the settings can have"
+        ),
         pytest.param("queue", PACKAGE.replace('"acme"', '"queue"'), "ValueError: Kerf already has a part of that name"),
     ],
-    ids=["it fails", "no part", "the kernel's section"],
+    ids=["it fails", "no part", "no name of a section", "the kernel's section"],
 )
 def test_one_that_can_not_be_loaded_keeps_kerf_from_starting(tmp_path: Path, name: str, source: str, told: str) -> None:
     broken(tmp_path, f"[kerf.parts]\n{name} = kerf_broken:PART", source)

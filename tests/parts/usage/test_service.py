@@ -317,5 +317,5 @@ def test_where_it_is_off_it_is_not_there_and_its_routes_say_how_to_turn_it_on() 
             assert answer.json() == {"detail": "no GPU-hours are counted (setting usage.enabled)"}
         assert b"usage" not in kerf.get("/page/parts.js").content
     with running() as kerf:
-        assert b"import usage from './parts/usage/panel.js';" in kerf.get("/page/parts.js").content
+        assert b"import of_usage from './parts/usage/panel.js';" in kerf.get("/page/parts.js").content
         assert kerf.get("/page/parts/usage/panel.js").status == 200

@@ -114,4 +114,4 @@ def test_where_it_is_off_it_is_not_there_and_its_path_says_how_to_turn_it_on() -
         assert (answer.status, answer.json()) == (404, {"detail": OFF})
         assert b"what_if" not in kerf.get("/page/parts.js").content
     with running() as kerf:
-        assert b"import what_if from './parts/what_if/panel.js';" in kerf.get("/page/parts.js").content
+        assert b"import of_what_if from './parts/what_if/panel.js';" in kerf.get("/page/parts.js").content
