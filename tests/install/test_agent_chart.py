@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from extender.cli.node_agent import node_agent
 
+from extender.parts.agent.command import node_agent
 from tests.install.helm import Helm, HelmError, only
 
 
