@@ -12,6 +12,7 @@ import time
 import urllib.error
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -75,9 +76,14 @@ def test_a_queue_that_may_open_no_gate(tmp_path: Path, way: str) -> None:
             return [sentence for sentence in told if said not in sentence]
 
         wait_until(lambda: not silent(), WITHIN_S, "/pending says it")
-        for name in names:
+
+        def explained(name: str) -> Any:
+            """None while it is tried again: then it says where it is to go."""
             told = cluster.kerf.get(f"/explain/pod/default/{name}")
-            assert said in told["sentence"]
+            return told if said in told["sentence"] else None
+
+        for name in names:
+            told = wait_until(partial(explained, name), WITHIN_S, "explain says it")
             assert not any("next round" in remedy["text"] for remedy in told["remedies"])
             assert "as manifests/queue/rbac.yaml does" in told["remedies"][0]["text"]
         degraded = cluster.kerf.get("/readyz")["degraded"]
