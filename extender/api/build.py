@@ -18,7 +18,7 @@ from extender.api.webhooks.node_affinity import AffinityWriter
 from extender.core.policies.policy import Policy
 from extender.core.resources.requests import NO_REQUEST
 from extender.dra.pod_claims import NO_CLAIMS, PodClaims
-from extender.explain.counting import CountsGpuHours
+from extender.explain.counting import CountsGpuHours, stranding_in
 from extender.explain.explanations import RejectionLog
 from extender.explain.failing_nodes import NamesFailingNodes
 from extender.explain.fixes import Fixes
@@ -28,7 +28,6 @@ from extender.explain.overview import Overviews
 from extender.explain.pending import PendingPods, Waitlist
 from extender.explain.pod_answers import PodAnswers, UndecidedPods
 from extender.explain.processes import Turns
-from extender.explain.stranded import Stranding
 from extender.explain.what_if import AnswersWhatIf
 from extender.explain.workloads import belonging, build_workloads
 from extender.kube.background import Tasks
@@ -74,12 +73,6 @@ def _certificate_metrics_of(path: Path) -> Callable[[], Iterable[Metric]]:
     from extender.metrics.certificates import certificate_metrics  # and with it the same library
 
     return partial(certificate_metrics, path)
-
-
-def _stranding_in(capabilities: Capabilities) -> Stranding | None:
-    """What tells how much is stranded, where GPU-hours are counted."""
-    counts = capabilities.get(CountsGpuHours)
-    return counts.stranding if counts is not None else None
 
 
 def _cpu_pods_of(settings: Settings, placer: Placer) -> CpuPods:
@@ -295,7 +288,8 @@ def build_service(settings: Settings, parts: Parts, rights: MissingRights) -> Se
         silent=parts.reporters.silent if parts.reporters is not None else lambda: (),
     )
     undecided = UndecidedPods(base.transport, placer, _claims_of(queue))
-    workloads = build_workloads(base, parts.capabilities.get(CountsGpuHours), waitlist)
+    counts = parts.capabilities.get(CountsGpuHours)
+    workloads = build_workloads(base, counts, waitlist)
     costs = partial(interference_of, owners=parts.owners)
     service = Service(
         settings=settings,
@@ -318,7 +312,7 @@ def build_service(settings: Settings, parts: Parts, rights: MissingRights) -> Se
             rules=rules,
             devices=devices,
             policy_of=placer.policy_of,
-            stranding=partial(_stranding_in, parts.capabilities),
+            stranding=stranding_in(lambda: counts),
             failing=parts.capabilities.get(NamesFailingNodes),
         ),
         pods=PodAnswers(placer, fixes, undecided, waitlist, costs, workloads.of_pod),

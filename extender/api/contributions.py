@@ -17,7 +17,7 @@ from extender.ranking.service import LearnedRank
 from extender.scheduling.build import Foundation
 from extender.scheduling.placer import Placer
 from extender.scheduling.unbound_pods import UnboundPods
-from extender.settings.tree import PARTS, Settings
+from extender.settings.tree import PARTS, Settings, wanted_parts
 
 CapabilityT = TypeVar("CapabilityT")
 
@@ -113,10 +113,10 @@ class Contribution:
 def build_contributions(kernel: Kernel) -> Mapping[str, Contribution]:
     """What the parts bring that settings want, by name. Raises PartError."""
     settings = kernel.settings
-    there = [part for part in PARTS if part.with_webhooks_alone or not settings.webhook.alone]
     brought: dict[str, Contribution] = {}
-    for part in there:
-        if part.wanted(section := getattr(settings, part.name)):
+    for part in wanted_parts(settings):
+        if part.with_webhooks_alone or not settings.webhook.alone:
+            section = getattr(settings, part.name)
             brought[part.name] = importlib.import_module(part.module).build(kernel, section)
             kernel.capabilities.offer(brought[part.name].offers)
     return brought
@@ -124,5 +124,5 @@ def build_contributions(kernel: Kernel) -> Mapping[str, Contribution]:
 
 def off_paths(settings: Settings) -> Mapping[str, str]:
     """Paths of parts that are off, and why they answer nothing."""
-    off = [part for part in PARTS if not part.wanted(getattr(settings, part.name))]
-    return {path: why for part in off for path, why in part.off.items()}
+    on = wanted_parts(settings)
+    return {path: why for part in PARTS if part not in on for path, why in part.off.items()}

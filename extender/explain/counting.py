@@ -1,5 +1,6 @@
 """What counts GPU-hours, as those see it who tell of pods: a part does."""
 
+from collections.abc import Callable
 from typing import Protocol
 
 from extender.core.clusters import Floats
@@ -24,3 +25,8 @@ class CountsGpuHours(Protocol):
 
     def idle_s(self, now: float, num_holders: int) -> Floats:
         """(U,) for how long each of so many holders has been idle; NaN for those that are not."""
+
+
+def stranding_in(counts: Callable[[], CountsGpuHours | None]) -> Callable[[], Stranding | None]:
+    """What tells how much is stranded, where GPU-hours are counted; `counts` is what counts them, if anything does."""
+    return lambda: None if (found := counts()) is None else found.stranding

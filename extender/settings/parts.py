@@ -1,8 +1,8 @@
 """Parts: capabilities that can be taken out. Kerf's own are folders of `extender/parts` and lines of the list there;
 packages bring theirs by the entry point group `kerf.parts` (`NAME = "package.settings:PART"`).
 
-Of a part that settings turn off nothing is imported but the module that says which settings it has; that one imports
-nothing of Kerf but settings.
+Of a part that settings turn off nothing is imported but the module that says which settings it has, and which rights
+it takes; that one imports nothing else of Kerf.
 """
 
 import importlib

@@ -13,6 +13,7 @@ from extender.settings.cluster import ClusterSettings
 from extender.settings.decisions import DecisionSettings, ModelSettings
 from extender.settings.leader_election import LeaderElectionSettings
 from extender.settings.operation import LogSettings
+from extender.settings.parts import Part
 from extender.settings.policies import GeniusSettings, LiveSettings
 from extender.settings.queue import DraSettings, QueueSettings
 from extender.settings.ranking import RankSettings
@@ -66,13 +67,17 @@ else:
     )
 
 
+def wanted_parts(settings: Settings) -> list[Part]:
+    """Those that the settings want."""
+    return [part for part in PARTS if part.wanted(getattr(settings, part.name))]
+
+
 def lacking(settings: Settings) -> list[str]:
     """What parts lack that are wanted, a sentence each."""
-    wanted = [part for part in PARTS if part.wanted(getattr(settings, part.name))]
-    return [f"{part.name}: {lacks}" for part in wanted if (lacks := part.lacks(settings))]
+    return [f"{part.name}: {lacks}" for part in wanted_parts(settings) if (lacks := part.lacks(settings))]
 
 
 def rights_of(settings: Settings) -> list[Rights]:
     """What parts that are wanted take besides the kernel."""
-    wanted = [(part, section) for part in PARTS if part.wanted(section := getattr(settings, part.name))]
-    return [rights for part, section in wanted for rights in part.rights if rights.wanted(section)]
+    parts_on = wanted_parts(settings)
+    return [rights for part in parts_on for rights in part.rights if rights.wanted(getattr(settings, part.name))]

@@ -5,8 +5,7 @@ from pathlib import Path
 from extender.api.contributions import Contribution, Kernel
 from extender.api.openapi import EXAMPLE_JOB
 from extender.api.posts import BAD_REQUEST, TOO_LARGE, UNAVAILABLE, Call, Caller
-from extender.explain.counting import CountsGpuHours
-from extender.explain.stranded import Stranding
+from extender.explain.counting import CountsGpuHours, stranding_in
 from extender.explain.what_if import AnswersWhatIf
 from extender.parts.what_if.answers import WhatIfAnswers
 from extender.parts.what_if.questions import WhatIf, WhatIfResult
@@ -18,10 +17,6 @@ def build(kernel: Kernel, wanted: WhatIfSettings) -> Contribution:
     """Answers, one at a time, in processes of their own."""
     base, queue = kernel.base, kernel.queue
 
-    def stranding() -> Stranding | None:
-        counts = kernel.get(CountsGpuHours)
-        return counts.stranding if counts is not None else None
-
     answers = WhatIfAnswers(
         transport=base.transport,
         ledger=base.ledger,
@@ -31,7 +26,7 @@ def build(kernel: Kernel, wanted: WhatIfSettings) -> Contribution:
         policies=kernel.placer.policies_apart,
         turns=kernel.turns,
         waiting=lambda: waiting_in(queue.backlog if queue else None),
-        stranding=stranding,
+        stranding=stranding_in(lambda: kernel.get(CountsGpuHours)),
     )
     call = Call(
         path="/what-if",
