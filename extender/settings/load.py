@@ -131,7 +131,8 @@ def _rename(tree: dict[str, Any]) -> list[tuple[str, str]]:
         (section, name), (to, called) = old.split("."), new.split(".")
         if isinstance(values := tree.get(section), dict) and name in values:
             tree[section] = {key: value for key, value in values.items() if key != name}
-            tree[to] = {called: values[name], **(tree.get(to) or {})}
+            if isinstance(there := tree.get(to) or {}, dict):  # else it is for validation to report
+                tree[to] = {called: values[name], **there}
             found.append((old, new))
     return found
 

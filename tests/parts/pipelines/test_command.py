@@ -76,3 +76,12 @@ def test_a_new_name_counts_where_both_are_given_and_a_wrong_value_is_told_by_it(
     assert not PART.wanted(load_settings(flags=both).pipelines)  # type: ignore[attr-defined]
     with pytest.raises(SettingsError, match=r"pipelines\.enabled: Input should be a valid boolean"):
         load_settings(flags={"queue.pipelines": "perhaps"})
+
+
+@pytest.mark.parametrize("wrong", ["7", "[1]", "perhaps"])
+def test_a_new_section_that_is_none_is_told_beside_an_old_name(wrong: str, tmp_path: Path) -> None:
+    path = tmp_path / "kerf.yaml"
+    path.write_text(f"queue: {{enabled: true, pipelines: true}}\npipelines: {wrong}\n")
+    with pytest.raises(SettingsError, match=r"^pipelines: Input should be a valid dictionary"):
+        load_settings(path)
+    assert settings_elsewhere(path.read_text()).pipelines.enabled  # type: ignore[attr-defined]
