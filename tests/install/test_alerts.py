@@ -14,6 +14,7 @@ from tests.telemetry.prometheuses import find_promtool
 ALERTS = CHART / "alerts.yaml"
 ALERTS_PAGE = CHART.parents[2] / "docs" / "reference" / "alerts.md"
 PAGE = CHART.parents[2] / "extender" / "page" / "static"
+PARTS = CHART.parents[2] / "extender" / "parts"
 RULES = [rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]]
 
 WELL = {
@@ -136,7 +137,8 @@ def test_links_use_only_labels_that_the_alert_has() -> None:
 
 
 def test_every_link_opens_something_that_the_page_knows() -> None:
-    panels = {re.findall(r"id: '([a-z-]+)'", path.read_text())[0] for path in (PAGE / "panels").glob("[!i]*.js")}
+    scripts = [*(PAGE / "panels").glob("[!i]*.js"), *PARTS.glob("*/page/panel.js")]
+    panels = {re.findall(r"id: '([a-z-]+)'", path.read_text())[0] for path in scripts}
     kinds = re.findall(r"#\(([a-z|]+)\)", (PAGE / "address.js").read_text())[0].split("|")
     assert len(LINKS) > 10
     for alert, link in LINKS.items():
