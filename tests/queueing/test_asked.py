@@ -104,6 +104,43 @@ def test_the_nomination_of_a_pod_that_is_gone_by_then_is_no_matter() -> None:
     assert (entry.stage, letting.changes) == (Stage.GATED, 1)
 
 
+def test_one_that_can_not_be_taken_back_is_told_of_and_keeps_no_other_from_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    letting = Letting()
+    for name in "pq":
+        letting.mode.withdraw([letting.pod(name, nominated="n")])
+    letting.rig.api.fail = lambda name, part: UnreachableError("cut") if name == "p" else None
+    letting.settle()
+    assert (letting.nomination("p"), letting.nomination("q")) == ("n", None)
+    (told,) = caplog.messages
+    assert told == "withdrawing the nomination of pod ns/p: what became of it is not known yet: cut"
+    again = letting.pod("again", nominated="n")
+    letting.mode.withdraw([letting.rig.queue.backlog.entries["p"], again])
+    letting.rig.settle()
+    assert letting.nomination("again") is None, "though another of its namespace rests"
+
+
+def test_one_that_kube_scheduler_may_keep_is_read_and_let_be() -> None:
+    letting = Letting()
+    entry = letting.pod("p", nominated="n")
+    letting.rig.api.fail = lambda name, part: ApiError(403, "Forbidden", name)
+    letting.mode.withdraw([entry])
+    letting.settle()
+    assert (letting.nomination("p"), entry.stage, letting.changes) == ("n", Stage.GATED, 1)
+
+
+def test_a_nomination_that_is_lost_is_taken_back_once_however_often_it_is_looked_at() -> None:
+    letting = Letting()
+    writes: list[str] = []
+    letting.rig.api.fail = lambda name, part: writes.append(name)  # type: ignore[func-returns-value]
+    for name in "pq":
+        letting.pod(name, Stage.LOST, nominated="n")
+        letting.mode.take_stock(letting.rig.now)
+    letting.settle()
+    assert writes == ["p", "q"]
+
+
 def test_whoever_stands_by_takes_nothing_back() -> None:
     letting = Letting()
     entry = letting.pod("p", nominated="n")
@@ -168,8 +205,9 @@ def test_whether_a_pod_got_the_node_it_was_let_go_for(
     elif state is ClaimState.BOUND:
         rig.api.pods["p"]["spec"]["nodeName"] = claimed
         rig.ledger.upsert_pod(decode_pod(rig.api.pods["p"]), rig.now)
+    letting.mode.counts = Counts(honoured=3, fallbacks=5)
     letting.mode.left(entry)
-    assert (letting.mode.counts.honoured, letting.mode.counts.fallbacks) == counted
+    assert (letting.mode.counts.honoured - 3, letting.mode.counts.fallbacks - 5) == counted
     assert letting.taken == ([("p", taken)] if taken else [])
     claim = rig.ledger.claim("p")
     assert (claim is None) is (state is not ClaimState.BOUND)
@@ -217,12 +255,12 @@ def test_a_pod_is_nominated_then_opened_within_the_domain_of_its_gang() -> None:
 
     async def run() -> None:
         assert await mode.nominate(entry, entry.pod, None, lost="") is entry.pod
-        assert (letting.nomination("p"), rig.note("p", "nomination-lost")) == ("n", "")
+        assert (letting.nomination("p"), rig.api.pods["p"]["metadata"]["annotations"]) == ("n", {})
         assert await mode.open(entry, entry.pod, "greedy", None)
         assert rig.api.pods["p"]["spec"]["nodeSelector"] == {"rack": "a"}
         assert (rig.note("p", "planned-node"), rig.note("p", "planned-by")) == ("n", "greedy")
         assert await mode.nominate(entry, entry.pod, None, lost="1. n: no room") is entry.pod
-        assert rig.note("p", "nomination-lost") == "1. n: no room"
+        assert (rig.note("p", "nomination-lost"), rig.note("p", "planned-node")) == ("1. n: no room", "n")
         left = letting.pod("left", Stage.OPENING)
         assert await mode.open_without_node(left.pod, "nobody wants it", None)
         assert (rig.note("left", "planned-node"), rig.note("left", "planned-by")) == ("", "nobody wants it")

@@ -12,6 +12,8 @@ from extender.ledger.ledger import Ledger
 from extender.ledger.tenants import Crowd
 from extender.planning.plan_state import PlanState
 from extender.planning.plans import PlanPod, View
+from extender.plugins.pod_demands import offered_of
+from extender.queueing import node_view
 from extender.queueing.node_view import NodeBook, view_of
 from extender.queueing.pods.batches import Room, plan_pod
 from extender.queueing.pods.entries import Entry
@@ -219,20 +221,21 @@ def test_where_nobody_has_to_reckon_with_anybody_nothing_is_worked_out() -> None
 
 def test_a_view_has_what_is_kept_taken_off_and_what_goes_given_back() -> None:
     kinds, ledger = Kinds(), cluster([node("a"), node("b", cpu="2")])
-    nodes = [node("b", cpu="2"), node("a"), node("untold")]
+    ledger.upsert_pod(pod("r", on="a", limits={"cpu": "3"}), 0.0)
+    nodes = [node("b", cpu="2"), node("a", zone="1"), node("untold", zone="2")]
     batch = [PlanPod("ns/g", gang="g", topology=ZONE), PlanPod("ns/p")]
     left = [("a", Room(1000, 2048, 2)), ("gone", Room(1, 1, 1))]
     view = view_of(ledger.snapshot(0), nodes, kinds, batch, num_pods={"a": 4}, left=left, reserve_frac=0.3)
     assert view.cluster.node_names[:2] == ("a", "b")
     assert view.cpu_allocatable_milli.tolist() == [8000, 2000]
     assert view.memory_allocatable_mib.tolist() == [16384, 16384]
-    assert view.cpu_free_milli.tolist() == [8000 - 2400 + 1000, 1400]
+    assert view.cpu_free_milli.tolist() == [8000 - 3000 - 2400 + 1000, 1400]
     assert view.memory_free_mib.tolist() == [16384 - 4916 + 2048, 16384 - 4916]  # 30 % of 16384 are 4915.2
     assert view.pods_free.tolist() == [10 - 4 + 2, 10]
     assert view.room_of_empty().tolist() == [[5600, 1400], [11468, 11468], [10, 10]]
-    assert set(view.domains) == {ZONE}
+    assert {key: domains.tolist() for key, domains in view.domains.items()} == {ZONE: [0, -1]}
     plain = view_of(ledger.snapshot(0), nodes, kinds, num_pods={"a": 11})
-    assert (plain.cpu_free_milli.tolist(), plain.pods_free.tolist()) == ([8000, 2000], [0, 10])
+    assert (plain.cpu_free_milli.tolist(), plain.pods_free.tolist()) == ([5000, 2000], [0, 10])
 
 
 def test_a_pod_on_its_way_counts_until_the_watch_tells_that_it_runs_and_closed_nodes_take_nobody() -> None:
@@ -292,6 +295,41 @@ def test_a_view_is_of_the_nodes_and_rows_of_its_moment() -> None:
     assert cpu() == {"a": 8000, "b": 4000, "c": 0}, "of which only the ledger was told"
     cache.upsert(node("c", cpu="2"))
     assert cpu() == {"a": 8000, "b": 4000, "c": 2000}
+
+
+def test_what_nodes_offer_is_looked_up_once_until_a_node_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[str] = []
+
+    def look(item: Node, resource: str) -> int:
+        looks.append(f"{item.metadata.name} {resource}")
+        return offered_of(item, resource)
+
+    monkeypatch.setattr(node_view, "offered_of", look)
+    kinds, ledger = Kinds(), cluster()
+    planned = plan_pod(pod("p", limits={"rdma/hca": 2}), kinds)
+    book, cache, _ = book_of(runs=crowd())
+    every = [f"{name} rdma/hca" for name in "abcd"]
+    for changed in (None, None, node("d", hca="2")):
+        if changed is not None:
+            cache.upsert(changed)
+        view = asyncio.run(book.view(ledger.snapshot(0), kinds, [planned], (), 0.0))
+        assert room(view, planned) == ("b" if changed is None else "bd")
+        assert looks == every * (1 if changed is None else 2)
+
+
+def test_why_a_pod_may_go_nowhere_is_told_with_the_view() -> None:
+    kinds, ledger = Kinds(), cluster()
+    planned = plan_pod(pod("p", nodeSelector={ZONE: "9"}), kinds)
+    view = view_of(ledger.snapshot(0), NODES, kinds, [planned])
+    assert view.refusals == kinds.refusals()
+    assert [str(why) for why in view.refusals.values()] == ["no node matches its selector and tolerations"]
+
+
+def test_a_node_that_was_there_before_anybody_told_of_it_may_go() -> None:
+    changes = list[int]()
+    book = NodeBook(Cache[Node, Node](lambda item: item), lambda: changes.append(1))
+    book.changed(node("a"), None)
+    assert (changes, book.version_of("a")) == ([1], 0)
 
 
 def test_any_number_of_resources_may_be_asked_for() -> None:

@@ -1,6 +1,6 @@
 """What counts against a namespace's quota: all that its pods have, or may have at any time."""
 
-from extender.core.resources.requests import GpuRequest
+from extender.core.resources.requests import AskedUnit, GpuRequest
 from extender.kube.watches import PODS
 from extender.planning.quotas import Quotas
 from extender.plugins.holdings import Holding
@@ -63,3 +63,48 @@ def test_a_pod_that_is_gone_before_it_had_its_node_counts_no_more() -> None:
     rig.hub.cache(PODS).remove(decode_pod(rig.api.pods["a"]))
     rig.ledger.release("a")
     assert refusal(rig, "b") == ""
+
+
+def test_a_pod_that_the_queue_let_go_is_counted_by_then_and_one_that_asks_again_once() -> None:
+    rig = Rig(quotas=Quotas({"ns": 2.0}))
+    rig.node("n", 8)
+    rig.pod("a", 2)
+    rig.round()
+    assert rig.node_of("a") == "n"
+    assert refusal(rig, "a", gpus=2) == ""
+    by_claims = GpuRequest(2, unit=AskedUnit.CLAIM)
+    assert rig.queue.over_quota(PodIdentity("ns", "a", "a"), by_claims) == "quota of namespace ns: 2 GPUs"
+    rig.hub.cache(PODS).remove(decode_pod(rig.api.pods["a"]))
+    rig.ledger.release("a")
+    for _ in range(2):
+        assert refusal(rig, "b", gpus=2) == ""
+        rig.ledger.reserve("b", "n", Holding(2), rig.now)
+    assert refusal(rig, "c") == "quota of namespace ns: 2 GPUs"
+
+
+def test_a_quota_of_one_has_room_for_one_and_nothing_is_asked_of_namespaces_without_any() -> None:
+    rig = Rig(quotas=Quotas({"ns": 1.0}))
+    rig.node("n", 8)
+    assert refusal(rig, "a") == ""
+    use = rig.queue.use
+    assert use.refusal(PodIdentity("free", "b", "b"), GpuRequest(9), known=False) == ""
+    unknown = use.refusal(PodIdentity("ns", "c", "c"), GpuRequest(1), known=False)
+    assert unknown == "quota of namespace ns: its usage is not known yet"
+
+
+def test_what_a_pod_past_the_queue_holds_counts_if_that_is_more_than_it_asks_for() -> None:
+    rig = Rig(quotas=Quotas({"ns": 4.0}))
+    rig.node("n", 8)
+    assert refusal(rig, "past") == ""
+    rig.ledger.reserve("past", "n", Holding(3), rig.now)  # it asked for memory in total
+    assert rig.queue.use.by_namespace() == {"ns": 3.0}
+
+
+def test_who_has_left_the_queue_is_remembered_only_where_there_is_a_quota() -> None:
+    for quotas, counted in (({"ns": 4.0}, {"ns": 2.0}), ({"other": 4.0}, {})):
+        rig = Rig(quotas=Quotas(quotas))
+        rig.node("n", 8)
+        rig.pod("a", 2)
+        rig.round()
+        rig.bind("a")
+        assert rig.queue.use.by_namespace() == counted

@@ -267,6 +267,77 @@ def test_how_many_may_be_let_go_of_each(
     assert places.window() == Window(most, parts, due)
 
 
+@pytest.mark.parametrize(
+    ("max_open", "pods", "window"),
+    [
+        pytest.param(15, {"a": {"on_way": 12, "waits": 1}}, Window(3, {}, due=False), id="less than a quarter, alone"),
+        pytest.param(
+            15,
+            {"a": {"on_way": 6, "waits": 1}, "b": {"on_way": 6, "waits": 1}},
+            Window(3, {}, due=False),
+            id="less than a quarter, of two",
+        ),
+        pytest.param(
+            16, {"a": {"on_way": 7, "waits": 1}, "b": {"on_way": 5}}, Window(4, {}, due=True), id="a quarter of all is"
+        ),
+        pytest.param(
+            17,
+            {"evil": {"late": 4, "waits": 9}, "b": {"waits": 20}},
+            Window(13, {"evil": 0, "b": 13}, due=True),
+            id="a place that does not divide is of those that are bound",
+        ),
+        pytest.param(
+            17,
+            {"evil": {"late": 3, "waits": 9}, "b": {"waits": 20}, "c": {"waits": 20}},
+            Window(14, {"evil": 1, "b": 6, "c": 6}, due=True),
+            id="and of them nobody has it",
+        ),
+        pytest.param(
+            17,
+            {**{f"evil-{number}": {"late": 2, "waits": 1} for number in range(3)}, "b": {"waits": 20}},
+            Window(14, {"evil-0": 0, "evil-1": 0, "evil-2": 0, "b": 13}, due=True),
+            id="of the unbound neither",
+        ),
+        pytest.param(
+            16,
+            {"a": {"late": 5, "waits": 9}, "b": {"no_room": 13}},
+            Window(11, {}, due=True),
+            id="half of all places is much where nobody else takes any",
+        ),
+        pytest.param(
+            32,
+            {"evil": {"late": 7, "waits": 9}, "b": {"on_way": 10, "waits": 6}, "c": {"on_way": 9}},
+            Window(6, {"evil": 1, "b": 2}, due=False),
+            id="whoever is unbound is served as by its own part",
+        ),
+        pytest.param(
+            16,
+            {"evil": {"late": 3, "waits": 9}, "b": {"on_way": 6, "waits": 1}, "c": {"on_way": 6}},
+            Window(1, {"evil": 1, "b": 0}, due=True),
+            id="one place is worth a round for whom it is a quarter",
+        ),
+    ],
+)
+def test_how_many_may_be_let_go_at_the_edges(
+    max_open: int, pods: dict[str, dict[str, int]], window: Window
+) -> None:
+    places = Places(max_open)
+    for namespace, said in pods.items():
+        places.add(namespace, **said)
+    assert places.window() == window
+
+
+def test_no_more_than_their_part_goes_of_those_that_stay_unbound_however_many_they_are() -> None:
+    places = Places()
+    places.add("evil-0", late=2, waits=1)
+    places.later(60.0)  # they take no places any more
+    for number in range(1, 5):
+        places.add(f"evil-{number}", late=1, waits=1)
+    places.add("good", on_way=10, waits=1)
+    unbound = {f"evil-{number}": 0 for number in range(5)}
+    assert places.window() == Window(2, unbound, due=False), "good has most of its part, and the others all of theirs"
+
+
 def test_where_there_is_one_place_each_has_it_whole() -> None:
     places = Places(max_open=1)
     places.add("evil", late=1, waits=1)
@@ -319,6 +390,13 @@ def test_turns_begin_anew_once_all_that_wait_have_had_theirs_or_there_are_places
     places.let_go(places.window(), "a", "b")
     places.gone("c")
     assert places.window().parts == {}
+    places.let_go(places.window(), "a", "b")
+    places.gone("b")
+    places.add("c", waits=1)
+    assert places.window().parts == {}, "two places for two"
+    places.add("b", waits=1)
+    places.gone("c")
+    places.window()
     places.add("c", waits=1)
     assert places.window().parts == {}, "that of those before is over"
     places.let_go(places.window(), "a", "b")
