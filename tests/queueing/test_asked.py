@@ -104,21 +104,14 @@ def test_the_nomination_of_a_pod_that_is_gone_by_then_is_no_matter() -> None:
     assert (entry.stage, letting.changes) == (Stage.GATED, 1)
 
 
-def test_one_that_can_not_be_taken_back_is_told_of_and_keeps_no_other_from_it(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_one_that_stands_is_told_of_and_keeps_no_other_from_going(caplog: pytest.LogCaptureFixture) -> None:
     letting = Letting()
+    letting.rig.api.fail = lambda name, part: UnreachableError("cut") if name == "p" else None
     for name in "pq":
         letting.mode.withdraw([letting.pod(name, nominated="n")])
-    letting.rig.api.fail = lambda name, part: UnreachableError("cut") if name == "p" else None
-    letting.settle()
+        letting.rig.settle()
     assert (letting.nomination("p"), letting.nomination("q")) == ("n", None)
-    (told,) = caplog.messages
-    assert told == "withdrawing the nomination of pod ns/p: what became of it is not known yet: cut"
-    again = letting.pod("again", nominated="n")
-    letting.mode.withdraw([letting.rig.queue.backlog.entries["p"], again])
-    letting.rig.settle()
-    assert letting.nomination("again") is None, "though another of its namespace rests"
+    assert set(caplog.messages) == {"withdrawing the nomination of pod ns/p: what became of it is not known yet: cut"}
 
 
 def test_one_that_kube_scheduler_may_keep_is_read_and_let_be() -> None:
@@ -139,6 +132,16 @@ def test_a_nomination_that_is_lost_is_taken_back_once_however_often_it_is_looked
         letting.mode.take_stock(letting.rig.now)
     letting.settle()
     assert writes == ["p", "q"]
+
+
+def test_a_pod_that_somebody_opens_meanwhile_is_on_its_way_from_then() -> None:
+    letting = Letting()
+    entry = letting.pod("p", nominated="n")
+    letting.mode.withdraw([entry])
+    letting.rig.api.pods["p"]["spec"]["schedulingGates"] = []
+    letting.rig.told("p")
+    letting.settle()
+    assert (entry.stage, entry.opened) == (Stage.OPENED, letting.rig.now)
 
 
 def test_whoever_stands_by_takes_nothing_back() -> None:
@@ -263,7 +266,8 @@ def test_a_pod_is_nominated_then_opened_within_the_domain_of_its_gang() -> None:
         assert (rig.note("p", "nomination-lost"), rig.note("p", "planned-node")) == ("1. n: no room", "n")
         left = letting.pod("left", Stage.OPENING)
         assert await mode.open_without_node(left.pod, "nobody wants it", None)
-        assert (rig.note("left", "planned-node"), rig.note("left", "planned-by")) == ("", "nobody wants it")
+        written = rig.api.pods["left"]["metadata"]["annotations"]
+        assert written == {"kerf.dev/planned-node": "", "kerf.dev/planned-by": "nobody wants it"}
         other = letting.pod("other", Stage.NOMINATING, node="n")
         other.planned = None
         assert await mode.open(other, other.pod, "greedy", None)

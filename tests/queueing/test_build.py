@@ -4,7 +4,8 @@ import asyncio
 import time
 from datetime import UTC, datetime
 from math import inf
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -16,6 +17,7 @@ from extender.plugins.holdings import Holding
 from extender.queueing.asked import Asked
 from extender.queueing.build import build_queue
 from extender.queueing.direct.mode import Direct
+from extender.queueing.kept_places import KeepsPlaces
 from extender.queueing.options import Options
 from extender.queueing.pods.objects import decode_node, decode_pod
 from extender.scheduling.build import build_foundation
@@ -88,14 +90,16 @@ class Built:
         if lead:
             self.base.fence.take_over("", lambda: inf, lambda: "")
             self.base.fence.open("epoch")
-        placer = Placer(self.base.ledger, default_policy="tightest", clock=self.base.clock, wall_clock=self.base.clock)
+        clock = self.base.clock
+        self.placer = Placer(self.base.ledger, default_policy="tightest", clock=clock, wall_clock=clock)
+        self.kept_places: KeepsPlaces | None = None
         made = build_queue(
             self.settings,
             self.base,
-            placer,
+            self.placer,
             takes_more=lambda request: request.count == 1,
             why_refused=lambda pod: f"{pod.name} was refused",
-            kept_places=lambda: None,
+            kept_places=lambda: self.kept_places,
         )
         assert made is not None
         self.queue = made
@@ -141,13 +145,16 @@ def test_it_goes_by_what_the_other_parts_know_and_are_told() -> None:
     base, queue = built.base, built.queue
     assert queue.options == Options.of(built.settings.queue, built.settings.decisions)
     assert isinstance(queue.mode, Asked)
-    assert queue.mode.resolver is base.resolver
+    made_of = queue.mode.transport, queue.mode.placer, queue.mode.resolver
+    assert made_of == (built.cluster, built.placer, base.resolver)
     assert (queue.nodes.crowd is base.mirror.tenants.crowd, queue.claims) == (True, None)
     assert queue.fault() == base.mirror.fault() != ""
     built.node("n", 2)
     built.pod("p", 1, "2026-01-01T00:00:00Z")
     entry = queue.backlog.entries["p"]
-    assert (entry.seen, entry.created) == (1000.0, 1767225600.0)
+    assert (entry.seen, entry.created, queue.place_kept(entry.pod)) == (1000.0, 1767225600.0, "")
+    built.kept_places = cast(KeepsPlaces, SimpleNamespace(place_kept=lambda pod: f"kept for {pod.key}"))
+    assert queue.place_kept(entry.pod) == "kept for ns/p"
     entry.reserve("m")
     base.ledger.reserve("p", "n", Holding(1), built.now)
     entry.open(built.now)
