@@ -282,6 +282,37 @@ def test_a_search_finds_room_for_more_than_greedy_does() -> None:
     assert (placed("greedy"), placed("exact")) == (1, 2)
 
 
+@pytest.mark.parametrize(
+    ("window", "on_way", "max_open", "sleeps"),
+    [
+        pytest.param(3, 0, 4, 4, id="all have gone that might"),
+        pytest.param(2, 0, 4, 0, id="more might have gone, and nobody is on the way"),
+        pytest.param(2, 1, 4, 0, id="few are"),
+        pytest.param(2, 2, 5, 0, id="not half of those who may be"),
+        pytest.param(2, 2, 4, 4, id="half of them are"),
+    ],
+)
+def test_others_have_their_time_after_a_plan_while_pods_are_on_their_way(
+    monkeypatch: pytest.MonkeyPatch, window: int, on_way: int, max_open: int, sleeps: int
+) -> None:
+    planned = Planned(interval_s=0.25, max_open=max_open)
+    planned.rig.node("n", 8)
+    for number in range(2):
+        planned.rig.pod(f"p{number}", 1)
+    assert list(planned.plan(window=window).values()) == ["n", "n"]
+    for number in range(on_way):
+        planned.backlog.entries[f"p{number}"].reserve("n")
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(asyncio, "sleep", sleep)
+        asyncio.run(planned.planner.rest(1.0))
+    assert slept == [0.25] * sleeps
+
+
 def unit(key: str, *members: tuple[int, float], gpus: int = 1, namespace: str = "ns") -> Unit:
     """A pod or a gang, each member with its priority and its time of creation."""
     gang = key if len(members) > 1 else ""

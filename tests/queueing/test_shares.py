@@ -318,9 +318,7 @@ def test_how_many_may_be_let_go_of_each(
         ),
     ],
 )
-def test_how_many_may_be_let_go_at_the_edges(
-    max_open: int, pods: dict[str, dict[str, int]], window: Window
-) -> None:
+def test_how_many_may_be_let_go_at_the_edges(max_open: int, pods: dict[str, dict[str, int]], window: Window) -> None:
     places = Places(max_open)
     for namespace, said in pods.items():
         places.add(namespace, **said)

@@ -152,18 +152,27 @@ class Room:
         self.cluster.kerf.stop()
 
 
+@contextlib.contextmanager
+def scattered(plane: ControlPlane, *options: str) -> Iterator[Room]:
+    """On each of four nodes a pod has two of four GPUs. Nothing of it is left, however the test ends."""
+    room = Room(plane, *options)
+    try:
+        with room.kubelet:
+            try:
+                room.scatter()
+                yield room
+            finally:
+                room.close()
+    finally:
+        room.stop()
+
+
 @pytest.fixture
 def room(plane: ControlPlane) -> Iterator[Room]:
-    made = Room(plane)
-    try:
-        with made.kubelet:
-            made.scatter()
-            made.gang()
-            wait_until(lambda: made.waits("g0") and made.waits("g1"), WITHIN_S, "the gang waits")
-            yield made
-            made.close()
-    finally:
-        made.stop()
+    with scattered(plane) as made:
+        made.gang()
+        wait_until(lambda: made.waits("g0") and made.waits("g1"), WITHIN_S, "the gang waits")
+        yield made
 
 
 def test_a_gang_of_whole_nodes_starts_after_the_moves(room: Room) -> None:

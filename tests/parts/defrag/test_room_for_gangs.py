@@ -165,8 +165,10 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
 def scattered(plane: ControlPlane, directory: Path, num_nodes: int, *, extender: bool = True) -> Iterator[Scattered]:
     made = Scattered(plane, directory, num_nodes, extender=extender)
     try:
-        yield made
-        made.close()
+        try:
+            yield made
+        finally:
+            made.close()
     finally:
         made.stop()
 

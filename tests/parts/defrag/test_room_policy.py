@@ -16,7 +16,7 @@ import pytest
 from tests.controlplane.kerf import QUEUE_RBAC, RBAC, ROOT, SERVICE_ACCOUNT
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import clean_environment, wait_until
-from tests.parts.defrag.test_making_room import WITHIN_S, Room
+from tests.parts.defrag.test_making_room import WITHIN_S, Room, scattered
 
 pytestmark = [pytest.mark.e2e, pytest.mark.controlplane]
 
@@ -40,18 +40,12 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
 
 
 @contextmanager
-def scattered(plane: ControlPlane, *options: str, gang: bool = True) -> Iterator[Room]:
+def eager(plane: ControlPlane, *options: str, gang: bool = True) -> Iterator[Room]:
     """On each of four nodes a pod has two of four GPUs, a gang of two whole nodes waits, Kerf goes by its policy."""
-    room = Room(plane, *EAGER, *options)
-    try:
-        with room.kubelet:
-            room.scatter()
-            if gang:
-                room.gang()
-            yield room
-            room.close()
-    finally:
-        room.stop()
+    with scattered(plane, *EAGER, *options) as room:
+        if gang:
+            room.gang()
+        yield room
 
 
 def not_now() -> str:
@@ -69,7 +63,7 @@ def uids(room: Room) -> dict[str, str]:
 
 
 def test_a_gang_that_waits_gets_its_nodes_without_anybody_asking(plane: ControlPlane) -> None:
-    with scattered(plane, "--set=defrag.mode=act", ALWAYS) as room:
+    with eager(plane, "--set=defrag.mode=act", ALWAYS) as room:
         apps = room.on_nodes().keys()
         wait_until(lambda: all(room.cluster.node_of(name) for name in ("g0", "g1")), WITHIN_S, "the gang has its nodes")
         state = room.ends("done")
@@ -84,7 +78,7 @@ def test_a_gang_that_waits_gets_its_nodes_without_anybody_asking(plane: ControlP
 @pytest.mark.parametrize("outside", [False, True], ids=["advise", "outside of the windows"])
 def test_it_only_tells(plane: ControlPlane, outside: bool) -> None:
     options = ("--set=defrag.mode=act", not_now()) if outside else ("--set=defrag.mode=advise", ALWAYS)
-    with scattered(plane, *options) as room:
+    with eager(plane, *options) as room:
         before = uids(room)
         assert "2 pods moved" in room.cluster.event("g0", "MovesWouldHelp")
         time.sleep(QUIET_S)
@@ -100,7 +94,7 @@ def test_it_only_tells(plane: ControlPlane, outside: bool) -> None:
 
 def test_a_pod_leaves_a_gpu_that_has_become_sick(plane: ControlPlane) -> None:
     options = ("--set=defrag.mode=act", "--set=defrag.after_s=3600", "--set=defrag.heal=true", "--set=defrag.sick_s=2")
-    with scattered(plane, *options) as room:
+    with eager(plane, *options) as room:
         app = next(app for app, node in room.on_nodes().items() if node == "a")
         others = {other: uid for other, uid in uids(room).items() if other != app}
         held = room.pod_of(app)["metadata"]["annotations"]["kerf.dev/assigned-gpus"].split(",")
@@ -125,7 +119,7 @@ def test_a_pod_leaves_a_gpu_that_has_become_sick(plane: ControlPlane) -> None:
 
 def test_nodes_are_kept_free_while_nobody_waits(plane: ControlPlane) -> None:
     options = ("--set=defrag.mode=act", ALWAYS, "--set=defrag.free_nodes=2")
-    with scattered(plane, *options, gang=False) as room:
+    with eager(plane, *options, gang=False) as room:
         apps = room.on_nodes().keys()
         state = room.ends("done")
         free = sorted(set("abcd") - set(room.on_nodes().values()))
@@ -146,7 +140,7 @@ def test_a_node_is_emptied_before_maintenance(plane: ControlPlane, tmp_path: Pat
         done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True, env=told)
         return done.returncode, done.stdout + done.stderr
 
-    with scattered(plane, f"--set=access.apply_token_file={token}", gang=False) as room:
+    with eager(plane, f"--set=access.apply_token_file={token}", gang=False) as room:
         plane.request("PATCH", "/api/v1/nodes/a", {"spec": {"unschedulable": True}}, "application/merge-patch+json")
         before = uids(room)
         app = next(app for app, node in room.on_nodes().items() if node == "a")
