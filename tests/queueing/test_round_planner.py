@@ -146,6 +146,22 @@ def test_a_head_that_has_its_room_and_comes_again_is_kept_room_for_from_then() -
     assert planned.head == "ns/large", "it has not been for 64 seconds"
 
 
+def test_nodes_that_are_kept_stay_the_same_though_others_are_emptier_by_now() -> None:
+    planned = Planned(reserve_after_s=0.0)
+    ledger = planned.rig.ledger
+    for name, used in (("a", 1), ("b", 2)):
+        planned.rig.node(name, 2)
+        ledger.reserve(f"on {name}", name, Holding(used), 1e9)
+    planned.rig.pod("large", 2)
+    for _ in range(2):
+        planned.plan()
+        assert planned.planner.head is not None
+        assert planned.planner.head.nodes == {"a"}
+        ledger.release("on b")
+        for name in "ab":
+            ledger.reserve(f"later on {name}", name, Holding(1), 1e9)
+
+
 def test_who_is_behind_the_first_is_known_and_who_lost_its_node_leaves_its_nodes_to_it() -> None:
     planned = with_head(reserve_after_s=0.0)
     rig, entries = planned.rig, planned.backlog.entries
@@ -387,6 +403,7 @@ def test_who_takes_more_than_its_part_gives_way_for_a_while() -> None:
     assert turns(large, small, most=2) == "largesmall", "unless that is wanted"
     assert turns(large, small, most=2, patience_s=10.0) == "smalllarge"
     assert turns(large, small, most=2, patience_s=8.0) == "largesmall"
+    assert turns(large, unit("soon", (0, 0.5), gpus=4), most=2, patience_s=1.0) == "soonlarge"
     assert turns(large, small, most=1, patience_s=10.0) == "largesmall"
     mixed = Unit("mixed", (*large.entries, *unit("m", (0, 0.0), gpus=8).entries))
     assert turns(mixed, small, most=2, patience_s=10.0) == "mixedsmall", "a gang of which one takes no more"
