@@ -10,12 +10,13 @@ import pytest
 from extender.core.orders import Order
 from extender.kube.client import ApiError, Transport
 from extender.kube.objects import Metadata, Pod
-from extender.kube.watches import PODS
+from extender.kube.watches import NODES, PODS
 from extender.ledger.mirror import Mirror
 from extender.queueing.claims.keeper import ClaimKeeper
 from extender.queueing.claims.writer import _FINALIZER
+from extender.queueing.controller import _NAMESPACES
 from extender.queueing.pods.entries import Entry
-from extender.queueing.pods.objects import decode_pod
+from extender.queueing.pods.objects import decode_node, decode_pod
 from extender.queueing.running_pods import owners_of
 from extender.scheduling.fence import Fence
 from tests.ledger.builders import until
@@ -137,6 +138,15 @@ def test_a_round_begins_when_something_has_changed_or_the_last_one_is_long_ago()
         rig.now += 0.25
         await until(lambda: counts.rounds > before)
         await quiet()
+        rig.pod("too large", 9)
+        await quiet()
+        label = decode_node({"metadata": {"name": "n", "uid": "n", "labels": {"zone": "1"}}})
+        opts_in = decode_node({"metadata": {"name": "ns", "uid": "ns", "labels": {"kerf.dev/queue": "enabled"}}})
+        for feed, news in ((NODES, label), (_NAMESPACES, opts_in)):
+            before = counts.rounds
+            rig.hub.cache(feed).upsert(news)  # and the ledger is not told
+            await until(lambda before=before: counts.rounds > before)  # type: ignore[misc]
+            await quiet()
         assert rig.queue.tasks.num_deaths == 0
         assert counts.round_s == 0.0
         await rig.queue.stop()

@@ -163,6 +163,17 @@ def test_it_goes_by_what_the_other_parts_know_and_are_told() -> None:
 
 
 @pytest.mark.parametrize("lead", [True, False])
+def test_gangs_end_by_who_leads_and_what_is_known_of_their_members(lead: bool) -> None:
+    built = Built(lead=lead, gang_timeout_s=60.0)
+    eviction, preempted = built.queue.gang_eviction, built.queue.preempted_gangs
+    for one in (eviction, preempted):
+        assert (one.transport, one.clock(), one.standby()) == (built.cluster, 1000.0, built.base.fence.fault())
+    assert (eviction.running, eviction.gangs) == (built.queue.members.gangs, preempted.gangs)
+    assert (preempted.members, preempted.events) == (built.queue.members, built.base.events)
+    assert preempted.gangs is not None
+
+
+@pytest.mark.parametrize("lead", [True, False])
 def test_who_passes_the_queue_by_is_told_so_by_the_leader(lead: bool) -> None:
     built = Built(lead=lead)
     built.pod("late", 1, "2026-01-01T00:00:00Z", gated=False, queue="enabled")
