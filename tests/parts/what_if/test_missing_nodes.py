@@ -200,6 +200,19 @@ def test_what_the_queue_knows_of_those_that_wait() -> None:
     assert waiting_in(None) == Waiting()
 
 
+def test_the_claims_of_all_that_wait_are_known_and_who_was_let_go_without_a_node_waits_too() -> None:
+    rig = Rig()
+    rig.node("n", 2)
+    for name in ("one", "two", "let-go"):
+        rig.pod(name, 4)
+        rig.api.pods[name]["spec"]["resourceClaims"] = [{"name": "c", "resourceClaimName": f"of-{name}"}]
+        rig.told(name)
+    rig.round()
+    rig.api.pods["let-go"]["spec"]["schedulingGates"] = []  # by somebody else
+    rig.told("let-go")
+    assert waiting_in(rig.queue.backlog) == Waiting({}, ["ns/of-one", "ns/of-two", "ns/of-let-go"])
+
+
 def test_what_a_question_needs() -> None:
     assert needs_of(read_question(b'{"findNodes": true, "waiting": true}')).adds
     assert needs_of(read_question(b'{"waiting": true}')).waiting

@@ -21,12 +21,14 @@ from extender.parts.what_if.questions import Question, needs_of, read_question
 from extender.parts.what_if.waiting import Waiting
 from extender.plugins.holdings import whole_gpus
 from extender.queueing.pods.objects import decode_node, decode_pod
+from tests.parts.what_if.test_what_if_process import four_at_once
 from tests.parts.what_if.what_if_facts import Manifest, node, pod
 from tests.plugins.claims import resource_claim
 from tests.queueing.claims.rigs import ClaimRig
 
 ONE = {"name": "gpu", "exactly": {"deviceClassName": "gpu"}}
 RDMA = "rdma/hca"
+CONFIGURED = ("tightest", "bestfit", "kerf")
 
 
 class Process:
@@ -91,7 +93,7 @@ class Asked:
             mirror=mirror,
             clock=lambda: self.now,
             policy="tightest",
-            policies=lambda: {name: POLICIES[name] for name in ("tightest", "bestfit")},
+            policies=lambda: {name: POLICIES[name] for name in CONFIGURED},
             turns=self.turns,
             **options,
         )
@@ -123,7 +125,7 @@ def test_a_question_about_pods_takes_the_nodes_and_what_is_held_of_them() -> Non
     assert {
         name: (policy.name, policy.by_state, policy.apart, policy.terms, policy.breakdown)
         for name, policy in facts.policies.items()
-    } == {name: (name, POLICIES[name].by_state, None, None, None) for name in ("tightest", "bestfit")}
+    } == {name: (name, POLICIES[name].by_state, None, None, None) for name in CONFIGURED}
 
 
 def test_a_node_that_is_drained_tells_its_pods_if_it_is_known() -> None:
@@ -135,6 +137,17 @@ def test_a_node_that_is_drained_tells_its_pods_if_it_is_known() -> None:
     assert asked.gets() == [("nodes", None), ("pods", "spec.nodeName=a")]
     assert facts.pods_on.keys() == {"a"}
     assert "ns/x" in {decode_pod(item).key for item in msgspec.json.decode(facts.pods_on["a"])["items"]}
+
+
+def test_what_is_stranded_as_a_node_is_drained_is_told_where_the_service_counts() -> None:
+    runs = pod("x", 1, on="a", assigned_gpus="0")
+    asked: Asked = Asked(
+        node("a", 4), node("b", 4), runs, stranding=lambda: four_at_once(asked.ledger.snapshot(asked.now))
+    )
+    answer, facts = asked.tell(drain=["a"])
+    assert (answer["strandedBefore"], answer["stranded"]) == (0.375, 0.375)
+    assert facts.stranding is not None
+    assert facts.stranding.tables is None, "they are large, and made anew"
 
 
 def test_those_that_wait_are_listed_with_what_the_queue_knows_of_them() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from extender.core.dra.devices import NodeDevices, Taking
 from extender.core.policies.registry import POLICIES
 from extender.dra.objects import DeviceClass, ResourceClaim
 from extender.kube.objects import Node
@@ -15,6 +16,7 @@ from extender.parts.what_if.claims import DeviceFacts, names_of, pack
 from extender.parts.what_if.grounds import Facts
 from extender.parts.what_if.process import _answer
 from extender.parts.what_if.questions import WhatIfError, WhatIfResult, read_question
+from tests.core.dra.machines import a100_node, partition
 from tests.plugins.claims import resource_claim
 from tests.queueing.claims.rigs import ClaimRig
 
@@ -109,6 +111,8 @@ def test_a_claim_without_devices_gets_them_for_the_first_pod_that_names_it() -> 
     assert [entry["pod"] for entry in found["assignments"]] == ["default/a"]
     why = "its ResourceClaim shared gets its devices for default/a: it goes where these are"
     assert found["unassigned"] == [{"pod": "default/b", "reason": why}]
+    claims = [claim, claim | {"metadata": {"name": "own"}}]
+    assert told(ClaimRig(), pods=[pods[0], pod("b", resourceClaimName="own")], claims=claims)["placed"] == 2
 
 
 @pytest.mark.parametrize(
@@ -130,6 +134,36 @@ def test_nodes_that_are_added_like_another_have_its_devices_free() -> None:
     assert told(rig, **question)["placed"] == 0
     found = told(rig, **question, addNodes=[{"template": "n", "count": 2}])
     assert [entry["node"] for entry in found["assignments"]] == ["n+1"]
+    after = told(rig, **question, addNodes=[{"manifest": node("new")}, {"template": "n"}])
+    assert [entry["node"] for entry in after["assignments"]] == ["n+2"], "nobody knows what devices the first has"
+
+
+def test_new_nodes_like_another_have_its_devices_and_what_devices_those_of_the_question_have_nobody_knows() -> None:
+    rig = ClaimRig(gpus=1)
+    rig.ledger.upsert_device(resource_claim("has", devices=("gpu-0",), pool="n"))
+    large, pods = node("n"), [pod("p", resourceClaimTemplateName="one")]
+    large["status"]["allocatable"]["cpu"] = "64"
+    question: dict[str, Any] = {"findNodes": True, "candidates": [large], "claimTemplates": [template("one")]}
+    assert told(rig, pods=pods, **question)["missing"]["sentence"] == "1 node like n"
+    pods[0]["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "9"
+    found = told(rig, pods=pods, **question)["missing"]
+    assert (found["nodes"], [entry["pod"] for entry in found["stillUnplaced"]]) == ([], ["default/p"])
+
+
+@pytest.mark.parametrize(
+    ("profile", "room"),
+    [
+        pytest.param("7g.40gb", 0, id="all of its GPU"),
+        pytest.param("4g.20gb", 3, id="more than half of it"),
+    ],
+)
+def test_a_partition_that_is_taken_leaves_what_its_gpu_has_besides(profile: str, room: int) -> None:
+    inventory = a100_node("n", 1)
+    devices = NodeDevices.of(inventory, [Taking(partition(inventory, 0, profile, 0))])
+    made = facts(rig := ClaimRig())
+    of_gpu = DeviceFacts({"n": pack(devices, pickle.dumps(inventory))}, {}, dict(rig.owned.classes))
+    question = {"pods": [pod("p", resourceClaimTemplateName="one")], "replicas": 8, "claimTemplates": [template("one")]}
+    assert _answer(read_question(msgspec.json.encode(question)), replace(made, devices=of_gpu))["placed"] == room
 
 
 def test_a_pod_of_a_drained_node_gets_devices_elsewhere_for_the_claim_that_it_has() -> None:

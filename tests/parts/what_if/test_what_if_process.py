@@ -10,7 +10,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from extender.core.clusters import Cluster
 from extender.core.fragmentation import ANY_MODEL, TypicalPod, mix_of, tables_of
+from extender.core.policies.registry import POLICIES
 from extender.explain.processes import Pipe
 from extender.explain.stranded import Stranding
 from extender.parts.what_if.grounds import Facts
@@ -153,6 +155,13 @@ def test_a_node_that_has_as_many_pods_as_it_takes_gets_no_more() -> None:
     assert told(known, pods=[pod("p", 1), pod("q", 1)])["placed"] == 2
 
 
+@pytest.mark.parametrize(("configured", "fuller"), [("tightest", True), ("spread", False)])
+def test_nodes_are_ranked_as_the_policy_is_configured_here(configured: str, fuller: bool) -> None:
+    known = facts([node("a", 8), node("b", 8)], [pod("x", 4, on="a")])
+    found = told(replace(known, policies={"tightest": POLICIES[configured]}), pods=[pod("p", 1)])
+    assert [entry["node"] for entry in found["assignments"]] == ["a" if fuller else "b"]
+
+
 def test_claims_and_templates_are_those_beside_the_pods_and_those_of_objects() -> None:
     def claiming(name: str, **claim: str) -> Manifest:
         return pod(name, 1, spec={"resourceClaims": [{"name": "c", **claim}]})
@@ -195,15 +204,18 @@ def test_tolerations_that_admission_may_add_are_taken_to_be_there_only_where_tha
     assert of_object["placed"] == 1
 
 
-def test_what_is_stranded_is_told_as_it_is_and_as_the_plan_leaves_it() -> None:
-    """Of GPUs that next pods are expected to ask for four at once."""
-    known = facts([node("a", 4), node("b", 4)], [pod("x", 1, on="a", assigned_gpus="0")])
+def four_at_once(cluster: Cluster) -> Stranding:
+    """Of a cluster whose next pods are expected to ask for four GPUs at once."""
     mix = mix_of([TypicalPod(0, 4, 1000, ANY_MODEL, 1)], 1)
-    cluster = known.cluster
     tables = tables_of(mix, len(cluster.models), cluster.gpu_model.shape[1])
-    capacity, left = np.array([4000, 4000]), np.array([3000, 4000])
-    known = replace(known, stranding=Stranding.of(cluster, mix, tables, capacity, left).packed())
-    assert cluster.gpu_free_milli.sum(axis=1).tolist() == left.tolist()
+    free = cluster.gpu_free_milli.sum(axis=1)
+    return Stranding.of(cluster, mix, tables, np.full(cluster.num_nodes, 4000), free)
+
+
+def test_what_is_stranded_is_told_as_it_is_and_as_the_plan_leaves_it() -> None:
+    known = facts([node("a", 4), node("b", 4)], [pod("x", 1, on="a", assigned_gpus="0")])
+    assert known.cluster.gpu_free_milli.sum(axis=1).tolist() == [3000, 4000]
+    known = replace(known, stranding=four_at_once(known.cluster).packed())
     nothing = told(known)
     assert (nothing["strandedBefore"], nothing["stranded"]) == (0.375, 0.375)  # three of eight
     filled = told(known, pods=[pod("p", 3)])
