@@ -126,7 +126,7 @@ def test_one_that_kube_scheduler_may_keep_is_read_and_let_be() -> None:
 def test_a_nomination_that_is_lost_is_taken_back_once_however_often_it_is_looked_at() -> None:
     letting = Letting()
     writes: list[str] = []
-    letting.rig.api.fail = lambda name, part: writes.append(name)  # type: ignore[func-returns-value]
+    letting.rig.api.fail = lambda name, part: writes.append(name)
     for name in "pq":
         letting.pod(name, Stage.LOST, nominated="n")
         letting.mode.take_stock(letting.rig.now)
