@@ -26,14 +26,15 @@ def namespace(name: str, **labels: str) -> Node:
 # Why nothing is planned
 
 
-def test_what_is_not_known_yet_is_said_with_why() -> None:
+@pytest.mark.parametrize("what", ["nodes", "namespaces"])
+def test_what_is_not_known_yet_is_said_with_why(what: str) -> None:
     rig = Rig()
     assert rig.queue.fault() == ""
-    reflector = rig.queue.reflectors["nodes"]
+    reflector = rig.queue.reflectors[what]
     reflector.num_lists = 0
-    assert rig.queue.fault() == "nodes of the queue are not synced yet"
+    assert rig.queue.fault() == f"{what} of the queue are not synced yet"
     reflector.last_error = "refused"
-    assert rig.queue.fault() == "nodes of the queue are not synced yet: refused"
+    assert rig.queue.fault() == f"{what} of the queue are not synced yet: refused"
 
 
 def test_a_queue_whose_watches_are_silent_says_so_after_a_while_and_each_time_anew() -> None:
