@@ -104,7 +104,7 @@ def test_the_nomination_of_a_pod_that_is_gone_by_then_is_no_matter() -> None:
     assert (entry.stage, letting.changes) == (Stage.GATED, 1)
 
 
-def test_one_that_stands_is_told_of_and_keeps_no_other_from_going(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_withdrawal_that_fails_is_logged_and_keeps_no_other_from_going(caplog: pytest.LogCaptureFixture) -> None:
     letting = Letting()
     letting.rig.api.fail = lambda name, part: UnreachableError("cut") if name == "p" else None
     for name in "pq":
@@ -114,7 +114,7 @@ def test_one_that_stands_is_told_of_and_keeps_no_other_from_going(caplog: pytest
     assert set(caplog.messages) == {"withdrawing the nomination of pod ns/p: what became of it is not known yet: cut"}
 
 
-def test_one_that_kube_scheduler_may_keep_is_read_and_let_be() -> None:
+def test_a_withdrawal_that_is_forbidden_is_given_up() -> None:
     letting = Letting()
     entry = letting.pod("p", nominated="n")
     letting.rig.api.fail = lambda name, part: ApiError(403, "Forbidden", name)

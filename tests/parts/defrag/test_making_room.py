@@ -156,15 +156,12 @@ class Room:
 def scattered(plane: ControlPlane, *options: str) -> Iterator[Room]:
     """On each of four nodes a pod has two of four GPUs. Nothing of it is left, however the test ends."""
     room = Room(plane, *options)
-    try:
-        with room.kubelet:
-            try:
-                room.scatter()
-                yield room
-            finally:
-                room.close()
-    finally:
-        room.stop()
+    with contextlib.ExitStack() as ends:
+        ends.callback(room.stop)
+        ends.enter_context(room.kubelet)
+        ends.callback(room.close)
+        room.scatter()
+        yield room
 
 
 @pytest.fixture

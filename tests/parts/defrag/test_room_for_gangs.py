@@ -164,13 +164,10 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
 @contextlib.contextmanager
 def scattered(plane: ControlPlane, directory: Path, num_nodes: int, *, extender: bool = True) -> Iterator[Scattered]:
     made = Scattered(plane, directory, num_nodes, extender=extender)
-    try:
-        try:
-            yield made
-        finally:
-            made.close()
-    finally:
-        made.stop()
+    with contextlib.ExitStack() as ends:
+        ends.callback(made.stop)
+        ends.callback(made.close)
+        yield made
 
 
 def test_a_gang_of_4_of_50_scattered_nodes_starts_after_the_planned_moves(plane: ControlPlane, tmp_path: Path) -> None:
