@@ -225,19 +225,21 @@ class Refusals:
                 self._turns.take(entry.namespace, self.clock())
 
     def excess(self, pod: PodIdentity, request: GpuRequest, snapshot: Callable[[], Cluster]) -> str:
-        """Why a pod that was refused before gets no GPUs now that kube-scheduler asks about it again, "" where it may:
-        what others that were refused have reserved is all that such pods may hold."""
+        """Why a pod that was refused before, or of whose gang one was, gets no GPUs now that kube-scheduler asks about
+        it again, "" where it may: what others that were refused have reserved is all that such pods may hold."""
         entry = self.backlog.entries.get(pod.uid)
-        if entry is None or not entry.may_be_refused or entry.stage not in (Stage.LOST, Stage.OPENED):
+        if entry is None or (entry.stage is not Stage.LOST and self._is_reserved(pod.uid)):
+            return ""  # what a plan gave it; without that, kube-scheduler has refused it, and no round knows yet
+        gang = entry.planned.gang if entry.planned is not None else ""
+        if not (entry.may_be_refused or (gang and gang in self._refused_gangs())):
             return ""
-        if entry.stage is Stage.OPENED and self._is_reserved(pod.uid):
-            return ""  # what a plan gave it; else kube-scheduler has refused that, and no round has looked at it since
         whole = self._whole or _Whole(_num_gpus(snapshot()))
         part = whole.part([(entry.planned or PlanPod(entry.pod.key), max(request.count, 1))])
         held = self._held(whole, without=[entry], only_reserved=True)
         if within(_budgets(entry.namespace, refused=True), held, part):
             return ""
-        return f"kube-scheduler refused it {entry.refused or entry.lost}; others that it refused are tried first"
+        whom = f"it {said}" if (said := entry.refused or entry.lost) else "another of its gang"
+        return f"kube-scheduler refused {whom}; others that it refused are tried first"
 
     def taken(self, entry: Entry, node: str) -> None:
         """kube-scheduler has found a pod a node."""
@@ -312,26 +314,24 @@ class Refusals:
     ) -> dict[str, float]:
         """What part of the cluster is held of each budget, by reservations alone or by what is on its way to them
         too."""
-        now, held = self.clock(), defaultdict[str, float](float)
-        entries = self.backlog.entries.values()
-        gangs = {one.planned.gang for one in entries if one.may_be_refused and one.planned and one.planned.gang}
-        for entry in entries:
+        now, held, gangs = self.clock(), defaultdict[str, float](float), self._refused_gangs()
+        for entry in self.backlog.entries.values():
             if entry.planned is None or entry in without:
                 continue
-            if not (self._is_reserved(entry.uid) if only_reserved else self._holds(entry, now)):
-                continue
             refused = entry.may_be_refused or entry.planned.gang in gangs
+            reserved = self._is_reserved(entry.uid)
+            if not (reserved or (not only_reserved and _awaited(entry, now, refused=refused))):
+                continue
             if refused or self._is_on_trial([entry]):
                 part = whole.part([(entry.planned, self._gpus_of(entry))])
                 for budget in _budgets(entry.namespace, refused=refused):
                     held[budget] += part
         return dict(held)
 
-    def _holds(self, entry: Entry, now: float) -> bool:
-        """Whether something is kept for a pod that has no node yet."""
-        if not entry.may_be_refused:
-            return entry.on_its_way(now, ON_ITS_WAY_S)
-        return (bool(entry.node) and not entry.stage.waits) or self._is_reserved(entry.uid)
+    def _refused_gangs(self) -> set[str]:
+        """Gangs of which a pod was refused."""
+        entries = self.backlog.entries.values()
+        return {one.planned.gang for one in entries if one.may_be_refused and one.planned and one.planned.gang}
 
     def _is_reserved(self, uid: str) -> bool:
         claim = self.ledger.claim(uid)
@@ -373,6 +373,11 @@ def _digest(text: bytes) -> bytes:
 def _budgets(namespace: str, *, refused: bool) -> tuple[str, str]:
     """A namespace's, and that of all pods that were refused, or of those of the namespace that were not tried yet."""
     return namespace, _OF_REFUSED if refused else _of_untried(namespace)
+
+
+def _awaited(entry: Entry, now: float, *, refused: bool) -> bool:
+    """Whether a pod is on its way to what a plan gave it: for as long as that stands where it was refused before."""
+    return bool(entry.node) and not entry.stage.waits if refused else entry.on_its_way(now, ON_ITS_WAY_S)
 
 
 def _of_untried(namespace: str) -> str:

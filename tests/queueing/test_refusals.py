@@ -347,8 +347,9 @@ def test_kube_scheduler_asking_by_itself_holds_no_more_for_them() -> None:
     assert not rig.queue.over_quota(identity, request)
 
 
-def test_a_pod_that_lost_what_a_plan_gave_it_is_held_to_the_bound_before_a_round_has_seen_that() -> None:
-    rig = two_refused(Stage.OPENED)
+@pytest.mark.parametrize("stage", [Stage.OPENED, Stage.RENOMINATING])
+def test_a_pod_that_lost_what_a_plan_gave_it_is_held_to_the_bound_before_a_round_has_seen_that(stage: Stage) -> None:
+    rig = two_refused(stage)
     for name, node in (("bad-0", "n0"), ("bad-1", "n1")):
         assert rig.queue.backlog.entries[name].suspect
         rig.ledger.reserve(name, node, Holding(8), rig.now)
@@ -358,6 +359,27 @@ def test_a_pod_that_lost_what_a_plan_gave_it_is_held_to_the_bound_before_a_round
     assert "others that it refused are tried first" in rig.queue.over_quota(identity, request)
     rig.ledger.release("bad-0")
     assert not rig.queue.over_quota(identity, request)
+
+
+def test_a_pod_of_a_gang_of_which_another_was_refused_is_held_to_the_bound_with_it() -> None:
+    """kube-scheduler had not refused this one itself, or its node had no room for it."""
+    rig = two_refused(Stage.LOST)
+    refused, mate = (rig.queue.backlog.entries[name] for name in ("bad-0", "bad-1"))
+    mate.forgive()
+    rig.ledger.reserve("bad-0", "n0", Holding(8), rig.now)
+    request, identity = GpuRequest(8), PodIdentity("ns", "bad-1", "bad-1")
+    assert not rig.queue.over_quota(identity, request), "of no gang"
+    for entry in (refused, mate):
+        assert entry.planned is not None
+        entry.planned = replace(entry.planned, gang="ns/g")
+    assert rig.queue.over_quota(identity, request).startswith(f"kube-scheduler refused it {mate.lost};")
+    mate.lost = ""
+    assert rig.queue.over_quota(identity, request).startswith("kube-scheduler refused another of its gang;")
+    rig.ledger.release("bad-0")
+    assert not rig.queue.over_quota(identity, request)
+    rig.ledger.reserve("bad-0", "n0", Holding(8), rig.now)
+    refused.forgive()
+    assert not rig.queue.over_quota(identity, request), "none of its gang"
 
 
 def test_what_kube_scheduler_asks_while_a_plan_is_made_counts_when_it_is_carried_out() -> None:
@@ -385,8 +407,10 @@ def test_what_others_of_a_namespace_hold_does_not_keep_a_refused_pod_from_its_ne
     assert rig.queue.refusals.may_hold([rig.queue.backlog.entries["bad-1"]])
 
 
-def test_pods_of_a_gang_of_which_one_was_refused_count_with_it() -> None:
+@pytest.mark.parametrize("stage", [Stage.OPENED, Stage.LOST])
+def test_pods_of_a_gang_of_which_one_was_refused_count_with_it(stage: Stage) -> None:
     rig = two_refused_beside_another()
+    rig.queue.backlog.entries["other"].stage = stage  # kube-scheduler asks about it by itself where it was lost
     assert rig.queue.refusals.may_hold([rig.queue.backlog.entries["bad-1"]])
     for name in ("bad-0", "other"):
         entry = rig.queue.backlog.entries[name]
