@@ -216,15 +216,16 @@ def hopeless(nodes: Iterable[Manifest], pods: Iterable[Manifest]) -> list[Manife
 
 def kept_for_refused(nodes: Collection[Manifest], pods: Collection[Manifest], *, reserved: float) -> list[Violation]:
     """GPUs kept for pods that were refused and that no node takes, beyond what may be: by nomination, or by Kerf, which
-    says that it has `reserved` so many, when nobody else can have what is free. One pod or gang of them may have all
-    that it asks for, and while it is tried again nothing on it says that it was refused.
+    says that it has `reserved` so many, when nobody else can have what is free. Of all GPUs that there are, whether or
+    not the device plugin offers them now. One pod or gang of them may have all that it asks for, and while it is tried
+    again nothing on it says that it was refused.
     """
     taken_by_none = [(pod, asked) for pod in hopeless(nodes, pods) if (asked := asked_by(pod))]
     waiting = [(pod, asked) for pod, asked in taken_by_none if refused(pod)]
     together: dict[str, float] = defaultdict(float)
     for pod, asked in taken_by_none:
         together[gang_of(pod) or name_of(pod)] += asked.gpus * asked.milli / WHOLE_MILLI
-    gpus = sum(node_use(node).allocatable for node in nodes)
+    gpus = sum(len(node_use(node).memory_mib) for node in nodes)
     most = max(_REFUSED_FRAC * gpus, *together.values(), 0.0)
     nominated = {name_of(pod): asked.gpus for pod, asked in waiting if pod["status"].get("nominatedNodeName")}
     found = []

@@ -437,6 +437,15 @@ def test_what_is_kept_for_pods_that_no_node_takes_is_bounded(
     assert [violation.subject for violation in told] == found
 
 
+def test_what_is_kept_for_them_is_a_part_of_all_gpus_whether_or_not_they_are_offered_now() -> None:
+    unhealthy = LARGE | {
+        "status": {**LARGE["status"], "allocatable": {**LARGE["status"]["allocatable"], "nvidia.com/gpu": "38"}}
+    }
+    pods = [with_volume(pending(name)) for name in "ab"]
+    assert checker.kept_for_refused([unhealthy], pods, reserved=2.0) == []
+    assert len(checker.kept_for_refused([unhealthy], pods, reserved=2.1)) == 1
+
+
 def test_a_pod_was_refused_when_kube_scheduler_has_found_no_node_for_it() -> None:
     assert checker.refused(pending("a"))
     assert not checker.refused(pending("a", reason=""))
