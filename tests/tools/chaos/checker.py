@@ -218,13 +218,18 @@ def kept_for_refused(nodes: Collection[Manifest], pods: Collection[Manifest], *,
     """GPUs kept for pods that were refused and that no node takes, beyond what may be: by nomination, or by Kerf, which
     says that it has `reserved` so many, when nobody else can have what is free. Of all GPUs that there are, whether or
     not the device plugin offers them now. One pod or gang of them may have all that it asks for, and while it is tried
-    again nothing on it says that it was refused.
+    again nothing on it says that it was refused. Who has lost one node alone may have lost it to others, and is refused
+    only now: until then what it has is an ordinary pod's.
     """
     taken_by_none = [(pod, asked) for pod in hopeless(nodes, pods) if (asked := asked_by(pod))]
     waiting = [(pod, asked) for pod, asked in taken_by_none if refused(pod)]
     together: dict[str, float] = defaultdict(float)
+    lost = defaultdict[str, list[int]](list)
     for pod, asked in taken_by_none:
-        together[gang_of(pod) or name_of(pod)] += asked.gpus * asked.milli / WHOLE_MILLI
+        unit = gang_of(pod) or name_of(pod)
+        together[unit] += asked.gpus * asked.milli / WHOLE_MILLI
+        lost[unit].append(0 if refused(pod) else _nodes_lost(pod))
+    once = sum(gpus for unit, gpus in together.items() if set(lost[unit]) == {1})
     gpus = sum(len(node_use(node).memory_mib) for node in nodes)
     most = max(_REFUSED_FRAC * gpus, *together.values(), 0.0)
     nominated = {name_of(pod): asked.gpus for pod, asked in waiting if pod["status"].get("nominatedNodeName")}
@@ -232,10 +237,17 @@ def kept_for_refused(nodes: Collection[Manifest], pods: Collection[Manifest], *,
     if sum(nominated.values()) > most:
         detail = f"{sum(nominated.values())} of {gpus} GPUs, {most:g} at most: {nominated}"
         found.append(Violation("little is kept for pods that were refused", "nominations", detail))
+    most += once
     if reserved > most:
         detail = f"{reserved:g} of {gpus} GPUs reserved, {most:g} at most: {len(waiting)} such pods"
         found.append(Violation("little is kept for pods that were refused", "reservations", detail))
     return found
+
+
+def _nodes_lost(pod: Manifest) -> int:
+    """How many nodes it has lost that a plan gave it, as Kerf has written."""
+    said = str((pod["metadata"].get("annotations") or {}).get("kerf.dev/nomination-lost", ""))
+    return int(said.partition(". ")[0] or 0)
 
 
 def kept_by_words(pods: Iterable[Manifest]) -> list[Violation]:

@@ -428,6 +428,17 @@ LARGE = gpu_node("n", gpus=40)
         ([with_volume(pending(name, 4)) for name in "ab"], 8.0, ["reservations"]),
         ([with_volume(nominated(pending("a", 4))), with_volume(pending("b", 4))], 4.0, []),
         ([nominated(pending(name, 4)) for name in "ab"], 2.0, []),  # they fit
+        ([with_volume(pending(name, 4, "", nomination_lost="1. n: no CPU")) for name in "ab"], 10.0, []),
+        ([with_volume(pending(name, 4, "", nomination_lost="2. n: no disk")) for name in "ab"], 8.0, ["reservations"]),
+        ([with_volume(pending(name, 4, nomination_lost="1. n: no CPU")) for name in "ab"], 8.0, ["reservations"]),
+        (
+            [
+                with_volume(paired(pending(name, 8, "", nomination_lost=f"{at}. n: a")))
+                for at, name in enumerate("ab", 1)
+            ],
+            17.0,
+            ["reservations"],  # one of its gang is known to be refused
+        ),
     ],
 )
 def test_what_is_kept_for_pods_that_no_node_takes_is_bounded(
