@@ -4,7 +4,8 @@
 
 A write carries the resourceVersion of the object that it was decided on. It is sent only after a request to the lease,
 sent later than that version was known, has shown that nobody else led, and there is no await between the last look at
-what it rests on and the sending. Whoever leads next changes each object that may be written on before deciding
+what it rests on and the sending. A version that was read because an answer was lost may be a successor's: it takes
+another such request. Whoever leads next changes each object that may be written on before deciding
 anything, so that what a leader before it has sent and comes late is refused: no clock has a part in this.
 
 A write without an answer may take effect at any later time: it can stay on its way, in a proxy or in the API server,
@@ -56,6 +57,9 @@ class Term(Protocol):
 
     async def confirm(self, uid: str, version: str) -> None:
         """Wait until it is certain that nobody else led when this version was known. Raises FencedError."""
+
+    async def confirm_now(self) -> None:
+        """Wait until it is certain that nobody else led when this was called. Raises FencedError."""
 
     def check(self, epoch: str) -> None:
         """Raises FencedError where the term of this epoch has ended."""
@@ -178,9 +182,9 @@ async def commit(target: Target[T], term: Term | None, *, version: str = "") -> 
     """
     result: Result[T] = Result(Outcome.REFUSED, why="it was given up")
     try:
-        version = await target.prepare() or version
+        prepared = await target.prepare()
         result = Result(Outcome.UNKNOWN, why="it was given up")
-        result = await _write(target, term, version)
+        result = await _write(target, term, prepared or version, is_new=bool(prepared))
     finally:
         if result.outcome is Outcome.UNKNOWN and not target.version:
             result = Result(Outcome.REFUSED, why=result.why)  # nothing was sent
@@ -190,7 +194,8 @@ async def commit(target: Target[T], term: Term | None, *, version: str = "") -> 
     return result
 
 
-async def _write(target: Target[T], term: Term | None, version: str) -> Result[T]:
+async def _write(target: Target[T], term: Term | None, version: str, *, is_new: bool) -> Result[T]:
+    """`is_new`: whether the version came to be known only now, and not as the term was."""
     if not version:
         try:
             found = await target.read()
@@ -200,12 +205,12 @@ async def _write(target: Target[T], term: Term | None, version: str) -> Result[T
             return Result(Outcome.GONE)
         if why := target.accepts(found):
             return Result(Outcome.REFUSED, found, why=why)
-        version = found.metadata.resource_version
+        version, is_new = found.metadata.resource_version, True
     result: Result[T] = Result(Outcome.CONFLICT)
     for left in reversed(range(target.tries)):
         if term is not None:
             try:
-                await term.confirm(target.uid, version)
+                await (term.confirm_now() if is_new else term.confirm(target.uid, version))
                 term.check(target.epoch)
             except FencedError as error:
                 return Result(Outcome.FENCED, error=error)
@@ -223,7 +228,7 @@ async def _write(target: Target[T], term: Term | None, version: str) -> Result[T
             return result
         if why := target.accepts(result.found):
             return Result(Outcome.REFUSED, result.found, why=why)
-        version = now
+        version, is_new = now, True
     return result
 
 

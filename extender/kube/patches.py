@@ -75,11 +75,14 @@ async def write(patch: Patch[T], term: Term | None, version: str) -> T | None:
     """Change the object as it is in a version, in a term if it takes one; the object as it is then, None where it has
     changed before, is gone, or what the patch rests on does not stand.
 
-    Raises FencedError; ClusterError where the API server refuses, or where nobody knows what it did; DecodeError.
+    Raises FencedError, also where it is found to be done and another process may lead by now; ClusterError where the
+    API server refuses, or where nobody knows what it did; DecodeError.
     """
     result = await commit(patch, term, version=version)
     error = result.error
     if result.outcome is Outcome.DONE:
+        if term is not None and error is not None:
+            await term.confirm_now()  # not by the answer: what is written next goes by a version that was read
         return result.found
     if result.outcome in (Outcome.CONFLICT, Outcome.GONE) or error is None:
         return None

@@ -123,6 +123,9 @@ class _AsKnown:
     async def confirm(self, uid: str, version: str) -> None:
         await self._fence.confirm_since(self._num_asked)
 
+    async def confirm_now(self) -> None:
+        await self._fence.confirm_now()
+
     def check(self, epoch: str) -> None:
         self._fence.check(self._epoch)
 

@@ -81,14 +81,19 @@ class Term:
         self.others = self.ended = ""
         self.confirmed: list[tuple[str, str]] = []
         self.epochs: list[str] = []
+        self.lost_after = 1 << 30
+        """Requests that show that it leads."""
         self.meanwhile: Callable[[], None] = lambda: None
         """What happens as it asks who leads."""
 
     async def confirm(self, uid: str, version: str) -> None:
         self.confirmed.append((uid, version))
-        if self.others:
-            raise FencedError(self.others)
+        if self.others or len(self.confirmed) > self.lost_after:
+            raise FencedError(self.others or "another one leads")
         self.meanwhile()
+
+    async def confirm_now(self) -> None:
+        await self.confirm("", "now")
 
     def check(self, epoch: str) -> None:
         self.epochs.append(epoch)
@@ -190,7 +195,9 @@ def test_where_no_version_is_known_it_is_sent_on_the_one_that_is_read() -> None:
     server, term = Server(), Term()
     target, read = Signature(server), server.version
     assert write(target, term).outcome is Outcome.DONE
-    assert (term.confirmed, target.asked) == ([(PLAN, read)], [read])
+    assert (term.confirmed, target.asked) == ([("", "now")], [read]), (
+        "whoever was told of it a moment ago may be another"
+    )
 
 
 def test_what_makes_ready_tells_the_version_that_there_is_by_that() -> None:
@@ -200,8 +207,9 @@ def test_what_makes_ready_tells_the_version_that_there_is_by_that() -> None:
             return server.version
 
     server, term = Server(), Term()
-    assert write(Locking(server), term, server.version).outcome is Outcome.DONE
-    assert term.confirmed == [(PLAN, "2")]
+    target = Locking(server)
+    assert write(target, term, server.version).outcome is Outcome.DONE
+    assert (target.version, term.confirmed) == ("2", [("", "now")]), "it is not what it was decided on"
 
 
 def test_what_can_not_be_made_ready_is_not_sent() -> None:

@@ -86,6 +86,27 @@ def test_a_patch_names_the_object_and_the_version_that_it_is_of() -> None:
     assert asyncio.run(write(note(server), None, known)) is None, "it has changed since"
 
 
+def test_what_is_found_to_be_done_is_gone_on_with_only_by_who_leads_still() -> None:
+    """An answer tells the version that was written; what is read may have been changed by a successor since."""
+
+    class Found(Patch[Pod]):
+        def judge(self, found: Pod | None, *, sealed: bool) -> Outcome | None:
+            return Outcome.DONE
+
+    server, term = Server(), Term()
+    patch = Found(server, POD, DECODER, uid="uid-p", part="/status")
+    assert asyncio.run(write(patch, term, server.version)) is not None
+    assert term.confirmed == [("uid-p", patch.version)], "it was answered"
+    server.instead = LOST
+    assert asyncio.run(write(patch, term, server.version)) is not None
+    assert term.confirmed[1:] == [("uid-p", patch.version), ("", "now")]
+    server.instead, term.lost_after = LOST, len(term.confirmed) + 1
+    with pytest.raises(FencedError):
+        asyncio.run(write(patch, term, server.version))
+    server.instead = LOST
+    assert asyncio.run(write(patch, None, server.version)) is not None, "whoever may write it goes on"
+
+
 def test_a_patch_of_whatever_has_a_name_asks_for_no_uid() -> None:
     server = Server()
     assert asyncio.run(write(note(server, uid=""), None, server.version)) is not None

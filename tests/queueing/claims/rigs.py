@@ -144,6 +144,9 @@ class _AsKnown:
         self.term = self.fence.term
 
     async def confirm(self, uid: str, version: str) -> None:
+        await self.confirm_now()
+
+    async def confirm_now(self) -> None:
         await self.fence.confirm_now()
 
     def check(self, epoch: str) -> None:

@@ -79,11 +79,14 @@ class Sure(Unelected):
 
     sure = True
     slow = False
+    num_asked = 0
+    num_sure: int | None = None
+    """Of what was known before so many requests alone it is sure, as after a pause; None of all."""
 
     async def confirm(self, since: int) -> bool:
         for _ in range(10 * self.slow):
             await asyncio.sleep(0)
-        return self.sure
+        return self.sure and (self.num_sure is None or since < self.num_sure)
 
 
 class DirectRig(Rig):

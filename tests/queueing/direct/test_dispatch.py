@@ -128,6 +128,26 @@ def test_an_assignment_that_comes_late_is_not_written_once_its_gpus_are_free(ane
     assert rig.written("a") == ("", "")
 
 
+@pytest.mark.parametrize("leads", [True, False])
+def test_who_finds_its_assignment_written_opens_the_gate_only_while_it_leads(leads: bool) -> None:
+    """Whoever was paused with its clock finds what it has written beside its successor's mark, and is told of a version
+    that its own term does not vouch for."""
+    rig = DirectRig()
+    rig.node("n", 1)
+    rig.pod("a", 1)
+    rig.versions.lose = ("a", "status")
+
+    def paused(name: str, part: str) -> None:
+        if rig.versions.lose == ("", "") and rig.election.num_sure is None and not leads:
+            rig.election.num_asked = rig.election.num_sure = 1  # as it asks what became of its write
+
+    rig.api.fail = paused
+    rig.round()
+    assert rig.note("a", "planned-node") == "n", "it was written"
+    assert rig.note("a", "sealed")
+    assert (rig.node_of("a") == "n") is leads
+
+
 @pytest.mark.parametrize("told", [True, False], ids=["told", "unknown"])
 def test_an_assignment_whose_answer_is_lost_stands(told: bool) -> None:
     rig = DirectRig()
