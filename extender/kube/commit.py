@@ -5,8 +5,8 @@
 A write carries the resourceVersion of the object that it was decided on. It is sent only after a request to the lease,
 sent later than that version was known, has shown that nobody else led, and there is no await between the last look at
 what it rests on and the sending. A version that was read because an answer was lost may be a successor's: it takes
-another such request. Whoever leads next changes each object that may be written on before deciding
-anything, so that what a leader before it has sent and comes late is refused: no clock has a part in this.
+another such request. Whoever leads next changes each object that may be written on before deciding anything, so that
+what a leader before it has sent and comes late is refused: no clock has a part in this.
 
 A write without an answer may take effect at any later time: it can stay on its way, in a proxy or in the API server,
 for longer than any time-out here. So its object is changed, which tells what became of the write, and from then on the

@@ -336,6 +336,26 @@ def test_a_kerf_that_starts_takes_those_that_were_refused_before_it_as_refused()
         assert held_after_refusal(rig, refused) <= 8
 
 
+def test_a_kerf_that_starts_takes_one_that_was_nominated_anew_as_refused_before() -> None:
+    """Else it would give as much again to those that it finds waiting."""
+    before = Rig()
+    nodes(before, 10)
+    for name in ("bad-0", "bad-1"):
+        submit(before, name, 8)
+    Picky(before).go()
+    before.round()
+    (anew,) = (name for name, pod in before.api.pods.items() if "conditions" not in pod["status"])
+    assert before.node_of(anew)
+    assert before.note(anew, "nomination-lost")
+    rig = Rig(before.api)
+    nodes(rig, 10)
+    for name in before.api.pods:
+        rig.told(name)
+        assert rig.queue.backlog.entries[name].suspect
+    rig.round()
+    assert [name for name in before.api.pods if rig.node_of(name)] == [anew]
+
+
 def test_kube_scheduler_asking_by_itself_holds_no_more_for_them() -> None:
     """Another extender behind Kerf refuses what Kerf's filter has reserved."""
     rig = two_refused(Stage.LOST)

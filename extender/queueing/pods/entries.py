@@ -11,7 +11,7 @@ from typing import Final
 from extender.kube.objects import Pod, PodSpec
 from extender.planning.plans import PlanPod
 from extender.planning.wait_reasons import FOR_WANT_OF_ROOM, Cause, Code, WaitReason
-from extender.queueing.pods.nominations import nominated_node, planned_node
+from extender.queueing.pods.nominations import NOMINATION_LOST, nominated_node, planned_node
 from extender.queueing.pods.objects import is_gated
 
 _MAX_NODE_NAME: Final = 253
@@ -210,10 +210,12 @@ class Entry:
         """The gate is found open: by what is written on the pod, a Kerf before this one or somebody else opened it.
 
         kube-scheduler takes the nomination of a pod away that it refuses: then the annotation is believed as far as
-        that the pod waits for a plan as one behind the gate does, and holds nothing meanwhile.
+        that the pod waits for a plan as one behind the gate does, and holds nothing meanwhile. One that was nominated
+        anew may have been refused before.
         """
         self._enter(Stage.OPENED, Stage.GATED)
         self.opened, self.node, self.found = now, nominated_node(self.pod), True
+        self.suspect |= NOMINATION_LOST in (self.pod.metadata.annotations or {})
         self.by_kerf = bool(self.node)
         if not self.node and (planned := planned_node(self.pod)) and self.pod.refusal:
             self.lose(planned[:_MAX_NODE_NAME])
