@@ -93,6 +93,9 @@ def test_what_is_found_to_be_done_is_gone_on_with_only_by_who_leads_still() -> N
         def judge(self, found: Pod | None, *, sealed: bool) -> Outcome | None:
             return Outcome.DONE
 
+    def another_leads() -> None:
+        term.others = "b leads"
+
     server, term = Server(), Term()
     patch = Found(server, POD, DECODER, uid="uid-p", part="/status")
     assert asyncio.run(write(patch, term, server.version)) is not None
@@ -100,7 +103,7 @@ def test_what_is_found_to_be_done_is_gone_on_with_only_by_who_leads_still() -> N
     server.instead = LOST
     assert asyncio.run(write(patch, term, server.version)) is not None
     assert term.confirmed[1:] == [("uid-p", patch.version), ("", "now")]
-    server.instead, term.lost_after = LOST, len(term.confirmed) + 1
+    server.instead, term.meanwhile = LOST, another_leads
     with pytest.raises(FencedError):
         asyncio.run(write(patch, term, server.version))
     server.instead = LOST

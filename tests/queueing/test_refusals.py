@@ -62,14 +62,20 @@ def nodes(rig: Rig, number: int, gpus: int = 8) -> None:
 
 
 def two_refused(stage: Stage) -> Rig:
-    """Ten nodes of 8 GPUs and two pods that ask for 8, were refused, are in a stage now and have nothing reserved."""
+    """Two pods that ask for 8 GPUs, were refused, are in a stage now and have nothing reserved."""
+    rig = two_refused_and_one_nominated_anew()
+    put_back(rig, stage)
+    return rig
+
+
+def two_refused_and_one_nominated_anew() -> Rig:
+    """Ten nodes of 8 GPUs and two pods that ask for 8 and were refused: one of them is tried again."""
     rig = Rig()
     nodes(rig, 10)
     for name in ("bad-0", "bad-1"):
         submit(rig, name, 8)
     Picky(rig).go()
     rig.round()
-    put_back(rig, stage)
     return rig
 
 
@@ -338,12 +344,7 @@ def test_a_kerf_that_starts_takes_those_that_were_refused_before_it_as_refused()
 
 def test_a_kerf_that_starts_takes_one_that_was_nominated_anew_as_refused_before() -> None:
     """Else it would give as much again to those that it finds waiting."""
-    before = Rig()
-    nodes(before, 10)
-    for name in ("bad-0", "bad-1"):
-        submit(before, name, 8)
-    Picky(before).go()
-    before.round()
+    before = two_refused_and_one_nominated_anew()
     (anew,) = (name for name, pod in before.api.pods.items() if "conditions" not in pod["status"])
     assert before.node_of(anew)
     assert before.note(anew, "nomination-lost")

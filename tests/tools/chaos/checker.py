@@ -245,9 +245,9 @@ def kept_for_refused(nodes: Collection[Manifest], pods: Collection[Manifest], *,
 
 
 def _nodes_lost(pod: Manifest) -> int:
-    """How many nodes it has lost that a plan gave it, as Kerf has written."""
-    said = str((pod["metadata"].get("annotations") or {}).get("kerf.dev/nomination-lost", ""))
-    return int(said.partition(". ")[0] or 0)
+    """How many nodes it has lost that a plan gave it, as Kerf has written; 0 where its author has written something."""
+    number = str((pod["metadata"].get("annotations") or {}).get("kerf.dev/nomination-lost", "")).partition(". ")[0]
+    return int(number) if number.isdecimal() else 0
 
 
 def kept_by_words(pods: Iterable[Manifest]) -> list[Violation]:

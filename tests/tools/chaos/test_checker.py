@@ -431,6 +431,7 @@ LARGE = gpu_node("n", gpus=40)
         ([with_volume(pending(name, 4, "", nomination_lost="1. n: no CPU")) for name in "ab"], 10.0, []),
         ([with_volume(pending(name, 4, "", nomination_lost="2. n: no disk")) for name in "ab"], 8.0, ["reservations"]),
         ([with_volume(pending(name, 4, nomination_lost="1. n: no CPU")) for name in "ab"], 8.0, ["reservations"]),
+        ([with_volume(pending(name, 4, "", nomination_lost="forged")) for name in "ab"], 8.0, ["reservations"]),
         (
             [
                 with_volume(paired(pending(name, 8, "", nomination_lost=f"{at}. n: a")))
