@@ -129,9 +129,10 @@ class _Connection(asyncio.Protocol):
         self._transport.write(request)
         try:
             return await self._answer
+        except BaseException:  # who asks may be stopped in the very moment the answer comes
+            self._transport.abort()  # what may still come would be taken for the next answer
+            raise
         finally:
-            if self._answer.cancelled() or self._answer.exception() is not None:
-                self._transport.abort()  # what may still come would be taken for the next answer
             self._answer = None
 
     def close(self) -> None:

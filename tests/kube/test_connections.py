@@ -6,8 +6,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 import uvloop
+from pytest import MonkeyPatch
 from yarl import URL
 
+from extender.kube import connections
 from extender.kube.connections import MAX_CONNECTIONS, ConnectionPool
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -206,6 +208,27 @@ def test_who_stops_waiting_leaves_no_answer_to_the_next() -> None:
 
     run(server, scenario)
     assert [number for number, _ in server.asked] == [0, 1]
+
+
+def test_who_is_stopped_in_the_moment_the_answer_comes_leaves_no_connection_open(monkeypatch: MonkeyPatch) -> None:
+    server = Server([OK, OK])
+    completed = connections._Connection.on_message_complete
+
+    async def scenario(pool: ConnectionPool) -> None:
+        asking = asyncio.create_task(get(pool))
+
+        def complete_and_stop(connection: connections._Connection) -> None:
+            completed(connection)
+            asking.cancel()
+
+        monkeypatch.setattr(connections._Connection, "on_message_complete", complete_and_stop)
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        async with asyncio.timeout(10.0):
+            await asyncio.gather(*server.serving)  # it has seen the client hang up
+
+    run(server, scenario)
+    assert server.num_connections == 1
 
 
 def test_what_would_be_more_than_one_line_is_refused() -> None:
