@@ -19,8 +19,8 @@ class Request:
     what: str
     arrive: Callable[[], Awaitable[bytes]]
     answered: "asyncio.Future[bytes]"
-    decisive: bool
-    """Whether it is the write that its sender's decision comes to."""
+    decisive: str
+    """Which of the writes it is that its sender's decision comes to, "" for none."""
     answer: Answer | None = None
     """Of the API server, once it has arrived."""
     num_arrived: int = 0
@@ -74,8 +74,8 @@ class Line:
 
     slow: SlowServer
     name: str
-    decisive: bool = False
-    """Whether the next request is."""
+    decisive: str = ""
+    """What the next request is."""
 
     async def start(self) -> None: ...
 
@@ -102,7 +102,7 @@ class Line:
         return await self._send(what, arrive)
 
     async def _send(self, what: str, arrive: Callable[[], Awaitable[bytes]]) -> bytes:
-        decisive, self.decisive = self.decisive, False
+        decisive, self.decisive = self.decisive, ""
         request = Request(self, what, arrive, asyncio.get_running_loop().create_future(), decisive)
         self.slow.requests.append(request)
         return await request.answered

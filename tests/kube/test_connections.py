@@ -9,8 +9,7 @@ import uvloop
 from pytest import MonkeyPatch
 from yarl import URL
 
-from extender.kube import connections
-from extender.kube.connections import MAX_CONNECTIONS, ConnectionPool
+from extender.kube.connections import MAX_CONNECTIONS, ConnectionPool, _Connection
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 LAST = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok"
@@ -212,16 +211,16 @@ def test_who_stops_waiting_leaves_no_answer_to_the_next() -> None:
 
 def test_who_is_stopped_in_the_moment_the_answer_comes_leaves_no_connection_open(monkeypatch: MonkeyPatch) -> None:
     server = Server([OK, OK])
-    completed = connections._Connection.on_message_complete
+    completed = _Connection.on_message_complete
 
     async def scenario(pool: ConnectionPool) -> None:
         asking = asyncio.create_task(get(pool))
 
-        def complete_and_stop(connection: connections._Connection) -> None:
+        def complete_and_stop(connection: _Connection) -> None:
             completed(connection)
             asking.cancel()
 
-        monkeypatch.setattr(connections._Connection, "on_message_complete", complete_and_stop)
+        monkeypatch.setattr(_Connection, "on_message_complete", complete_and_stop)
         with pytest.raises(asyncio.CancelledError):
             await asking
         async with asyncio.timeout(10.0):

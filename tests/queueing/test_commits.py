@@ -10,7 +10,6 @@ A new target is a line in `CASES`.
 """
 
 import asyncio
-import contextlib
 import random
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
@@ -24,9 +23,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extender.core.resources.requests import GpuRequest, PodRequest
-from extender.kube.client import ApiServer, ClusterError
-from extender.kube.commit import FencedError, Outcome, Resolver, Result, Target, commit
+from extender.kube.client import ApiError, ApiServer, ClusterError, UnreachableError
+from extender.kube.commit import FencedError, Outcome, Resolver, Result, Target, Term, commit
+from extender.kube.decoding import Decoder
+from extender.kube.leadership import Unelected
 from extender.kube.objects import Pod
+from extender.kube.patches import Patch, write
 from extender.kube.records import _Write
 from extender.ledger.ledger import Ledger
 from extender.plugins.pods import read_holding
@@ -34,97 +36,121 @@ from extender.queueing.claims.keeper import _Allocation
 from extender.queueing.direct.mode import Direct, _Doubt
 from extender.queueing.direct.writer import DirectWriter, _Assignment, is_blank
 from extender.queueing.pods.entries import Entry
+from extender.queueing.pods.nominations import PLANNED_BY
 from extender.scheduling.binding import Binding, BindingTools, Handovers, change
+from extender.scheduling.fence import Fence
 from extender.scheduling.placer import PodIdentity
 from tests.controlplane import ControlPlane
 from tests.controlplane.objects import gpu_node, pod
 from tests.kube.slow_server import Line, Request, SlowServer
 from tests.ledger.builders import node_object, pod_object
 from tests.queueing.claims.rigs import ClaimRig
-from tests.queueing.contract import CONTRACT, Server, Stand, hold
+from tests.queueing.contract import CONFLICT, CONTRACT, Server, Stand, hold
 
 POD = PodIdentity("default", "p", "uid-p")
 MAP = "/api/v1/namespaces/default/configmaps/plan"
 MAX_STEPS = 800
+WRITE, THEN = "write", "then"
 
 
 @dataclass(eq=False)
-class Term:
-    """A term, as far as its process knows."""
+class Asked(Unelected):
+    """A lease as its process knows it: by requests that come as late as all others, and by no clock."""
 
     line: Line
-    leads: bool
-    others: str = "another one leads"
+    num_asked: int = 0
+    confirmed: int = 0
+    """The last of them that has shown that it leads."""
+    has_heard: bool = False
+    """Whether it knows that another one leads."""
 
-    async def confirm(self, uid: str, version: str) -> None:
+    async def confirm(self, since: int) -> bool:
+        return self.confirmed > since or (await self.renew() and self.confirmed > since)
+
+    async def renew(self) -> bool:
+        """Ask once more; whether it is shown to lead."""
+        self.num_asked += 1
+        number = self.num_asked
         try:
             found = await self.line.ask("lease", self.line.slow.server.asked_who_leads)
-        except ClusterError as error:
-            raise FencedError(str(error)) from error
+        except ClusterError:
+            return False
         if found.decode() != self.line.name:
-            self.leads = False
-            raise FencedError(self.others)
-
-    async def confirm_now(self) -> None:
-        await self.confirm("", "")
-
-    def as_of_now(self) -> "Term":
-        return self
-
-    def check(self, epoch: str) -> None:
-        if not self.leads:
-            raise FencedError(self.others)
-
-    def enter(self) -> str:
-        self.check("")
-        return ""
-
-    def fault(self) -> str:
-        return self.standby()
-
-    def standby(self) -> str:
-        return "" if self.leads else self.others
+            self.has_heard = True
+            return False
+        self.confirmed = max(self.confirmed, number)
+        return True
 
 
 @dataclass(eq=False)
 class Process:
-    """One of the two leaders, and the write that it has decided on."""
+    """One of the two leaders, and the writes that it has decided on. Its clock stands until it hears of another one."""
 
     name: str
     slow: SlowServer
     case: "Case"
-    leads: bool = False
-    target: Target[Any] | None = None
     settled: list[Outcome] = field(default_factory=list)
     now: float = 0.0
 
     def __post_init__(self) -> None:
         self.line = self.slow.line(self.name)
-        self.term = Term(self.line, self.leads)
-        self.resolver = Resolver(self.term, self._clock)
+        self.lease = Asked(self.line)
+        self.fence = Fence(lambda: 0.0, self.lease)
+        self.resolver = Resolver(self.fence, self._clock)
+
+    def lead(self) -> None:
+        """It leads from now on, until it hears that another one does."""
+        self.fence.take_over("", lambda: float("-inf" if self.lease.has_heard else "inf"), lambda: "another one leads")
+        self.fence.open(self.name)
+
+    @property
+    def leads(self) -> bool:
+        """Whether it does, as far as it knows."""
+        return not self.fence.standby()
 
     def _clock(self) -> float:
         self.now += 100.0  # whatever paused is due
         return self.now
 
     async def write(self) -> None:
-        """Commit what it decides on."""
-        target = self.target = self.case.target(self)
+        """Commit what it decides on, and then what follows from that."""
+        term, target = self.fence.as_of_now(), self.case.target(self)
         if target is None:
             return
-        settle, send = target.settle, target.send
+        settle = target.settle
 
         def settled(result: Result[Any]) -> None:
             self.settled.append(result.outcome)
             settle(result)
 
+        target.settle = settled  # type: ignore[method-assign]
+        self._mark(target, WRITE)
+        try:
+            await self._write(target, term)
+        except (UnreachableError, FencedError):
+            pass
+        except ApiError as error:
+            assert error.status == CONFLICT, error
+
+    async def _write(self, target: Target[Any], term: Term) -> None:
+        if not (self.case.then and isinstance(target, Patch)):
+            await commit(target, term)
+            return
+        known = self.slow.server.pod("default", "p")["metadata"]["resourceVersion"]
+        found = await write(target, term, known)
+        if found is not None:
+            following = self.case.then(self, found)
+            self._mark(following, THEN)
+            await write(following, term, found.metadata.resource_version)
+
+    def _mark(self, target: Target[Any], words: str) -> None:
+        send = target.send
+
         async def sent(version: str) -> Any:
-            self.line.decisive = True
+            self.line.decisive = words
             return await send(version)
 
-        target.settle, target.send = settled, sent  # type: ignore[method-assign]
-        with contextlib.suppress(ClusterError):  # of what comes before it
-            await commit(target, self.term)
+        target.send = sent  # type: ignore[method-assign]
 
     @property
     def outcome(self) -> Outcome | None:
@@ -146,6 +172,8 @@ class Case:
     """Whether it may yet be written after another leads, as long as nobody else has, and is not found out about."""
     is_kept: bool = False
     """Whether who leads no more finds out what became of it; of others whoever leads next does."""
+    then: Callable[[Process, Pod], Patch[Pod]] | None = None
+    """What is written next, in the same term, on the object as it was answered or found to be by then."""
 
 
 def binding(process: Process) -> Binding:
@@ -202,7 +230,7 @@ class Doubted(_Doubt):
             writer=assigned.writer,
             ledger=ledger,
             backlog=backlog,
-            fence=process.term,
+            fence=process.fence,
             resolver=process.resolver,
             clock=lambda: 0.0,
             changed=lambda: None,
@@ -218,6 +246,12 @@ class Doubted(_Doubt):
 def assignment(process: Process) -> Assigned | None:
     found = msgspec.convert(process.slow.server.pod("default", "p"), Pod)
     return Assigned(process, found) if is_blank(found) else None  # else it is taken back first
+
+
+def opening(process: Process, found: Pod) -> Patch[Pod]:
+    """As of a gate: the pod is kube-scheduler's from then on."""
+    metadata = {"annotations": {PLANNED_BY: process.name}}
+    return Patch(process.line, POD.path, Decoder(Pod), uid=found.metadata.uid, part="/status", metadata=metadata)
 
 
 def record(process: Process) -> _Write:
@@ -242,7 +276,7 @@ async def seal_claims(process: Process) -> None:
 CASES = [
     Case("a Binding", binding, mark, is_kept=True),
     Case("a claim's allocation", allocation, seal_claims),
-    Case("an assignment on a pod", assignment, mark),
+    Case("an assignment on a pod", assignment, mark, then=opening),
     Case("a record", record, nothing, is_late=True),
 ]
 
@@ -253,10 +287,15 @@ class World:
     def __init__(self, case: Case, seed: int) -> None:
         self.case, self.chance = case, random.Random(seed)
         self.slow = SlowServer(Server())
-        self.a, self.b = (Process(name, self.slow, case, leads=name == "a") for name in "ab")
-        self.first_leads = self.chance.choice((0, 40, 120))
+        self.a, self.b = (Process(name, self.slow, case) for name in "ab")
+        self.a.lead()
+        self.first_leads = self.chance.choice((0, 3, 10, 40, 120))
         """Steps, before another process takes the lease."""
+        self.until_applied = self.chance.random() < 0.5
+        """Whether that is as soon as a write has taken effect, if not before."""
         self.ended = asyncio.Event()
+        self.is_paused = self.chance.random() < 0.5
+        """Whether the first one stands still until the other has taken over, its clock with it: it hears of nothing."""
         self.loss = self.chance.choice((0.1, 0.25, 0.7))
         """Of answers; where it is high, of those to writes alone, or nothing would come to an end."""
         self.lateness = self.chance.choice((0.0, 0.9, 0.97))
@@ -266,9 +305,10 @@ class World:
         self.tasks: list[asyncio.Task[Any]] = []
 
     async def run(self) -> None:
-        self.tasks = [asyncio.create_task(self.a.write()), asyncio.create_task(self.succeed())]
+        works = (self.a.write(), self.a.lease.renew(), self.succeed())
+        self.tasks = [asyncio.create_task(work) for work in works]
         for number in range(MAX_STEPS):
-            if number >= self.first_leads:
+            if number >= self.first_leads or (self.until_applied and self.slow.applied):
                 self.ended.set()
             if number == MAX_STEPS // 2:
                 self.loss = 0.0  # and by that all comes to an end
@@ -286,7 +326,10 @@ class World:
         await self.again(lambda: self.b.line.ask("lease", lambda: self.slow.server.lead("b")))
         await self.again(lambda: self.case.take_over(self.b))
         self.taken_over = len(self.slow.applied)
-        self.b.term.leads = True
+        self.b.lead()
+        for request in self.open():
+            if self.is_paused and request.awaited and request.line is self.a.line and self.chance.random() < 0.5:
+                self.slow.lose(request)  # its time has run out meanwhile
         await self.b.write()
 
     async def again(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
@@ -304,12 +347,16 @@ class World:
     async def step(self) -> None:
         """One request comes a step further, or is lost; or somebody looks after what is unknown."""
         requests = self.open()
-        if self.slow.server.leader == "b" and self.chance.random() < 0.1:
-            self.a.term.leads = False  # it hears of it
+        if self.ended.is_set() and self.is_paused and not self.b.leads:
+            requests = [one for one in requests if one.line.name == "b"]
+        elif self.slow.server.leader == "b" and not self.is_paused and self.chance.random() < 0.1:
+            self.a.lease.has_heard = True
         prompt = [one for one in requests if one.awaited or self.chance.random() >= self.lateness]
         if not prompt or self.chance.random() < 0.1:
             process = self.chance.choice((self.a, self.b))
-            self.tasks.append(asyncio.create_task(process.resolver.resolve_round()))
+            renews = process.leads and self.chance.random() < 0.5
+            work = process.lease.renew if renews else process.resolver.resolve_round
+            self.tasks.append(asyncio.create_task(work()))
             return
         request = self.chance.choice(prompt)
         safe = self.loss > 0.5 and not request.what.startswith(("PATCH", "POST"))
@@ -344,15 +391,16 @@ class World:
             await asyncio.sleep(0)
 
     def check(self) -> None:
-        by = [request.line.name for request in self.slow.applied]
-        late = by[self.taken_over :] if not self.case.is_late else by[by.index("b") :] if "b" in by else []
+        of_all = [request.line.name for request in self.slow.applied]
+        by = [request.line.name for request in self.slow.applied if request.decisive == WRITE]
+        late = of_all[self.taken_over :] if not self.case.is_late else by[by.index("b") :] if "b" in by else []
         assert "a" not in late, "nothing of a leader takes effect once another has taken over"
         for process in (self.a, self.b):
             if process.outcome is Outcome.UNKNOWN:
                 assert self.case.is_late
             elif process.outcome is Outcome.DONE:
                 assert process.name in by or self.case.shared
-            elif process.outcome is not Outcome.FENCED or process.term.leads or self.case.is_kept:
+            elif process.outcome is not Outcome.FENCED or process.leads or self.case.is_kept:
                 assert process.name not in by, f"{process.outcome}, and it has taken effect"
         assert all(by.count(name) <= 1 for name in "ab"), "and all of this at most once"
         assert len(by) <= 1 or self.case.is_late
