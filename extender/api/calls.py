@@ -141,14 +141,11 @@ def _filter_fault(text: str) -> bytes:
 
 
 _BURST_S: Final = 4
+_WEBHOOKS_PER_S: Final = 500.0
+"""Reviews of one address a second, after a burst of as many as that makes in `_BURST_S`."""
 _MANY: Final = 1 << 30
-_SECTIONS: Final = {
-    Caller.SCHEDULER: "server",
-    Caller.API_SERVER: "webhook",
-    Caller.READER: "access",
-    Caller.OPERATOR: "access",
-}
-"""Of the settings, that limit a caller."""
+_MAX_MIB: Final = {Caller.API_SERVER: 4, Caller.READER: access.MAX_BODY_MIB, Caller.OPERATOR: access.MAX_BODY_MIB}
+"""Largest body by who sends it, in MiB, besides kube-scheduler. The API server accepts pods of up to 3."""
 _NO_CERTIFICATE: Final = access.Refusal(403, "a client certificate is required (setting server.tls_client_ca_file)")
 
 _NO_OPERATOR: Final = access.Refusal(403, "for operators only (setting access.apply_token_file)")
@@ -174,18 +171,16 @@ _STATUSES: Final[dict[type[Exception], int]] = {
 class Endpoint:
     """One call of a service."""
 
-    def __init__(self, call: Call, service: "Service") -> None:
+    def __init__(self, call: Call, service: "Service", webhooks_per_s: float = _WEBHOOKS_PER_S) -> None:
         settings = service.settings
         self._call = call
         self._service = service
-        section = _SECTIONS[call.caller]
-        calls_per_s = settings.webhook.calls_per_s
-        burst = max(int(_BURST_S * calls_per_s), 1)
         self._rates = (
-            Rates(per_s=calls_per_s, burst=burst, at_once=_MANY, clock=time.monotonic) if section == "webhook" else None
+            Rates(per_s=webhooks_per_s, burst=int(_BURST_S * webhooks_per_s), at_once=_MANY, clock=time.monotonic)
+            if call.caller is Caller.API_SERVER
+            else None
         )
-        self._max_mib: int = getattr(settings, section).max_body_mib
-        self._max_setting = f"{section}.max_body_mib"
+        self._max_mib = _MAX_MIB.get(call.caller, settings.server.max_body_mib)
         self._latency = service.metrics.latency.labels(call.verb)
         self._needs_operator = call.caller is Caller.OPERATOR
         self._guarded = call.caller.guarded
@@ -231,7 +226,7 @@ class Endpoint:
         if not self._guarded and (foreign := access.foreign_page(scope, self._own_hosts)):
             return foreign
         if self._rates is not None and (wait_s := self._rates.wait_s(access.client_of(scope))):
-            return access.too_many("setting webhook.calls_per_s", wait_s)
+            return access.too_many(f"{_WEBHOOKS_PER_S:g} a second of one address", wait_s)
         return None
 
     async def _body(self, receive: Receive) -> bytes:
@@ -245,9 +240,8 @@ class Endpoint:
             chunk = message.get("body", b"")
             size += len(chunk)
             if size > self._max_mib * MIB:
-                raise BodyTooLargeError(
-                    f"the request body is larger than {self._max_mib} MiB (setting {self._max_setting})"
-                )
+                of = " (setting server.max_body_mib)" if self._is_verb else ""
+                raise BodyTooLargeError(f"the request body is larger than {self._max_mib} MiB{of}")
             chunks.append(chunk)
             if not message.get("more_body", False):
                 return b"".join(chunks)

@@ -11,6 +11,7 @@ from extender.cli.printing import echo
 from extender.cli.settings import ConfigOption, SetOption, load
 
 if TYPE_CHECKING:
+    from extender.settings.section import Section
     from extender.settings.tree import Settings
 
 app = typer.Typer(cls=Group, help="Show or check settings.", no_args_is_help=True, add_completion=False)
@@ -18,10 +19,25 @@ app = typer.Typer(cls=Group, help="Show or check settings.", no_args_is_help=Tru
 
 @app.command()
 def show(config: ConfigOption = None, settings: SetOption = None) -> None:
-    """Print the settings in effect as YAML that --config accepts; secrets are shown as stars."""
+    """Print the settings in effect as YAML that --config accepts, the kernel's and then each part's, what is not at its
+    default first; secrets are shown as stars."""
+    from extender.settings.tree import KernelSettings
+
+    shown = {name: (_section(name, section), section == type(section)()) for name, section in load(config, settings)}
+    kernel = sorted(KernelSettings.model_fields, key=lambda name: shown[name][1])
+    echo("# The kernel\n" + "\n".join(shown[name][0] for name in kernel))
+    for name in (name for name in shown if name not in KernelSettings.model_fields):
+        echo(f"\n# Part {name}\n{shown[name][0]}")
+
+
+def _section(name: str, section: "Section") -> str:
+    """A section as YAML, in which what is not at its default comes first."""
     import yaml
 
-    echo(yaml.safe_dump(load(config, settings).model_dump(mode="json"), sort_keys=False).rstrip())
+    defaults = type(section)()
+    values = section.model_dump(mode="json")
+    order = sorted(values, key=lambda key: getattr(section, key) == getattr(defaults, key))
+    return yaml.safe_dump({name: {key: values[key] for key in order}}, sort_keys=False).rstrip()
 
 
 @app.command()

@@ -69,7 +69,7 @@ class LearnedRank(Background):
         has_scipy = find_spec("scipy") is not None
         self._by_lp = wanted.prices == "lp" or (wanted.prices == "auto" and has_scipy)
         self.weights = KerfWeights(wanted.value_weight, wanted.live_weight)
-        self._live = live_term(settings.live.model_dump(), self._rules.xids)
+        self._live = live_term()
         expected = [
             Expected(pod.cpu_milli, pod.gpus, pod.gpu_milli, pod.count, tuple(pod.models), pod.memory_mib)
             for pod in settings.decisions.typical_pods

@@ -94,6 +94,12 @@ class Tokens:
 
 
 _MAX_CLIENTS: Final = 1024
+_BURST: Final = 200
+"""Calls that a client may make at once before the limit of access.calls_per_s applies."""
+_AT_ONCE: Final = 32
+"""Calls of a client under way at a time, open streams among them."""
+MAX_BODY_MIB: Final = 16
+"""Of a question, in MiB."""
 
 
 class Rates:
@@ -192,6 +198,9 @@ class Guard:
         settings: AccessSettings,
         operated: Collection[str] = (),
         clock: Callable[[], float] = time.monotonic,
+        *,
+        burst: int = _BURST,
+        at_once: int = _AT_ONCE,
     ) -> None:
         """`operated` are paths that change something: for operators alone, wherever they are."""
         self._app, self._operated = app, operated
@@ -199,15 +208,10 @@ class Guard:
         self._hosts = frozenset(settings.hosts)
         self._tokens = Tokens(settings.token_file) if settings.token_file else None
         self._operators = Tokens(settings.apply_token_file) if settings.apply_token_file else None
-        self._rates = Rates(
-            per_s=settings.calls_per_s, burst=settings.burst, at_once=settings.calls_at_once, clock=clock
-        )
-        self._file_rates = Rates(
-            per_s=_FILES_A_CALL * settings.calls_per_s,
-            burst=_FILES_A_CALL * settings.burst,
-            at_once=settings.calls_at_once,
-            clock=clock,
-        )
+        per_s = settings.calls_per_s
+        self._at_once = at_once
+        self._rates = Rates(per_s=per_s, burst=burst, at_once=at_once, clock=clock)
+        self._file_rates = Rates(per_s=_FILES_A_CALL * per_s, burst=_FILES_A_CALL * burst, at_once=at_once, clock=clock)
         self._open = PROBES | ({METRICS} if settings.metrics is OpenTo.ALL else set())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -220,7 +224,7 @@ class Guard:
         if wait_s := rates.wait_s(client):
             refusal = too_many("setting access.calls_per_s", wait_s)
         elif refusal is None and not self._rates.begin(client):
-            refusal = too_many("setting access.calls_at_once", 1.0)
+            refusal = too_many(f"{self._at_once} at once", 1.0)
         if refusal is not None:
             await refuse(refusal, send)
             return

@@ -25,7 +25,7 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from extender.core.resources.quantities import MIB
-from extender.server.access import METRICS, PROBES, Rates, Refusal, Tokens, client_of, refuse, too_many
+from extender.server.access import MAX_BODY_MIB, METRICS, PROBES, Rates, Refusal, Tokens, client_of, refuse, too_many
 from extender.server.certificates import CertificateFiles, Certificates
 from extender.server.connections import DEFAULT_BODY_BYTES, Accepted, Doors, Limits, TimedProtocol, listen
 from extender.settings.access import OpenTo
@@ -93,8 +93,8 @@ _READ_ONLY_CONNECTIONS_EACH = 16
 _READ_ONLY_BODY_BYTES = 4 << 20
 _BODIES = 2
 """Of the largest that kube-scheduler may send: as many at once, of it, and as many of all others."""
-_WEBHOOK_BODIES = 16
-"""The same of the API server, where nothing else is served; its largest are smaller."""
+_WEBHOOK_BODY_BYTES = 64 << 20
+"""The same of the API server, where nothing else is served: sixteen of its largest, which are smaller."""
 
 
 def _keep_what_is_there() -> None:
@@ -241,10 +241,8 @@ def _protocols(settings: ServerSettings, body_bytes: int = DEFAULT_BODY_BYTES) -
 def _body_bytes(settings: Settings) -> int:
     """Most bytes of bodies on their way, as of Limits."""
     if settings.webhook.alone:
-        return _WEBHOOK_BODIES * settings.webhook.max_body_mib * MIB
-    return (
-        _BODIES * max(settings.server.max_body_mib, settings.access.max_body_mib, settings.webhook.max_body_mib) * MIB
-    )
+        return _WEBHOOK_BODY_BYTES
+    return _BODIES * max(settings.server.max_body_mib, MAX_BODY_MIB) * MIB
 
 
 def _risks(settings: Settings) -> list[str]:

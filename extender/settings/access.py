@@ -18,6 +18,8 @@ class OpenTo(StrEnum):
 class AccessSettings(Section):
     """Who may use the page and the HTTP API, and how much: see docs/reference/access.md."""
 
+    GONE = {"burst": "always 200", "calls_at_once": "always 32", "max_body_mib": "always 16"}
+
     open_to: OpenTo = OpenTo.LOOPBACK
     """`loopback`: clients on loopback, with a token, or with a certificate of `server.tls_client_ca_file`. `all`:
     anyone who reaches the port."""
@@ -32,13 +34,8 @@ class AccessSettings(Section):
     """Host names, besides localhost and IP addresses, under which browsers on loopback may call Kerf, such as a local
     proxy's."""
     calls_per_s: float = Field(default=50.0, ge=0)
-    """Requests per second for each client (token or address); of files of the page ten times as many. 0: no limit."""
-    burst: int = Field(default=200, ge=1)
-    """Requests that a client may send at once before that limit applies."""
-    calls_at_once: int = Field(default=32, ge=1)
-    """Concurrent requests of one client, including open streams."""
-    max_body_mib: int = Field(default=16, ge=1)
-    """Larger request bodies are rejected, in MiB."""
+    """Requests per second for each client (token or address), once it has sent 200 at once; of files of the page ten
+    times as many. 0: no limit."""
     what_if_s: float = Field(default=60.0, gt=0)
     """A what-if or defrag request that takes longer is aborted, in seconds. They run one at a time, in processes of
     their own."""

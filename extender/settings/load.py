@@ -7,7 +7,7 @@ once, each with the place and what would be right.
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +21,17 @@ from extender.core.vendors import registry as vendors
 from extender.kube.yaml_faults import yaml_fault
 from extender.settings import parts
 from extender.settings.section import Section
-from extender.settings.tree import ENV_PREFIX, NESTED, PARTS, RENAMED, KernelSettings, Settings, lacking
+from extender.settings.tree import (
+    ENV_PREFIX,
+    GONE,
+    NESTED,
+    PARTS,
+    RENAMED,
+    KernelSettings,
+    Settings,
+    lacking,
+    sections,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +86,8 @@ def load_settings(
         def _as_they_are_called_now(cls, given: dict[str, Any]) -> dict[str, Any]:
             for old, new in _rename(given):
                 logger.warning("setting %s is called %s now; its old name will not work in the next version", old, new)
+            for gone, holds in _drop_gone(given):
+                logger.warning("setting %s is gone (%s); it will be an error in the next version", gone, holds)
             return given
 
         @classmethod
@@ -109,8 +121,8 @@ def settings_elsewhere(
         from_file = yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
     except yaml.YAMLError:
         from_file = None
-    sections = from_file.items() if isinstance(from_file, dict) else ()
-    tree = {section: dict(values) for section, values in sections if isinstance(values, dict)}
+    found = from_file.items() if isinstance(from_file, dict) else ()
+    tree = {section: dict(values) for section, values in found if isinstance(values, dict)}
     given = [
         f"{name.removeprefix(ENV_PREFIX).lower().replace(NESTED, '.')}={value}"
         for name, value in (variables or {}).items()
@@ -119,7 +131,7 @@ def settings_elsewhere(
     for section, values in _nested(_assigned([*given, *assignments])[0])[0].items():
         tree.setdefault(section, {}).update(values)
     _rename(tree)
-    read: dict[str, Any] = {name: _readable(kind, tree.get(name, {})) for name, kind in _sections()}
+    read: dict[str, Any] = {name: _readable(kind, tree.get(name, {})) for name, kind in sections()}
     return Settings.model_construct(**read)
 
 
@@ -134,6 +146,21 @@ def _rename(tree: dict[str, Any]) -> list[tuple[str, str]]:
             if isinstance(there := tree.get(to) or {}, dict):  # else it is for validation to report
                 tree[to] = {called: values[name], **there}
             found.append((old, new))
+    return found
+
+
+def _drop_gone(tree: dict[str, Any]) -> list[tuple[str, str]]:
+    """Take what no longer is a setting out of a tree; what was there of it, and what holds now."""
+    found: list[tuple[str, str]] = []
+    for gone, holds in GONE.items():
+        section, _, key = gone.partition(".")
+        if not key and section in tree:
+            del tree[section]
+        elif isinstance(values := tree.get(section), dict) and key in values:
+            tree[section] = {name: value for name, value in values.items() if name != key}
+        else:
+            continue
+        found.append((gone, holds))
     return found
 
 
@@ -161,14 +188,16 @@ def _describe_section(name: str, kind: type[Section]) -> str:
     defaults = kind().model_dump(mode="json")
     for key, field in kind.model_fields.items():
         default = "empty" if defaults[key] in (None, "") else str(defaults[key])
-        lines.append(f"| `{name}.{key}` | {default} | {' '.join((field.description or '').split())} |")
+        meaning = "*Experimental.* " if key in kind.EXPERIMENTAL else ""
+        meaning += " ".join((field.description or "").split())
+        lines.append(f"| `{name}.{key}` | {default} | {meaning} |")
     return "\n".join((*lines, ""))
 
 
 def _describe_kernel() -> str:
     """The settings of the kernel, and the policies, as Markdown: docs/reference/configuration.md."""
     registry.load_installed()
-    own = (_describe_section(name, kind) for name, kind in _sections() if name in KernelSettings.model_fields)
+    own = (_describe_section(name, kind) for name, kind in sections() if name in KernelSettings.model_fields)
     lines = ["\n".join(own)]
     lines += ["## Policies", "", "What `decisions.policy` and a pod's `kerf.dev/policy` choose from.", ""]
     lines += ["| policy | ranking |", "|---|---|"]
@@ -181,12 +210,6 @@ def _describe_kernel() -> str:
     return "\n".join(lines)
 
 
-def _sections() -> Iterator[tuple[str, type[Section]]]:
-    for name, field in Settings.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
-            yield name, field.annotation
-
-
 class _FileSource(PydanticBaseSettingsSource):
     def __init__(self, settings_cls: type[BaseSettings], values: dict[str, Any]) -> None:
         super().__init__(settings_cls)
@@ -196,8 +219,8 @@ class _FileSource(PydanticBaseSettingsSource):
         return self._values.get(field_name), field_name, False
 
     def __call__(self) -> dict[str, Any]:
-        # A section that is only a heading says nothing.
-        return {str(section): values for section, values in self._values.items() if values is not None}
+        # A section that is only a heading says nothing, unless the heading itself is no longer one.
+        return {str(name): values for name, values in self._values.items() if values is not None or name in GONE}
 
 
 class _Environment(EnvSettingsSource):
@@ -209,20 +232,26 @@ class _Environment(EnvSettingsSource):
         except ValueError:
             return value
 
+    def __call__(self) -> dict[str, Any]:
+        given = {name.upper().partition(NESTED)[0] for name in self.env_vars}
+        gone = (section for section in GONE if f"{ENV_PREFIX}{section}".upper() in given)
+        return {**super().__call__(), **dict.fromkeys(gone)}
+
 
 def _unknown_variables() -> dict[str, str]:
     """Faults of variables of Kerf's form that no setting reads, by the place they name. Only nested names are ours for
     certain: Kubernetes itself sets KERF_PORT and others for a Service named kerf."""
     known = {
-        f"{ENV_PREFIX}{section}{NESTED}{name}".upper() for section, kind in _sections() for name in kind.model_fields
+        f"{ENV_PREFIX}{section}{NESTED}{name}".upper() for section, kind in sections() for name in kind.model_fields
     }
-    known |= {f"{ENV_PREFIX}{old.replace('.', NESTED)}".upper() for old in RENAMED}
+    known |= {f"{ENV_PREFIX}{old.replace('.', NESTED)}".upper() for old in (*RENAMED, *GONE)}
     return {
         name.upper().removeprefix(ENV_PREFIX).lower().replace(NESTED, "."): (
             f"environment variable {name}: no such setting; `kerf config show` lists them"
         )
         for name in sorted(os.environ)
-        if name.upper().startswith(ENV_PREFIX) and NESTED in name and name.upper() not in known
+        if name.upper().startswith(ENV_PREFIX) and NESTED in name
+        if not known & {name.upper(), name.upper().partition(NESTED)[0]}
     }
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from extender.settings.tree import RENAMED, Settings
+from extender.settings.tree import GONE, RENAMED, Settings, sections
 
 _SAID_ELSEWHERE: Final = ("title", "description", "default")
 """docs/reference/configuration.md has them, and the file would be three times as large."""
@@ -13,11 +13,17 @@ _PREFIX: Final = "#/$defs/"
 def settings_schema() -> dict[str, Any]:
     """What a settings file may say, without references: all sections, each of which may be a heading alone."""
     tree = Settings.model_json_schema()
-    sections = _plain(tree["properties"], tree["$defs"], named=True)
+    schemas = _plain(tree["properties"], tree["$defs"], named=True)
+    for name, kind in sections():
+        for key in kind.EXPERIMENTAL:
+            schemas[name]["properties"][key]["$comment"] = "experimental"
     for old, new in RENAMED.items():
         (section, name), (to, called) = old.split("."), new.split(".")
-        sections[section]["properties"][name] = sections[to]["properties"][called] | {"deprecated": True}
-    properties = {name: section | {"type": ["object", "null"]} for name, section in sections.items()}
+        schemas[section]["properties"][name] = schemas[to]["properties"][called] | {"deprecated": True}
+    for gone in GONE:
+        section, _, key = gone.partition(".")
+        (schemas[section]["properties"] if key else schemas)[key or section] = {"deprecated": True}
+    properties = {name: schema | {"type": ["object", "null"]} for name, schema in schemas.items()}
     return {"type": "object", "additionalProperties": False, "properties": properties}
 
 

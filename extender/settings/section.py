@@ -1,7 +1,8 @@
 """What all sections of the settings have in common."""
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -12,6 +13,11 @@ Matchers = Annotated[str, Field(pattern=rf"^({_MATCHER},? ?)*$")]
 
 class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
+
+    GONE: ClassVar[Mapping[str, str]] = {}
+    """Keys that it had in the version before, and what holds now: they are dropped with a warning for one version."""
+    EXPERIMENTAL: ClassVar[frozenset[str]] = frozenset()
+    """Keys that may change or go in any version; all others are stable."""
 
 
 class Initiative(StrEnum):

@@ -4,12 +4,23 @@ from pathlib import Path
 
 from pydantic import Field, SecretStr, ValidationInfo, field_validator
 
-from extender.core.occupancies import HARDWARE_XIDS
 from extender.settings.section import Matchers, Section, without_user
 
 
 class TelemetrySettings(Section):
     """Observed GPU load: see docs/reference/telemetry.md."""
+
+    GONE = {
+        "timeout_s": "a query always has 10 s",
+        "max_refresh_s": "always 60",
+        "fresh_s": "always 90",
+        "forget_s": "always 900",
+        "warmup_s": "always 45",
+        "counts_memory": "always true",
+        "min_unmanaged_mib": "always 1024",
+        "xids": "always those of the vendors' hardware",
+    }
+    EXPERIMENTAL = frozenset({"interval_s"})
 
     source: str = "auto"
     """`auto`: `telemetry.url`, else `telemetry.exporters`, else a Prometheus found in the cluster. `off`: none. Or the
@@ -51,25 +62,9 @@ class TelemetrySettings(Section):
     """Extra request headers, such as X-Scope-OrgID; their values are never shown."""
     interval_s: float = Field(default=15.0, gt=0)
     """Time between refreshes, in seconds. Exporters collect every 30 s, so much shorter is no use."""
-    timeout_s: float = Field(default=10.0, gt=0)
-    """Timeout of one query, in seconds."""
-    max_refresh_s: float = Field(default=60.0, gt=0)
-    """A refresh that takes longer is aborted and the reader process restarted, in seconds."""
-    fresh_s: float = Field(default=90.0, gt=0)
-    """Samples older than this many seconds are stale: the node is ranked as if its GPUs were average."""
-    forget_s: float = Field(default=900.0, gt=0)
-    """Samples older than this many seconds count as missing."""
-    warmup_s: float = Field(default=45.0, ge=0)
-    """For this many seconds after placement a pod's load is predicted, because samples may not show it yet."""
-    counts_memory: bool = True
-    """Whether policies that observe use the larger of booked and used memory to decide what fits."""
-    min_unmanaged_mib: int = Field(default=1024, ge=1)
-    """Memory in use on an unbooked GPU that shows someone is using it, in MiB."""
     faulty: str = Field(default="exclude", pattern="^(exclude|avoid)$")
     """GPUs with a hardware XID error or a failed row remap: `exclude`: policies that observe don't use them. `avoid`:
     they rank last with `live`."""
-    xids: list[int] = sorted(HARDWARE_XIDS)
-    """XID error codes that make a GPU faulty."""
 
     @field_validator("url")
     @classmethod

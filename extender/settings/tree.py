@@ -14,9 +14,9 @@ from extender.settings.decisions import DecisionSettings, ModelSettings
 from extender.settings.leader_election import LeaderElectionSettings
 from extender.settings.operation import LogSettings
 from extender.settings.parts import Part
-from extender.settings.policies import GeniusSettings, LiveSettings
 from extender.settings.queue import DraSettings, QueueSettings
 from extender.settings.ranking import RankSettings
+from extender.settings.section import Section
 from extender.settings.server import ServerSettings
 from extender.settings.telemetry import TelemetrySettings
 from extender.settings.webhook import WebhookSettings
@@ -43,8 +43,6 @@ class KernelSettings(BaseSettings):
     queue: QueueSettings = QueueSettings()
     dra: DraSettings = DraSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
-    live: LiveSettings = LiveSettings()
-    genius: GeniusSettings = GeniusSettings()
     log: LogSettings = LogSettings()
 
 
@@ -65,6 +63,19 @@ else:
         __doc__="The whole tree.",
         **{part.name: (part.settings, part.settings()) for part in PARTS},
     )
+
+
+def sections() -> list[tuple[str, type[Section]]]:
+    """Those of the kernel and those of the parts, by name."""
+    return [(name, type(field.default)) for name, field in Settings.model_fields.items()]
+
+
+GONE: Final[Mapping[str, str]] = {
+    "live": "the policy has its own weights",
+    "genius": "the policy has Genius' own weights",
+    **{f"{name}.{key}": holds for name, kind in sections() for key, holds in kind.GONE.items()},
+}
+"""What is no setting any more, by the dotted name or the section's, and what holds now: dropped for a version more."""
 
 
 def wanted_parts(settings: Settings) -> list[Part]:

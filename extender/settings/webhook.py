@@ -4,7 +4,7 @@ import re
 from enum import StrEnum
 from typing import Final
 
-from pydantic import Field, field_validator
+from pydantic import field_validator
 
 from extender.settings.section import Section
 
@@ -23,6 +23,8 @@ class WebhookSettings(Section):
     """Admission webhooks: `/mutate`, for pods that request GPUs only by annotation or label, and the queue's
     `/gate`."""
 
+    GONE = {"max_body_mib": "always 4", "calls_per_s": "always 500"}
+
     alone: bool = False
     """Whether webhooks are all that this process serves, besides probes and metrics: it then watches nodes and nothing
     else, decides nothing whatever leader_election.mode says, and neither reads telemetry nor ranks."""
@@ -37,10 +39,6 @@ class WebhookSettings(Section):
     products: list[str] = []
     """Products, as the nodes' label names them, of node pools that may have no node now. Those of the cluster's nodes
     are known."""
-    max_body_mib: int = Field(default=4, ge=1)
-    """Larger request bodies are rejected, in MiB. The API server accepts pods of up to 3 MiB."""
-    calls_per_s: float = Field(default=500.0, ge=0)
-    """Requests per second from one address, with bursts of four times as many; 0: no limit."""
 
     @field_validator("products")
     @classmethod

@@ -19,7 +19,6 @@ from extender.core.policies.interference import interference
 from extender.core.policies.policy import Expected, Options, Policy
 from extender.kube.client import Transport
 from extender.kube.watches import BOUND_PODS, NODES
-from extender.ledger.arrays import SampleTimes
 from extender.ledger.ledger import Ledger
 from extender.scheduling.build import Foundation
 from extender.scheduling.placer import Placement
@@ -60,7 +59,7 @@ def observe(
     wanted = wanted_of(settings.telemetry)
     if feed is not None and not wanted.addresses:
         wanted = replace(wanted, addresses=("",))  # whatever it is asked for, a feed that is given tells what it has
-    feed = feed or ReaderProcess(settings.telemetry.max_refresh_s, clock)
+    feed = feed or ReaderProcess(clock=clock)
     return Observer(wanted, feed, finders, ledger, clock, on_pods=on_pods, on_refresh=on_refresh, standby=standby)
 
 
@@ -117,27 +116,20 @@ def wanted_of(settings: TelemetrySettings) -> Wanted:
             key_file=str(settings.key_file or ""),
             insecure_skip_verify=settings.insecure_skip_verify,
             headers={name: value.get_secret_value() for name, value in settings.headers.items()},
-            connect_timeout_s=min(2.0, settings.timeout_s),
-            timeout_s=settings.timeout_s,
             matchers=settings.matchers,
         ),
         interval_s=settings.interval_s,
-        times=SampleTimes(settings.fresh_s, settings.forget_s, settings.warmup_s),
     )
 
 
 def rules_of(settings: TelemetrySettings) -> ObservedRules:
     """How fit counts what is observed."""
-    return ObservedRules(
-        settings.counts_memory, settings.min_unmanaged_mib, settings.faulty == "exclude", frozenset(settings.xids)
-    )
+    return ObservedRules(excludes_faulty=settings.faulty == "exclude")
 
 
 def policies_of(settings: Settings) -> dict[str, Policy]:
     """All policies as the settings want them; says what is wrong with those of other packages."""
     options = Options(
-        settings.live.model_dump(),
-        settings.genius.model_dump(),
         rules_of(settings.telemetry),
         tuple(
             Expected(pod.cpu_milli, pod.gpus, pod.gpu_milli, pod.count, tuple(pod.models), pod.memory_mib)

@@ -1,14 +1,16 @@
 """The queue's webhook: who gets the gate, and that it never stands in the way."""
 
+import asyncio
 import base64
 import json
 from typing import Any
 
 import pytest
 
+from extender.api.calls import Endpoint, calls_of
 from extender.api.webhooks.gate import gate
 from tests.api.bodies import Manifest, node, pod, review
-from tests.api.services import running
+from tests.api.services import call, running
 
 GATE = {"name": "kerf.dev/queue"}
 
@@ -78,5 +80,8 @@ def test_other_objects_and_broken_ones_pass() -> None:
 
 def test_calls_of_one_address_are_limited() -> None:
     body = json.dumps(review(pod("p"))).encode()
-    with running([node("n-0", 1)], webhook__calls_per_s=1) as kerf:
-        assert [kerf.post("/gate", body).status for _ in range(6)] == [200] * 4 + [429] * 2
+    with running([node("n-0", 1)]) as kerf:
+        (asked,) = (each for each in calls_of(kerf.service) if each.path == "/gate")
+        endpoint = Endpoint(asked, kerf.service, webhooks_per_s=1)
+        statuses = [asyncio.run(call(endpoint, "POST", "/gate", (body,), {})).status for _ in range(6)]
+        assert statuses == [200] * 4 + [429] * 2

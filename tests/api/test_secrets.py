@@ -56,7 +56,7 @@ def serve(folder: Path, api: str, prometheus: str, credentials: Mapping[str, obj
                 "server": {"port": 0, "drain_s": 0},
                 "cluster": {"kubeconfig": str(kubeconfig)},
                 "access": {"token_file": str(folder / "readers")},
-                "telemetry": {"url": prometheus, "interval_s": 0.2, "timeout_s": 2, **credentials},
+                "telemetry": {"url": prometheus, "interval_s": 0.2, **credentials},
                 "log": {"level": "debug", "format": "json"},
             }
         )

@@ -70,25 +70,25 @@ def test_a_host_that_is_no_node_is_told_with_the_reason() -> None:
 
 
 def test_a_dead_prometheus_is_told() -> None:
-    told = examined(telemetry__url="http://127.0.0.1:9", telemetry__timeout_s=5)
+    told = examined(telemetry__url="http://127.0.0.1:9")
     assert told["state"] == "degraded"
     assert "http://127.0.0.1:9: no connection" in told["findings"][0]
 
 
 def test_from_outside_the_cluster_the_command_from_inside_is_told(tmp_path: Path) -> None:
-    outside = examined(telemetry__url="http://127.0.0.1:9", telemetry__timeout_s=5)
+    outside = examined(telemetry__url="http://127.0.0.1:9")
     assert outside["findings"][-1] == (
         "Services are seldom reached from outside their cluster; from inside: "
         "kubectl -n NAMESPACE exec deploy/kerf -c kerf -- kerf doctor"
     )
     (tmp_path / "token").write_text("t")
     account = {"cluster__service_account_dir": str(tmp_path)}
-    inside = examined(telemetry__url="http://127.0.0.1:9", telemetry__timeout_s=5, **account)
+    inside = examined(telemetry__url="http://127.0.0.1:9", **account)
     assert "kubectl" not in str(inside["findings"])
 
 
 def test_a_clock_that_nobody_has_read_is_not_told() -> None:
-    told = examined(telemetry__url="http://127.0.0.1:9", telemetry__timeout_s=5)
+    told = examined(telemetry__url="http://127.0.0.1:9")
     out = io.StringIO()
     _print(told, Console(file=out))
     assert "clock" not in out.getvalue()
@@ -107,7 +107,7 @@ def test_a_prometheus_that_sends_to_a_login_elsewhere_is_told() -> None:
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Login) as server:
         Thread(target=server.serve_forever, daemon=True).start()
-        told = examined(telemetry__url=f"http://127.0.0.1:{server.server_address[1]}", telemetry__timeout_s=5)
+        told = examined(telemetry__url=f"http://127.0.0.1:{server.server_address[1]}")
         server.shutdown()
     assert "leads to sso.example.com, a login perhaps: set telemetry.url" in told["findings"][0]
 

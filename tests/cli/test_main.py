@@ -17,6 +17,7 @@ from extender.cli.demo import port_of
 from extender.cli.main import _ELSEWHERE, _OWN, app
 from extender.core.faces import Heading
 from extender.settings.load import load_settings
+from extender.settings.tree import PARTS
 from tests.controlplane.processes import clean_environment
 
 COLOUR = re.compile(r"\x1b\[(?:[0-9;]*;)?(?:3[0-7]|4[0-7]|9[0-7]|38|48)(?:;[0-9;]*)?m")
@@ -129,6 +130,16 @@ def test_config_show_gives_what_config_takes(tmp_path: Path) -> None:
     assert (settings.server.port, settings.log.format, settings.models.aliases) == (9000, "json", {"big": ["H100"]})
     assert kerf("config", "show", "-c", str(path)).stdout == shown.stdout
     assert kerf("config", "show", KERF_CONFIG=str(path)).stdout == shown.stdout
+
+
+def test_config_show_has_what_is_not_at_its_default_first() -> None:
+    given = ("--set", "queue.order=fifo", "--set", "queue.enabled=true", "--set", "usage.budgets={a: 1}")
+    shown = kerf("config", "show", *given).stdout
+    kernel, *of_parts = shown.split("\n# Part ")
+    assert kernel.startswith("# The kernel\nqueue:\n  enabled: true\n  order: fifo\n  extender: true\n")
+    assert [part.split("\n")[1] for part in of_parts] == [f"{part.name}:" for part in PARTS]
+    (usage,) = (part for part in of_parts if part.startswith("usage\n"))
+    assert usage.startswith("usage\nusage:\n  budgets:\n    a: 1.0\n  enabled: true\n")
 
 
 def test_config_check_of_good_settings() -> None:

@@ -305,13 +305,12 @@ def test_memory_in_use_that_pods_on_gpus_of_unknown_index_explain_is_not_nobodys
     assert why["wouldFit"][0]["who"] == "default/hidden holds 1 GPU"
 
 
-def test_the_rules_of_the_settings_say_what_is_odd_of_a_gpu() -> None:
-    gauges = {Gauge.MEMORY_USED: [400.0, 400.0, 3000.0, 400.0], Gauge.XID: [0.0, 13.0, 0.0, 0.0]}
-    for settings, unmanaged, bad in (
-        ({}, [0, 0, 3000, 0], [False] * 4),
-        ({"telemetry__min_unmanaged_mib": 4000, "telemetry__xids": [13]}, [0] * 4, [False, True, False, False]),
+def test_the_rules_say_what_is_odd_of_a_gpu() -> None:
+    for used, xid, unmanaged, bad in (
+        (3000.0, 13.0, [0, 0, 3000, 0], [False] * 4),
+        (1000.0, 79.0, [0] * 4, [False, True, False, False]),
     ):
-        with observed(gauges, **settings) as kerf:
+        with observed({Gauge.MEMORY_USED: [400.0, 400.0, used, 400.0], Gauge.XID: [0.0, xid, 0.0, 0.0]}) as kerf:
             kerf.filter(pod("asking", 1), ["n"])
             gpus = explained(kerf, "asking")["nodes"][0]["gpus"]
             detailed = kerf.get("/nodes/n").json()["gpuDetails"]

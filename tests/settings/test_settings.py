@@ -8,7 +8,9 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
+from extender.settings import tree
 from extender.settings.load import SettingsError, load_settings, settings_elsewhere
+from extender.settings.schema import settings_schema
 from extender.settings.tree import Settings
 
 Environment = Mapping[str, str]
@@ -193,6 +195,79 @@ def test_a_file_that_is_no_text(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(SettingsError, match=r"kerf\.yaml"):
         load_settings(path)
+
+
+IS_GONE = "setting {} is gone ({}); it will be an error in the next version".format
+BURST = IS_GONE("access.burst", "always 200")
+LIVE = IS_GONE("live", "the policy has its own weights")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        pytest.param({"text": "access: {burst: 3}"}, BURST, id="key of the file"),
+        pytest.param({"text": "access: {burst: 200}"}, BURST, id="as it is anyway"),
+        pytest.param({"text": "access: {burst: [no, number]}"}, BURST, id="what it never could be"),
+        pytest.param({"environment": {"KERF_ACCESS__BURST": "3"}}, BURST, id="variable"),
+        pytest.param({"environment": {"kerf_access__burst": "3"}}, BURST, id="variable in lower case"),
+        pytest.param({"access__burst": 3}, BURST, id="flag"),
+        pytest.param(
+            {"text": "access: {burst: 3}", "environment": {"KERF_ACCESS__BURST": "4"}, "access__burst": 5},
+            BURST,
+            id="all at once",
+        ),
+        pytest.param({"text": "live: {load: 1}"}, LIVE, id="section of the file"),
+        pytest.param({"text": "live:"}, LIVE, id="heading of the file"),
+        pytest.param({"text": "live: 7"}, LIVE, id="heading of something else"),
+        pytest.param({"environment": {"KERF_LIVE__LOAD": "1"}}, LIVE, id="section of a variable"),
+        pytest.param({"environment": {"KERF_LIVE": '{"load": 1}'}}, LIVE, id="section as a variable"),
+        pytest.param({"live__load": 1}, LIVE, id="section of a flag"),
+    ],
+)
+def test_what_is_no_setting_any_more_is_dropped_with_one_warning(
+    load: Any, given: Any, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert load(**given, access__calls_per_s=7) == load_settings(flags={"access.calls_per_s": 7})
+    assert {record.getMessage() for record in caplog.records} == {told}
+    assert len(caplog.records) == (2 if "environment" in given else 1), "of both that were loaded"
+
+
+def test_what_is_no_setting_any_more_is_dropped_where_it_is_assigned(caplog: pytest.LogCaptureFixture) -> None:
+    assert load_settings(assignments=["access.burst=3", "genius.power=-1"]) == load_settings()
+    assert sorted(record.getMessage() for record in caplog.records) == [
+        BURST,
+        IS_GONE("genius", "the policy has Genius' own weights"),
+    ]
+
+
+def test_beside_what_is_no_setting_any_more_what_never_was_one_is_a_fault(load: Any) -> None:
+    faults = faults_of(load, "access: {burst: 3, bursts: 3}\nlife:", {"KERF_LIVE__LOAD": "1", "KERF_LIFE__LOAD": "1"})
+    assert faults == [f"environment variable KERF_LIFE__LOAD: {NO_SUCH}", f"access.bursts: {NO_SUCH}"]
+
+
+@pytest.mark.parametrize("name", ["LIVE", "GENIUS", "KERF_LIVE_PORT"])
+def test_a_variable_that_only_looks_like_one_is_not_told_of(
+    load: Any, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert load(None, {name: "1"}) == load_settings()
+    assert not caplog.records
+
+
+def test_a_kerf_elsewhere_may_have_what_is_no_setting_any_more(caplog: pytest.LogCaptureFixture) -> None:
+    text, variables = "access: {burst: 3, calls_per_s: 7}\nlive: {load: 1}", {"KERF_GENIUS__POWER": "1"}
+    found = settings_elsewhere(text, variables, ["access.calls_at_once=3"])
+    assert found == load_settings(flags={"access.calls_per_s": 7})
+    assert not caplog.records
+
+
+def test_the_schema_takes_what_is_no_setting_any_more_and_marks_what_may_change() -> None:
+    sections = settings_schema()["properties"]
+    assert sections["live"] == {"deprecated": True, "type": ["object", "null"]}
+    assert sections["access"]["properties"]["burst"] == {"deprecated": True}
+    for name, kind in tree.sections():
+        marked = {key for key, schema in sections[name]["properties"].items() if "$comment" in schema}
+        assert marked == kind.EXPERIMENTAL <= kind.model_fields.keys()
+        assert not kind.GONE.keys() & kind.model_fields.keys()
 
 
 def test_settings_are_frozen() -> None:

@@ -31,13 +31,13 @@ WEIGHTS: Final[Mapping[str, tuple[float, str]]] = {
     "encoders": (1.0, "Encoders."),
     "bandwidth": (2.0, "Memory bandwidth."),
     "free_memory": (2.0, "Free memory."),
-    "power": (1.0, "Power draw. Genius rewards a higher draw; a negative weight rewards a lower one."),
+    "power": (1.0, "Power draw: Genius rewards a higher one."),
     "encoder_idle": (1.0, "Idle encoders."),
     "decoder_idle": (1.0, "Idle decoders."),
     "static": (1.0, "All terms for what GPUs have."),
     "dynamic": (2.0, "All terms for what GPUs are doing."),
 }
-"""Genius' own weights and the meaning of each setting `genius.NAME`."""
+"""Genius' own weights and the meaning of each."""
 _LABELS: Final = {
     **{"bandwidth": "memory bandwidth", "free_memory": "free memory"},
     **{"encoder_idle": "idle encoders", "decoder_idle": "idle decoders"},
@@ -185,7 +185,7 @@ def _dynamic(cluster: Cluster) -> Planes:
 
 def policy(options: Options) -> Policy:
     """The policy."""
-    score = _GeniusScore(options.genius)
+    score = _GeniusScore()
     description = "Genius' static and dynamic score"
     return Policy(
         name="genius",

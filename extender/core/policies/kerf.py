@@ -11,7 +11,7 @@ whose CPU or memory does not suffice comes last: kube-scheduler will not offer i
 Where no model is served, or its values are not finite, policy `tightest` ranks instead.
 """
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -224,9 +224,9 @@ def _compute(amount: float) -> str:
     return "too little CPU or memory" if amount else "enough CPU and memory"
 
 
-def live_term(weights: Mapping[str, float] | None = None, xids: frozenset[int] = ObservedRules().xids) -> LiveScore:
+def live_term() -> LiveScore:
     """The live score of the GPUs that a pod may get alone: the rest of the node has its place in V."""
-    return LiveScore({**(weights or {}), "own_gpus": 1.0}, xids)
+    return LiveScore({"own_gpus": 1.0})
 
 
 def _sampled(cluster: Cluster) -> bool:

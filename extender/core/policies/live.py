@@ -37,7 +37,7 @@ WEIGHTS: Final[Mapping[str, tuple[float, str]]] = {
     **{term.name: (term.weight, term.meaning) for term in TERMS},
     "own_gpus": (0.5, "Fraction of the score from GPUs with room for the pod; the rest is from all GPUs of the node."),
 }
-"""Default and meaning of each setting `live.NAME`; `own_gpus` is from 0 to 1, the others are weights of terms."""
+"""Default and meaning of each; `own_gpus` is from 0 to 1, the others are weights of terms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class LiveScore:
             here = headroom * sound
             own = (here * fit.room).sum(axis=1) / np.maximum(fit.room.sum(axis=1), 1)
             amount = own_gpus * own + (1 - own_gpus) * here.sum(axis=1) / num_gpus
-            of_which = "of the GPUs with room for the pod and of all of the node, half each (live.own_gpus)"
+            of_which = "of the GPUs with room for the pod and of all of the node, half each"
             meaning = f"{WEIGHTS[name][1].removesuffix('.')}: {of_which}"
             found.append(Part(name, meaning, weights[name] / total * amount, amount, _words(name)))
         return Breakdown(self.apart()(cluster, request, rows, fit), tuple(found))
@@ -151,7 +151,7 @@ def _words(name: str) -> Callable[[float], str]:
 
 def policy(options: Options) -> Policy:
     """The policy."""
-    score = LiveScore(options.live, options.rules.xids)
+    score = LiveScore(xids=options.rules.xids)
     description = "most headroom, by observed load"
     return Policy(
         name="live",

@@ -83,10 +83,6 @@ class Expected:
 class Options:
     """What a deployment says about its policies; a policy takes what concerns it."""
 
-    live: Mapping[str, float] = field(default_factory=dict)
-    """Weights by name, those that are not the default's."""
-    genius: Mapping[str, float] = field(default_factory=dict)
-    """Likewise."""
     rules: ObservedRules = field(default_factory=ObservedRules)
     """How fit counts what is observed, where a policy goes by it."""
     expected: Sequence[Expected] = ()

@@ -4,6 +4,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
@@ -16,11 +17,14 @@ from extender.telemetry.readings import Float32s, Inventory, Reading
 from extender.telemetry.series import Host
 from extender.telemetry.sources.source import Command, PodUsage
 
+_MAX_REFRESH_S: Final = 60.0
+"""A refresh that takes longer is given up, and the process with it."""
+
 
 class ReaderProcess:
     """A reading process. One `read` at a time."""
 
-    def __init__(self, max_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, max_s: float = _MAX_REFRESH_S, clock: Callable[[], float] = time.monotonic) -> None:
         self.max_s = max_s
         """How long a refresh may take."""
         self._clock = clock

@@ -44,7 +44,8 @@ class Access(msgspec.Struct, frozen=True):
     insecure_skip_verify: bool = False
     headers: dict[str, str] = {}
     connect_timeout_s: float = 2.0
-    timeout_s: float = 5.0
+    timeout_s: float = 10.0
+    """Of one query."""
     matchers: str = ""
     """Label matchers of the series that are this cluster's, as in PromQL."""
     bounds: Bounds = Bounds()

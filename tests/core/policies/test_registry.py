@@ -88,8 +88,6 @@ def test_the_policy_of_another_thread_is_like_the_first_and_apart_from_it(polici
 
 
 OPTIONS = Options(
-    live={"load": 0.0, "memory": 0.0, "temperature": 0.0, "bandwidth": 0.0, "tensor": 0.0, "power": 3.0},
-    genius={"power": -50.0},
     rules=ObservedRules(min_unmanaged_mib=7, xids=frozenset({31})),
     expected=(Expected(1000, 1, 1000, 1, ("Tesla-T4",)),),
 )
@@ -115,7 +113,7 @@ def test_observed_use_counts_by_the_rules_of_the_deployment(name: str) -> None:
 
 
 @pytest.mark.parametrize("apart", [False, True])
-def test_weights_and_the_expected_pods_are_those_of_the_deployment(apart: bool) -> None:
+def test_rules_and_the_expected_pods_are_those_of_the_deployment(apart: bool) -> None:
     cluster = observed()
 
     def scores(name: str) -> list[float]:
@@ -126,20 +124,18 @@ def test_weights_and_the_expected_pods_are_those_of_the_deployment(apart: bool) 
         found: list[float] = evaluate(cluster, ONE, policy, all_rows(cluster)).score.tolist()
         return found
 
-    # By power alone, of 400 W. The faulty GPU of node a gives nothing: 0.75 of its own one, half of that around it.
-    assert scores("live") == pytest.approx([(0.75 + 0.375) / 2, 0.25, 0.5])
-    assert scores("genius") == pytest.approx([1, 0, 0.5])
+    # Power is told, of 400 W. The faulty GPU of node a gives nothing: 0.625 of its own one, half of that around it.
+    assert scores("live") == pytest.approx([(0.625 + 0.3125) / 2, 0.575, 0.6])
     assert scores("fgd") == [int(100 / (1 + np.exp(-1)))] * 3  # nobody who is expected wants these
 
 
-def test_the_live_term_is_that_of_the_pods_own_gpus_with_the_weights_given() -> None:
+def test_the_live_term_is_that_of_the_pods_own_gpus() -> None:
     cluster = observed()
     rows = all_rows(cluster)
-    application = frozenset({31})
-    right = LiveScore({**OPTIONS.live, "own_gpus": 1.0}, application)
-    for score in (live_term(OPTIONS.live, application), right):
-        seen = evaluate(cluster, ONE, Policy("live", score, ""), rows).score
-        assert seen.tolist() == pytest.approx([0.375, 0.25, 0.5])  # the mean of 0.75 and nothing on a
+    by_power = dict.fromkeys(("load", "memory", "temperature", "bandwidth", "tensor"), 0.0) | {"own_gpus": 1.0}
+    score = LiveScore(by_power, frozenset({31}))
+    seen = evaluate(cluster, ONE, Policy("live", score, ""), rows).score
+    assert seen.tolist() == pytest.approx([0.375, 0.25, 0.5])  # the mean of 0.75 and nothing on a
     plain = evaluate(cluster, ONE, Policy("live", live_term(), ""), rows).score
     assert plain.tolist() == pytest.approx([(4 * 0.5 + 2 + 2 * 0.5 + 0.5 + power) / 10 for power in (0.75, 0.25, 0.5)])
 

@@ -170,7 +170,7 @@ def test_what_is_in_use_by_nobodys_processes_counts_as_it_does_in_a_live_decisio
 
 def test_policies_of_plans_are_those_of_the_settings() -> None:
     expected = [{"cpu_milli": 1000, "gpus": 1, "gpu_milli": 500, "count": 1}]
-    with running([node("n", 4)], decisions__typical_pods=expected, telemetry__min_unmanaged_mib=7) as kerf:
+    with running([node("n", 4)], decisions__typical_pods=expected, telemetry__faulty="avoid") as kerf:
         own = kerf.service.placer.policies
         apart = kerf.service.placer.policies_apart()
     assert apart.keys() == own.keys()
@@ -178,4 +178,4 @@ def test_policies_of_plans_are_those_of_the_settings() -> None:
         assert apart[name].rules == policy.rules, name
     assert vars(apart["fgd"].score)["_expected"] == vars(own["fgd"].score)["_expected"]
     assert own["live"].rules is not None
-    assert own["live"].rules.min_unmanaged_mib == 7
+    assert not own["live"].rules.excludes_faulty

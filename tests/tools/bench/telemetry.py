@@ -193,8 +193,8 @@ def _score_ratio(live: Blocks, plain: Blocks) -> Interval:
 @contextlib.asynccontextmanager
 async def _running(num_nodes: int, flags: dict[str, object]) -> AsyncIterator[Service]:
     """The service on a cluster in memory; telemetry is read only when asked for."""
-    patient = {"telemetry.interval_s": 3600.0, "telemetry.timeout_s": 60.0, "telemetry.fresh_s": 600.0}
-    app = create_app(load_settings(flags=patient | flags), MemoryCluster(telemetry_cluster.nodes(num_nodes)))
+    settings = load_settings(flags={"telemetry.interval_s": 3600.0} | flags)
+    app = create_app(settings, MemoryCluster(telemetry_cluster.nodes(num_nodes)))
     service: Service = app.state.service
     async with app.router.lifespan_context(app):
         for _ in range(2000):

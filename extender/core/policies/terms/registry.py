@@ -1,4 +1,4 @@
-"""The terms of the live score, in the order of their settings."""
+"""The terms of the live score, in the order in which they are told."""
 
 from typing import Final
 

@@ -28,7 +28,7 @@ class Samples(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A part of the headroom of a GPU. Its name is that of the setting which weighs it, `live.NAME`."""
+    """A part of the headroom of a GPU. Its name is that of its weight."""
 
     name: str
     weight: float

@@ -1,14 +1,13 @@
-"""Weights of the settings reach the policies: each weighs its own term, and nothing else."""
+"""Weights of the policies `live` and `genius`: each weighs its own term, and nothing else."""
 
 import numpy as np
 import pytest
 
 from extender.core.fit.fits import fit
 from extender.core.gauges import Gauge
+from extender.core.policies.genius import WEIGHTS, _GeniusScore
+from extender.core.policies.live import LiveScore
 from extender.core.resources.requests import GpuRequest
-from extender.settings.policies import GeniusSettings, LiveSettings
-from extender.settings.tree import Settings
-from extender.telemetry.service import policies_of
 from tests.core.builders import all_rows, node
 from tests.core.observing import Samples, observed_cluster
 
@@ -32,8 +31,8 @@ DO = {
 
 
 def scores_by(weights: dict[str, float]) -> list[float]:
-    """Scores by the policy as settings make it, every weight that is not named 0."""
-    settings = Settings(genius=GeniusSettings(**{name: weights.get(name, 0.0) for name in GeniusSettings.model_fields}))
+    """Scores of Genius', every weight that is not named 0."""
+    score = _GeniusScore({name: weights.get(name, 0.0) for name in WEIGHTS})
     free, power, encoder, decoder = DO.values()
     samples: Samples = {
         name: {
@@ -46,12 +45,12 @@ def scores_by(weights: dict[str, float]) -> list[float]:
     }
     cluster = observed_cluster({name: node(product) for name, product in PRODUCTS.items()}, samples)
     rows = all_rows(cluster)
-    scores: list[float] = policies_of(settings)["genius"].score(cluster, ONE, rows, fit(cluster, ONE, rows)).tolist()
+    scores: list[float] = score(cluster, ONE, rows, fit(cluster, ONE, rows)).tolist()
     return scores
 
 
 @pytest.mark.parametrize("term", [*HAVE, *DO])
-def test_each_weight_of_the_settings_weighs_its_own_term(term: str) -> None:
+def test_each_weight_weighs_its_own_term(term: str) -> None:
     """G7, G8: of the nodes, as a part of the way from the least to the most."""
     values = np.array((HAVE | DO)[term], float)
     part = (values - values.min()) / (values.max() - values.min())
@@ -78,12 +77,11 @@ HEADROOM = {
 }
 
 
-def live_scores(settings: LiveSettings, samples: Samples) -> list[float]:
+def live_scores(weights: dict[str, float], samples: Samples) -> list[float]:
     """Scores of the three nodes."""
     cluster = observed_cluster({name: node(product) for name, product in PRODUCTS.items()}, samples)
     rows = all_rows(cluster)
-    policy = policies_of(Settings(live=settings))["live"]
-    scores: list[float] = policy.score(cluster, ONE, rows, fit(cluster, ONE, rows)).tolist()
+    scores: list[float] = LiveScore(weights)(cluster, ONE, rows, fit(cluster, ONE, rows)).tolist()
     return scores
 
 
@@ -94,7 +92,7 @@ def test_each_live_weight_weighs_its_own_term(term: str) -> None:
         for name, value in zip(PRODUCTS, values, strict=True):
             samples[name][gauge] = [value]
     none = dict.fromkeys((*HEADROOM, "memory"), 0.0)
-    assert live_scores(LiveSettings(**none | {term: 2.0}), samples) == pytest.approx(HEADROOM[term][2])
+    assert live_scores(none | {term: 2.0}, samples) == pytest.approx(HEADROOM[term][2])
 
 
 def test_the_live_weight_of_memory_weighs_what_is_left_of_it() -> None:
@@ -102,5 +100,5 @@ def test_the_live_weight_of_memory_weighs_what_is_left_of_it() -> None:
     used = {"a": node(("Tesla-T4", 15_360), used={0: (0, 11_520)})}
     cluster = observed_cluster(used, {})
     rows = all_rows(cluster)
-    policy = policies_of(Settings(live=LiveSettings(**none, memory=1.0, own_gpus=0.0)))["live"]
-    assert policy.score(cluster, ONE, rows, fit(cluster, ONE, rows)).tolist() == pytest.approx([0.25])
+    score = LiveScore({**none, "memory": 1.0, "own_gpus": 0.0})
+    assert score(cluster, ONE, rows, fit(cluster, ONE, rows)).tolist() == pytest.approx([0.25])
