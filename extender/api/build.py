@@ -95,7 +95,6 @@ def _affinity_writer(settings: Settings, base: Foundation, placer: Placer) -> Af
         labels_of=labels_of,
         products=tuple(settings.webhook.products),
         aliases=settings.models.aliases,
-        memory_tolerance_frac=settings.decisions.memory_tolerance_frac,
         clock=base.clock,
     )
 

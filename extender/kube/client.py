@@ -20,7 +20,7 @@ from yarl import URL
 
 from extender.kube.connections import MAX_CONNECTIONS, MAX_IDLE_S, ConnectionPool
 from extender.kube.http_transport import HEADERS, HttpTransport
-from extender.kube.kubeconfigs import Access, Credentials, PluginCredentials, access_of
+from extender.kube.kubeconfigs import SERVICE_ACCOUNT, Access, Credentials, PluginCredentials, access_of
 from extender.kube.transport import ApiError, ClusterError, CredentialsError, Query, Transport, UnreachableError
 
 __all__ = ["ApiError", "ApiServer", "ClusterError", "CredentialsError", "Query", "Transport", "UnreachableError"]
@@ -52,7 +52,12 @@ class ApiServer(HttpTransport):
     """A real API server."""
 
     def __init__(
-        self, *, kubeconfig: str = "", context: str = "", service_account_dir: Path, request_timeout_s: float = 10.0
+        self,
+        *,
+        kubeconfig: str = "",
+        context: str = "",
+        service_account_dir: Path = SERVICE_ACCOUNT,
+        request_timeout_s: float = 10.0,
     ) -> None:
         super().__init__(request_timeout_s)
         self._kubeconfig = kubeconfig

@@ -38,6 +38,8 @@ from extender.core.texts import printable
 from extender.kube.transport import CredentialsError
 from extender.kube.yaml_faults import yaml_fault
 
+SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+"""Where a pod has its token, and the API server's CA."""
 _KUBECONFIG: Final = "KUBECONFIG"
 _DEFAULT: Final = "~/.kube/config"
 

@@ -40,7 +40,6 @@ def build_queue(
         wall_clock=time.time,
         standby=base.fence.fault,
         mirror_fault=base.mirror.fault,
-        page_size=settings.cluster.page_size,
         events=base.events,
         takes_more=takes_more,
         why_refused=why_refused,

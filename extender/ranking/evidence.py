@@ -48,7 +48,7 @@ class Evidence(Background):
         self._clock = clock
         self._tried_on: tuple[object, object, Mapping[Kind, float]] | None = None
         """Model, inventory and mix."""
-        self._at = clock() - wanted.evidence_s + min(wanted.evidence_s, _FIRST_S)
+        self._at = clock() - rank.pace.evidence_s + min(rank.pace.evidence_s, _FIRST_S)
         self.found: Mapping[str, Sequence[float]] = {}
         """Percent of the GPUs by rank and order of arrival, when it was tried last."""
         self.verdict: Verdict | None = None
@@ -86,15 +86,15 @@ class Evidence(Background):
             rank.prefer(self.verdict.name)
 
     def _due(self, cluster: Cluster, model: Model, counts: Mapping[Kind, float]) -> bool:
-        wanted = self._wanted
+        pace = self._rank.pace
         if self._standby():
             return False
-        if self._rank.mix.num_seen < wanted.evidence_pods or self._clock() < self._at + wanted.evidence_s:
+        if self._rank.mix.num_seen < pace.evidence_pods or self._clock() < self._at + pace.evidence_s:
             return False
         if self._tried_on is None or self.fault:
             return True
         before, nodes, mix = self._tried_on
-        return before is not model or nodes is not cluster.row_of or drift(mix, counts) > wanted.min_drift
+        return before is not model or nodes is not cluster.row_of or drift(mix, counts) > pace.min_drift
 
     def age_s(self) -> float | None:
         """Since the ranks were tried last, None where they never were."""

@@ -7,7 +7,7 @@ under way keep the one that they began with. Nothing here is on the path of a re
 import asyncio
 import logging
 from collections.abc import Callable, MutableMapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any, Final
 
@@ -43,6 +43,30 @@ _RESTS: Final = 9
 _HASH_CHARS: Final = 12
 
 
+_HALF_LIFE_PODS: Final = 2000.0
+"""Half-life of a pod's weight in the mix, in pods seen after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often what ranks is worked out and tried again."""
+
+    refresh_s: float = 30.0
+    """Shortest time between two computations of the prices; after one that took long, `_RESTS` times as long."""
+    refresh_max_s: float = 120.0
+    """Longest time that a computation may take."""
+    min_drift: float = 0.05
+    """Prices are computed again when this fraction of the pod mix, or the set of nodes, has changed."""
+    look_frac: float = 0.1
+    """A model with attention is evaluated again when this fraction of the GPUs has been given out or freed."""
+    look_s: float = 300.0
+    """And after this time if anything has changed."""
+    evidence_s: float = 14400.0
+    """Shortest time between two trials of the ranks for `auto`."""
+    evidence_pods: int = 500
+    """Pods seen before the first."""
+
+
 class LearnedRank(Background):
     """Runs from `start` to `stop`. `policies` gets the policy `kerf`, and what `auto` stands for."""
 
@@ -68,13 +92,14 @@ class LearnedRank(Background):
         self._rules = rules_of(settings.telemetry)
         has_scipy = find_spec("scipy") is not None
         self._by_lp = wanted.prices == "lp" or (wanted.prices == "auto" and has_scipy)
-        self.weights = KerfWeights(wanted.value_weight, wanted.live_weight)
+        self.weights = KerfWeights()
+        self.pace = Pace()
         self._live = live_term()
         expected = [
             Expected(pod.cpu_milli, pod.gpus, pod.gpu_milli, pod.count, tuple(pod.models), pod.memory_mib)
             for pod in settings.decisions.typical_pods
         ]
-        self.mix = SeenPods(wanted.half_life_pods, guessed(expected), wanted.prior_pods)
+        self.mix = SeenPods(_HALF_LIFE_PODS, guessed(expected), wanted.prior_pods)
         self.base: Model | Actor | None = None
         """The one that the settings want."""
         self.fitted: Model | None = None
@@ -170,17 +195,18 @@ class LearnedRank(Background):
             await self._serve(self.mix.counts())  # with the prices that there are: soon done
         if self._due(cluster):
             await self._price(cluster)
-        elif self.look and isinstance(self.model, Actor):
-            wanted = self._wanted
-            if self.look.is_over(self._counted(), self._clock(), wanted.look_frac, wanted.look_s):
-                await self._serve(self.mix.priced)  # the same pods are expected as at the look before
+        elif self.look and isinstance(self.model, Actor) and self._is_over(self.look):
+            await self._serve(self.mix.priced)  # the same pods are expected as at the look before
+
+    def _is_over(self, look: Look) -> bool:
+        return look.is_over(self._counted(), self._clock(), self.pace.look_frac, self.pace.look_s)
 
     def _due(self, cluster: Cluster) -> bool:
         last = self.priced
         if last.nodes is None:
             return True
-        moved = last.nodes is not cluster.row_of or self.mix.drift() > self._wanted.min_drift
-        return moved and self._clock() - last.at >= max(self._wanted.refresh_s, _RESTS * last.cpu_s)
+        moved = last.nodes is not cluster.row_of or self.mix.drift() > self.pace.min_drift
+        return moved and self._clock() - last.at >= max(self.pace.refresh_s, _RESTS * last.cpu_s)
 
     async def _price(self, cluster: Cluster) -> None:
         model = self.model
@@ -191,7 +217,7 @@ class LearnedRank(Background):
         worth, cpu_s, fault = None, 0.0, ""
         try:
             if self._by_lp:
-                worth, cpu_s = await priced(demand, model.manifest.foresight_load, self._wanted.refresh_max_s)
+                worth, cpu_s = await priced(demand, model.manifest.foresight_load, self.pace.refresh_max_s)
         except (PricingError, OSError) as error:
             fault = str(error)
             if fault != self.priced.fault:

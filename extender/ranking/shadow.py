@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 _MAX_WAITING: Final = 64
 _MAX_TRIES: Final = 64
 _PAUSE_S: Final = 0.05
+_FRAC: Final = 0.05
+"""Largest part of a processor that it takes; decisions beyond that are left out and counted."""
 
 
 @dataclass(slots=True)
@@ -54,7 +56,7 @@ class _Worker:
 class Shadow(Background):
     """Runs from `start` to `stop`; takes no more than a part of one processor."""
 
-    def __init__(self, score: Callable[[], LearnedScore], frac: float) -> None:
+    def __init__(self, score: Callable[[], LearnedScore], frac: float = _FRAC) -> None:
         super().__init__("shadow", needed=False)
         self._score = score
         self._frac = frac

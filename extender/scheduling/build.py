@@ -44,18 +44,16 @@ def build_foundation(settings: Settings, transport: Transport, clock: Callable[[
     """What the other parts stand on."""
     ledger = Ledger(
         reservation_ttl_s=settings.decisions.reservation_ttl_s,
-        memory_tolerance_frac=settings.decisions.memory_tolerance_frac,
         model_aliases=settings.models.aliases,
         allocates=settings.dra.allocate,
         extender=settings.queue.extender,
     )
-    page_size, alone = settings.cluster.page_size, settings.webhook.alone
+    alone = settings.webhook.alone
     mirror = Mirror(
         transport=transport,
         ledger=ledger,
         clock=clock,
         max_age_s=settings.cluster.max_age_s,
-        page_size=page_size,
         nodes_alone=alone,
         ignored_resources=settings.cluster.ignored_resources,
     )
@@ -84,7 +82,6 @@ def build_leadership(
         base.mirror,
         base.clock,
         key=epoch_key(settings.leader_election.lease_name),
-        page_size=settings.cluster.page_size,
         marks_gated=not settings.queue.extender,
         catch_ups=catch_ups,
     )
@@ -119,7 +116,6 @@ def build_waker(
         why=why,
         takes_more=takes_more,
         max_skip_s=settings.decisions.skip_s,
-        max_skips=settings.decisions.max_skips,
         explain_after_s=settings.decisions.explain_after_s,
     )
 
@@ -148,7 +144,7 @@ def build_corrections(base: Foundation) -> Corrections:
 def _election(settings: LeaderElectionSettings, transport: Transport, clock: Callable[[], float]) -> Election:
     identity = settings.identity or socket.gethostname()
     lease = LeaseName(settings.namespace, settings.lease_name)
-    times = LeaseTimes(settings.duration_s, settings.renew_deadline_s, settings.retry_s)
+    times = LeaseTimes(settings.duration_s, 0.75 * settings.duration_s, 0.25 * settings.duration_s)
     match settings.mode:
         case ElectionMode.OFF:
             return Unelected()

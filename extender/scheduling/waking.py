@@ -45,6 +45,8 @@ from extender.scheduling.unbound_pods import UnboundPod, UnboundPods
 
 logger = logging.getLogger(__name__)
 
+_MAX_SKIPS: Final = 20
+"""Times that a pod is left pending for another at most."""
 _OVERLOOKED_AFTER_S: Final = 45.0
 """More than kube-scheduler waits after an error, which is 10 s unless it is told otherwise."""
 _MAX_AT_ONCE: Final = 20
@@ -164,7 +166,7 @@ class Waker(Background):
         why: Callable[[PodIdentity], str] = lambda pod: "",
         takes_more: Callable[[GpuRequest], bool] = lambda request: False,
         max_skip_s: float = 0.0,
-        max_skips: int = 0,
+        max_skips: int = _MAX_SKIPS,
         explain_after_s: float = 0.0,
     ) -> None:
         """`why` tells why a pod was rejected last, "" when nobody knows; `takes_more` as of `Skips`.

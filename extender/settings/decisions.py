@@ -36,6 +36,12 @@ class TypicalPodSettings(Section):
 class DecisionSettings(Section):
     """How pods are placed."""
 
+    GONE = {
+        "max_skips": "always 20",
+        "memory_tolerance_frac": "always 0.02",
+    }
+    EXPERIMENTAL = frozenset({"near_best_nodes", "reservation_ttl_s", "skip_s"})
+
     mode: Mode = Mode.DECISIVE
     """`decisive`: filter returns the best node. `scores`: filter returns all nodes that fit, prioritize ranks them."""
     policy: str = AUTO
@@ -53,12 +59,8 @@ class DecisionSettings(Section):
     skip_s: float = Field(default=0.0, ge=0)
     """Longest time a pod is left pending so that it does not take the only room of a larger waiting pod, or, as a share
     that spoils a GPU by the learned rank's prices, that of any other, in seconds; 0: never."""
-    max_skips: int = Field(default=20, ge=1)
-    """Most times a pod is left pending for that."""
     explain_after_s: float = Field(default=60.0, ge=0)
     """A pod pending for this many seconds gets the reason in the annotation `kerf.dev/explanation`; 0: never."""
-    memory_tolerance_frac: float = Field(default=0.02, ge=0, le=0.1)
-    """GPUs that report up to this fraction less than a whole number of GiB count as that size: 40536 MiB is 40 GiB."""
 
     typical_pods: list[TypicalPodSettings] = Field(default_factory=list)
     """Expected mix of pods, for policy `fgd`, and for `kerf` until it has seen real ones; empty: that of a public

@@ -1,9 +1,9 @@
 """Which of several replicas decides."""
 
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from extender.settings.section import Section
 
@@ -19,6 +19,11 @@ class ElectionMode(StrEnum):
 
 class LeaderElectionSettings(Section):
     """Leader election among several replicas: see docs/guides/high-availability.md."""
+
+    GONE = {
+        "renew_deadline_s": "always three quarters of leader_election.duration_s",
+        "retry_s": "always a quarter of leader_election.duration_s",
+    }
 
     mode: ElectionMode = ElectionMode.OFF
     """`off`: a single replica. `own`: replicas behind a Service elect a leader with their own Lease. `scheduler`: a
@@ -36,23 +41,13 @@ class LeaderElectionSettings(Section):
     """Mode own: NAMESPACE/NAME of the pod that Kerf runs in. While it leads, that pod has the label `kerf.dev/leads`
     with the Lease's name, by which a Service finds the leader; empty: no label."""
     duration_s: int = Field(default=2, ge=1)
-    """Mode own: another replica takes over after this many seconds without a renewal."""
-    renew_deadline_s: float = Field(default=1.5, gt=0)
-    """Mode own: the leader stops deciding this many seconds after its last renewal; less than duration_s. Also the
-    timeout of a request."""
-    retry_s: float = Field(default=0.5, gt=0)
-    """Interval between checks or renewals of the Lease, in seconds; less than renew_deadline_s."""
+    """Mode own: another replica takes over after this many seconds without a renewal; the leader renews every quarter
+    of them, and stops deciding three quarters after its last renewal."""
 
     @field_validator("mode", mode="before")
     @classmethod
     def _off(cls, value: Any) -> Any:
         return ElectionMode.OFF if value is False else value  # YAML reads a bare `off` as false
-
-    @model_validator(mode="after")
-    def _in_order(self) -> Self:
-        if not self.retry_s < self.renew_deadline_s < self.duration_s:
-            raise ValueError("retry_s must be less than renew_deadline_s, and that less than duration_s")
-        return self
 
     @property
     def lease_name(self) -> str:

@@ -4,13 +4,21 @@ from typing import Self
 
 from pydantic import Field, field_validator, model_validator
 
-from extender.core.orders import HELD_MOST_S, Order
+from extender.core.orders import Order
 from extender.planning.planners import PLANNERS
 from extender.settings.section import Section
 
 
 class QueueSettings(Section):
     """The pending queue, for pods that opt in: see docs/guides/queueing.md."""
+
+    GONE = {
+        "held_most_s": "always a year",
+        "reserve_frac": "always 0",
+        "batch_pods": "always 500",
+        "release_limit_s": "always 900",
+    }
+    EXPERIMENTAL = frozenset({"planner", "patience_s"})
 
     enabled: bool = False
     """Whether pods behind the gate `kerf.dev/queue` are ordered, planned and released."""
@@ -23,8 +31,6 @@ class QueueSettings(Section):
     order: Order = Order.KERF
     """Order within a priority. `kerf`: least expected GPU time first, estimated from earlier pods of the same kind.
     `fifo`: first come, first served."""
-    held_most_s: float = Field(default=HELD_MOST_S, ge=0)
-    """Order `kerf`: a pod is overtaken only by pods that arrive at most this many seconds after it."""
     ageing_s: float = Field(default=3600.0, ge=0)
     """Every this many seconds of waiting raise a pod's priority by one; in the order `kerf`, waiting beyond what the
     order itself adds. 0: never."""
@@ -34,8 +40,6 @@ class QueueSettings(Section):
     """GPUs that pods of a namespace may hold at once: `{team-a: 16, "*": 4}`. Pods beyond that wait."""
     weights: dict[str, float] = {}
     """Weights of namespaces for fair share; 1 if not listed."""
-    reserve_frac: float = Field(default=0.0, ge=0, le=0.95)
-    """Fraction of each node's CPU and memory that plans leave free."""
     reserve_after_s: float = Field(default=10.0, ge=0)
     """Once the first pod in the queue has waited this many seconds without room, nodes are kept for it."""
     skip_s: float = Field(default=3600.0, ge=0)
@@ -44,8 +48,6 @@ class QueueSettings(Section):
     patience_s: float = Field(default=0.0, ge=0)
     """A share that spoils a GPU, by the learned rank's prices, yields to pods of the same priority that arrive up to
     this many seconds after it; 0: never."""
-    batch_pods: int = Field(default=500, ge=1)
-    """Most pods in a batch for `genetic`, `q-learning` and `exact`; greedy takes all."""
     max_open: int = Field(default=256, ge=1)
     """Most pods that are released, or being released, and have no node yet; shared among namespaces, which take turns
     where there are more of them."""
@@ -61,8 +63,6 @@ class QueueSettings(Section):
     gates stay open: see docs/guides/autoscaling.md."""
     release_after_s: float = Field(default=60.0, ge=0)
     """A pod is let go for autoscalers once it has waited this many seconds."""
-    release_limit_s: float = Field(default=900.0, ge=1)
-    """After this many seconds without a node for it, the next one is let go, if it asks for something else."""
 
     @field_validator("planner")
     @classmethod
@@ -80,6 +80,8 @@ class QueueSettings(Section):
 
 class DraSettings(Section):
     """Devices of DRA drivers, for pods with ResourceClaims: see docs/guides/dra.md."""
+
+    EXPERIMENTAL = frozenset({"allocate", "rewrite_extended_resources"})
 
     allocate: bool = False
     """Whether Kerf allocates devices to the claims of pods in the queue, in pools that `kerf install dra` has given it.

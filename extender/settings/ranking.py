@@ -21,6 +21,21 @@ class ModelMode(StrEnum):
 class RankSettings(Section):
     """The learned rank, policy `kerf`: see docs/research/model.md."""
 
+    GONE = {
+        "value_weight": "always 1",
+        "live_weight": "always 2",
+        "refresh_s": "always 30",
+        "refresh_max_s": "always 120",
+        "min_drift": "always 0.05",
+        "look_frac": "always 0.1",
+        "look_s": "always 300",
+        "half_life_pods": "always 2000",
+        "evidence_s": "always 14400",
+        "evidence_pods": "always 500",
+        "shadow_frac": "always 0.05",
+    }
+    EXPERIMENTAL = frozenset({"check_s", "prices", "prior_pods", "learned", "stage_s", "stage_pods", "canary_frac"})
+
     path: Path | None = None
     """Directory of the model, reloaded when it changes. Empty: the built-in model, or none if mode is `serve` and
     `decisions.policy` is neither `auto` nor `kerf`."""
@@ -31,39 +46,15 @@ class RankSettings(Section):
     """Mode canary: namespaces whose pods use policy `kerf`."""
     canary_labels: dict[str, str] = {}
     """Mode canary: pods with any of these labels use policy `kerf`: `{team: vision}`."""
-    value_weight: float = Field(default=1.0, ge=0)
-    """Weight of the learned value in the score, per quantum of the model."""
-    live_weight: float = Field(default=2.0, ge=0)
-    """Weight of the headroom that telemetry shows: how many quanta a fully idle GPU is worth more than a fully loaded
-    one. Its terms are weighted by `live`."""
     check_s: float = Field(default=10.0, gt=0)
     """Interval between checks of the model's files and of the mix of pods, in seconds."""
     prices: str = Field(default="auto", pattern="^(auto|lp|plain)$")
     """How the remainder of a GPU is valued. `lp`: by a linear program over the expected pods, solved in a process of
     its own. `plain`: at face value. `auto`: `lp` if SciPy is installed (extra `plan`)."""
-    refresh_s: float = Field(default=30.0, gt=0)
-    """Shortest time between two computations of the prices, in seconds; after one that took long, nine times as long:
-    they have a tenth of a core at most."""
-    refresh_max_s: float = Field(default=120.0, gt=0)
-    """Longest time a computation may take, in seconds."""
-    min_drift: float = Field(default=0.05, ge=0, le=1)
-    """Prices are computed again when this fraction of the pod mix, or the set of nodes, has changed."""
-    look_frac: float = Field(default=0.1, gt=0, le=1)
-    """A model with attention is evaluated again when this fraction of the GPUs has been given out or freed."""
-    look_s: float = Field(default=300.0, gt=0)
-    """And after this many seconds if anything has changed."""
-    half_life_pods: float = Field(default=2000.0, gt=0)
-    """Half-life of a pod's weight in the mix, in pods seen after it."""
     prior_pods: float | None = Field(default=None, ge=0)
     """How many observed pods `decisions.typical_pods` count as at the start; empty: 3 for 100 GPUs, at least 10.
     Without typical pods, a fifth of those expected accept only one GPU model or one with more memory, spread evenly
     over the GPU models present."""
-    evidence_s: float = Field(default=14400.0, gt=0)
-    """`auto`: shortest time between two trials of `kerf`, `fgd` and `tightest` on the mix of pods seen and on the nodes
-    there are, in seconds. The best one serves, if it allocates at least 0.1 percentage points more, and more than
-    chance."""
-    evidence_pods: int = Field(default=500, ge=0)
-    """`auto`: pods seen before the first trial."""
     learned: str = Field(default="", pattern=r"^([a-z0-9][-a-z0-9]*/[a-z0-9][-a-z0-9.]*)?$")
     """`auto`: NAMESPACE/NAME of the ConfigMap in which fitted models are handed over. They come to serve by evidence:
     see docs/guides/your-own-rank.md. Empty: none."""
@@ -73,8 +64,6 @@ class RankSettings(Section):
     """Pods that have to come meanwhile, each time, to judge it by."""
     canary_frac: float = Field(default=0.1, gt=0, le=0.5)
     """Fraction of the pods that it places as a canary."""
-    shadow_frac: float = Field(default=0.05, gt=0, le=0.5)
-    """Mode shadow: largest fraction of a CPU core used; decisions beyond that are left out and counted."""
 
     @field_validator("mode", mode="before")
     @classmethod

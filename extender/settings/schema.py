@@ -14,12 +14,12 @@ def settings_schema() -> dict[str, Any]:
     """What a settings file may say, without references: all sections, each of which may be a heading alone."""
     tree = Settings.model_json_schema()
     schemas = _plain(tree["properties"], tree["$defs"], named=True)
-    for name, kind in sections():
-        for key in kind.EXPERIMENTAL:
-            schemas[name]["properties"][key]["$comment"] = "experimental"
     for old, new in RENAMED.items():
         (section, name), (to, called) = old.split("."), new.split(".")
         schemas[section]["properties"][name] = schemas[to]["properties"][called] | {"deprecated": True}
+    for name, kind in sections():
+        for key in kind.EXPERIMENTAL:
+            schemas[name]["properties"][key]["$comment"] = "experimental"
     for gone in GONE:
         section, _, key = gone.partition(".")
         (schemas[section]["properties"] if key else schemas)[key or section] = {"deprecated": True}

@@ -11,7 +11,7 @@ class TelemetrySettings(Section):
     """Observed GPU load: see docs/reference/telemetry.md."""
 
     GONE = {
-        "timeout_s": "a query always has 10 s",
+        "timeout_s": "always 10",
         "max_refresh_s": "always 60",
         "fresh_s": "always 90",
         "forget_s": "always 900",

@@ -140,9 +140,9 @@ def openb(  # noqa: PLR0913, PLR0917 - options of a command
 def live(
     traces: TracesOption,
     trace: TraceOption = "default",
-    weights: Annotated[
-        str, typer.Option(help="Values of model.live_weight; the others are compared with the first.")
-    ] = ("0,1,2,4,8,16"),
+    weights: Annotated[str, typer.Option(help="Weights of the live term; the others are compared with the first.")] = (
+        "0,1,2,4,8,16"
+    ),
     nodes: Annotated[int, typer.Option(min=1, help="Nodes drawn from the trace for each seed.")] = 60,
     seeds: Annotated[str, typer.Option(help="Seeds, as in 1001-1012 or 1001,1002.")] = "1001-1012",
     json: JsonOption = None,

@@ -441,8 +441,7 @@ def test_nobody_is_evicted_for_a_pod_whose_namespace_has_all_it_may_have() -> No
 @pytest.mark.parametrize("taken", [False, True])
 def test_nobody_is_evicted_for_a_process_that_leads_by_its_clock_alone(taken: bool) -> None:
     """It was paused with its clock while another replica took the lease."""
-    times = {"duration_s": 1000, "renew_deadline_s": 900, "retry_s": 800}
-    settings: dict[str, Any] = {f"leader_election__{name}": value for name, value in {"mode": "own", **times}.items()}
+    settings: dict[str, Any] = {"leader_election__mode": "own", "leader_election__duration_s": 1000}
     lease = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/kerf"
     proposal = {"a100-40-0": uids("a0", "a1")}
 

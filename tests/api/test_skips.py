@@ -182,7 +182,8 @@ def test_s9_nobody_is_skipped_more_often_or_longer_than_allowed(
     steps: list[float], max_skips: int, sizes: list[int]
 ) -> None:
     """Whenever it asks: the larger pods never go away here, which is the worst for the smaller one."""
-    with skipping(decisions__max_skips=max_skips) as kerf:
+    with skipping() as kerf:
+        kerf.parts.waker.skips.max_count = max_skips
         scene = Scene(kerf, pod("large", 2))
         for number, size in enumerate(sizes):
             kerf.cluster.apply(node(f"n{number}", size))

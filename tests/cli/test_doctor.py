@@ -9,6 +9,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import pytest
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
@@ -75,15 +76,14 @@ def test_a_dead_prometheus_is_told() -> None:
     assert "http://127.0.0.1:9: no connection" in told["findings"][0]
 
 
-def test_from_outside_the_cluster_the_command_from_inside_is_told(tmp_path: Path) -> None:
+def test_from_outside_the_cluster_the_command_from_inside_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     outside = examined(telemetry__url="http://127.0.0.1:9")
     assert outside["findings"][-1] == (
         "Services are seldom reached from outside their cluster; from inside: "
         "kubectl -n NAMESPACE exec deploy/kerf -c kerf -- kerf doctor"
     )
-    (tmp_path / "token").write_text("t")
-    account = {"cluster__service_account_dir": str(tmp_path)}
-    inside = examined(telemetry__url="http://127.0.0.1:9", **account)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+    inside = examined(telemetry__url="http://127.0.0.1:9")
     assert "kubectl" not in str(inside["findings"])
 
 

@@ -23,10 +23,7 @@ from tests.e2e.proxies import HoldingProxy, LeaderProxy
 pytestmark = [pytest.mark.e2e, pytest.mark.controlplane]
 
 OWN = ("--set", "leader_election.mode=own")
-PATIENT = (
-    *("--set", "leader_election.duration_s=10"),
-    *("--set", "leader_election.renew_deadline_s=8", "--set", "leader_election.retry_s=0.5"),
-)
+PATIENT = ("--set", "leader_election.duration_s=10")
 """Who leads is not to change by itself on a machine that is busy."""
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/kerf"
 WITHIN_S = 60.0
@@ -235,7 +232,7 @@ def test_a_leader_that_was_paused_with_its_clock_binds_nothing(clusters: Cluster
     """By its clock it leads. The pod was created after the successor's marks, and the watch tells nothing."""
     with HoldingProxy(clusters.plane) as network:
         arguments = ("--kubeconfig", str(network.kubeconfig(clusters.plane)))
-        slow = (*PATIENT[:4], "--set", "leader_election.retry_s=5")
+        slow = ("--set", "leader_election.duration_s=20")  # renewed every 5 s
         with service_mode(clusters, *slow, of_the_first=arguments, module="tests.e2e.pauses") as replicas:
             leader, cluster = replicas.leader(), replicas.cluster
             assert leader is replicas.replicas[0]

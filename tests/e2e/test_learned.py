@@ -21,7 +21,7 @@ WITHIN_S = 300.0
 POTENTIAL = only(
     0.2, fragment=-1.0, cpu_short=0.4, cpu_short_half=0.3, node_idle=0.1, gpu_square=0.2, hosts_many=0.5, gpus_idle=0.05
 )
-FIXED = ("model.mode=serve", "model.prices=plain", "model.prior_pods=1000000000", "model.refresh_s=1000000")
+FIXED = ("model.mode=serve", "model.prices=plain", "model.prior_pods=1000000000")
 
 
 def outlook(trace: Offered) -> Outlook:

@@ -38,7 +38,7 @@ async def looks_at_a_claim_that_is_in_doubt(stage: Stage) -> bool:
     _claim(stage, "doubt")
     known = msgspec.convert(stage.plane.request("GET", f"{CLAIMS}/doubt"), ResourceClaim)
     cluster = ClusterSettings(kubeconfig=str(stage.plane.kubeconfig("kerf")))
-    transport = ApiServer(kubeconfig=cluster.kubeconfig, service_account_dir=cluster.service_account_dir)
+    transport = ApiServer(kubeconfig=cluster.kubeconfig)
     await transport.start()
     try:
         return await ClaimWriter(transport).read(known) is not None

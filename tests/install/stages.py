@@ -106,11 +106,7 @@ class Stage(logging.Handler):
         settings = load_settings(
             flags={"telemetry.source": "off"} | {k.replace("__", "."): v for k, v in flags.items()}
         )
-        cluster = settings.cluster
-        transport = ApiServer(
-            kubeconfig=str(self.plane.kubeconfig("kerf")), service_account_dir=cluster.service_account_dir
-        )
-        app = create_app(settings, transport)
+        app = create_app(settings, ApiServer(kubeconfig=str(self.plane.kubeconfig("kerf"))))
         async with app.router.lifespan_context(app):
             yield Kerf(app)
 

@@ -65,7 +65,7 @@ def test_rollouts_and_drains_leave_no_gap(plane: ControlPlane, tmp_path: Path) -
             caller.undecided.clear()
 
             first = set(kubelet.pods)
-            helm("upgrade", *SERVICE, "--set", "config.decisions.near_best_nodes=8")
+            helm("upgrade", *SERVICE, "--set", "config.decisions.explain_after_s=30")
             wait_until(lambda: rolled_out(plane), WITHIN_S, "others have taken their places")
             wait_until(lambda: not first & set(labelled(plane)), WITHIN_S, "one of them leads")
             check(caller, "rollout")

@@ -48,7 +48,7 @@ def test_lint(helm: Helm) -> None:
         pytest.param("config.server.prot=80", "prot", id="a setting nobody knows"),
         pytest.param("config.sever.port=80", "sever", id="a section nobody knows"),
         pytest.param("config.server.port=many", "config.server.port", id="a setting of another kind"),
-        pytest.param("config.queue.reserve_frac=2", "config.queue.reserve_frac", id="a setting out of range"),
+        pytest.param("config.queue.max_open=0", "config.queue.max_open", id="a setting out of range"),
         pytest.param("resources.limit.memory=1Gi", "limit", id="no such resources"),
         pytest.param("tolerations[0].opperator=Exists", "opperator", id="no such toleration"),
         pytest.param("env[0].name=A,env[0].vaule=b", "vaule", id="a variable without value"),

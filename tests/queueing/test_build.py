@@ -33,23 +33,19 @@ def test_every_setting_of_the_queue_and_of_decisions_that_it_goes_by_counts() ->
         enabled=True,
         planner="exact",
         order=Order.FIFO,
-        held_most_s=1.0,
         ageing_s=2.0,
         fair_share=True,
         quotas={"a": 3.0},
         weights={"b": 4.0},
-        reserve_frac=0.5,
         reserve_after_s=6.0,
         skip_s=7.0,
         patience_s=8.0,
-        batch_pods=9,
         max_open=10,
         fail_open_s=11.0,
         gang_timeout_s=12.0,
         gangs_end_whole=False,
         release_for_autoscalers=True,
         release_after_s=13.0,
-        release_limit_s=14.0,
     )
     decisions = DecisionSettings(policy="spread", rank_cpu_pods=False)
     assert Options.of(settings, decisions) == Options(
@@ -57,11 +53,8 @@ def test_every_setting_of_the_queue_and_of_decisions_that_it_goes_by_counts() ->
         policy="spread",
         rank_cpu_pods=False,
         order=Order.FIFO,
-        held_most_s=1.0,
         ageing_s=2.0,
-        batch_pods=9,
         max_open=10,
-        reserve_frac=0.5,
         reserve_after_s=6.0,
         skip_s=7.0,
         patience_s=8.0,
@@ -70,7 +63,6 @@ def test_every_setting_of_the_queue_and_of_decisions_that_it_goes_by_counts() ->
         gangs_end_whole=False,
         release_for_autoscalers=True,
         release_after_s=13.0,
-        release_limit_s=14.0,
         fair_share=True,
         quotas=Quotas({"a": 3.0}, {"b": 4.0}),
     )
@@ -83,7 +75,7 @@ class Built:
     def __init__(self, *, allocate: bool = False, lead: bool = True, **queue: Any) -> None:
         self.now = 1000.0
         self.cluster = MemoryCluster()
-        sections: Manifest = {"queue": {"enabled": True} | queue, "cluster": {"max_age_s": 77.0, "page_size": 88}}
+        sections: Manifest = {"queue": {"enabled": True} | queue, "cluster": {"max_age_s": 77.0}}
         sections |= {"dra": {"allocate": allocate, "rewrite_extended_resources": {"nvidia.com/gpu": "gpu.class"}}}
         self.settings = Settings.model_validate(sections)
         self.base = build_foundation(self.settings, self.cluster, lambda: self.now)

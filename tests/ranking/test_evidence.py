@@ -1,5 +1,7 @@
 """`auto` is what was better on the pods that were seen, and says so."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 from extender.core.valuenet.features import FEATURES
 from extender.core.valuenet.potentials import linear
 from extender.ranking import files
+from extender.ranking.service import Pace
 from tests.api.bodies import node, pod
 from tests.api.services import Kerf, running
 
@@ -23,9 +26,12 @@ def model(folder: Path, kind: str) -> Path:
     return folder
 
 
-def serving(path: Path, **flags: Any) -> Any:
-    given = {"model__mode": "serve", "model__prices": "plain", "model__check_s": 3600.0, "model__evidence_pods": 20}
-    return running(NODES, **{**given, "model__path": str(path), "model__prior_pods": 0.0, **flags})
+@contextmanager
+def serving(path: Path, **flags: Any) -> Iterator[Kerf]:
+    given = {"model__mode": "serve", "model__prices": "plain", "model__check_s": 3600.0}
+    with running(NODES, **{**given, "model__path": str(path), "model__prior_pods": 0.0, **flags}) as kerf:
+        kerf.service.rank.pace = Pace(evidence_pods=20)
+        yield kerf
 
 
 def see(kerf: Kerf, num_pods: int = 40) -> None:

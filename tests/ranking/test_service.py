@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 
 from extender.core.gauges import Gauge
+from extender.core.policies.kerf import KerfWeights
 from extender.core.resources.requests import GpuRequest
 from extender.core.valuenet.potentials import Potential
 from extender.ranking import files
+from extender.ranking.service import Pace
 from tests.api.bodies import Manifest, node, pod
 from tests.api.services import Clock, Kerf, running
 from tests.core.learning import only
@@ -134,7 +136,8 @@ def test_metrics_alone_change_the_winner_while_a_model_serves(model: Path, feed:
         assert winner(kerf, "second") == "c"
         assert explained(kerf, "second")["ranking"]["headroom"] == 0.8  # half of what nobody samples
     # Not by their means where the live term counts nothing.
-    with serving(model, feed=feed, model__live_weight=0.0, **OBSERVED) as kerf:
+    with serving(model, feed=feed, **OBSERVED) as kerf:
+        kerf.service.rank.weights = KerfWeights(live=0.0)
         look(kerf)
         observe(kerf, feed, {"a": 0.9})
         assert decided(kerf, pod("first", 1)) == "a"
@@ -330,7 +333,9 @@ def test_a_shadow_changes_no_answer_and_counts_what_it_would_have_done(tmp_path:
 
 
 def test_a_shadow_that_falls_behind_leaves_decisions_out(model: Path) -> None:
-    with serving(model, model__mode="shadow", model__shadow_frac=0.001) as kerf:
+    with serving(model, model__mode="shadow") as kerf:
+        assert kerf.service.shadow is not None
+        vars(kerf.service.shadow)["_frac"] = 0.001
         look(kerf)
         for _ in range(80):
             kerf.filter(pod("one", 1), NAMES)
@@ -338,9 +343,7 @@ def test_a_shadow_that_falls_behind_leaves_decisions_out(model: Path) -> None:
 
 
 def test_the_mix_is_that_of_the_pods_seen(model: Path) -> None:
-    with serving(
-        model, [*NODES, held(), held("plain", "c")], model__prior_pods=10.0, model__half_life_pods=50.0
-    ) as kerf:
+    with serving(model, [*NODES, held(), held("plain", "c")], model__prior_pods=10.0) as kerf:
         look(kerf)
         assert kerf.metric("kerf_mix_pods_seen_total") == 2
         assert kerf.metric("kerf_mix_drift") == 0
@@ -380,7 +383,8 @@ def test_prices_are_worked_out_in_a_process(model: Path) -> None:
 
 
 def test_without_prices_plain_worth_serves_and_that_is_told(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with serving(model, model__prices="lp", model__refresh_max_s=0.001) as kerf:
+    with serving(model, model__prices="lp") as kerf:
+        kerf.service.rank.pace = Pace(refresh_max_s=0.001)
         look(kerf)
         (degraded,) = kerf.get("/readyz").json()["degraded"]
         assert degraded.startswith("model: no LP prices, using face value instead: ")

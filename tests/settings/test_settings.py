@@ -166,7 +166,7 @@ def test_all_faults_are_reported_at_once(load: Any) -> None:
     faults = faults_of(
         load,
         "server: {prot: 1}\nlog: {level: loud}\nnonsense: 1",
-        {"KERF_CLUSTER__PAGE_SIZE": "0", "KERF_CLUSTER__NAME": "x", "KERF_MODELS__ALIASES": "{"},
+        {"KERF_CLUSTER__MAX_AGE_S": "0", "KERF_CLUSTER__NAME": "x", "KERF_MODELS__ALIASES": "{"},
         decisions__policy="worst",
         port=1,
     )
@@ -175,7 +175,7 @@ def test_all_faults_are_reported_at_once(load: Any) -> None:
         "server.prot",
         "log.level",
         "nonsense",
-        "cluster.page_size",
+        "cluster.max_age_s",
         "environment variable KERF_CLUSTER__NAME",
         "models.aliases",
         "decisions.policy",

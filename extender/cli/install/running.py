@@ -1,6 +1,6 @@
 """How a Kerf works: what it reads by its settings, what has stopped without a word, and what it says itself."""
 
-import asyncio
+import os
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -70,7 +70,6 @@ async def site_of(settings: Settings, transport: Transport, said: Sequence[str] 
     """A site where telemetry is read once."""
     ledger = Ledger(
         reservation_ttl_s=settings.decisions.reservation_ttl_s,
-        memory_tolerance_frac=settings.decisions.memory_tolerance_frac,
         model_aliases=settings.models.aliases,
     )
     observer, unread = observe(settings, transport, ledger, time.monotonic), list[str]()
@@ -123,8 +122,7 @@ async def reading(site: Site) -> AsyncIterator[Finding]:
     faults = list(_faults(site))
     for fault in faults:
         yield broken(fault)
-    inside = await asyncio.to_thread((site.settings.cluster.service_account_dir / "token").exists)
-    if inside or not any(_NO_CONNECTION in fault for fault in faults):
+    if "KUBERNETES_SERVICE_HOST" in os.environ or not any(_NO_CONNECTION in fault for fault in faults):
         return
     namespace, name = "NAMESPACE", "kerf"
     try:

@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 _HOOKS: Final = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 _LOOK_S: Final = 10.0
+_VALID: Final = timedelta(days=90)
+"""Of the server's certificate; it is renewed when a third of that is left."""
 _FIRST_RETRY_S: Final = 0.5
 _CONFLICT: Final = 409
 _NOT_FOUND: Final = 404
@@ -50,11 +52,10 @@ class CertificateKeeper(Background):
         self._namespace = namespace
         self._path = f"/api/v1/namespaces/{namespace}/secrets/{self._name}"
         self._webhooks = settings.webhooks
-        valid = timedelta(days=settings.valid_days)
-        self._wanted = own.Wanted(settings.hosts, settings.client, valid)
+        self._wanted = own.Wanted(settings.hosts, settings.client, _VALID)
         self._files = files
         self._now = now
-        self._look_s = min(look_s, valid.total_seconds() / 20)
+        self._look_s = look_s
         self._held: dict[str, bytes] = {}
         self._written = asyncio.Event()
         self._backoff = Backoff(_FIRST_RETRY_S, self._look_s)

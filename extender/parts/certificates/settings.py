@@ -12,6 +12,10 @@ class CertificateSettings(Section):
     """Certificates that Kerf makes and renews itself, and shares among its replicas by a Secret: see
     docs/guides/install.md."""
 
+    GONE = {
+        "valid_days": "always 90",
+    }
+
     secret: str = Field(default="", pattern=r"^([a-z0-9][-a-z0-9.]*/[a-z0-9][-a-z0-9.]*)?$")
     """NAMESPACE/NAME of the Secret. The files of server.tls_cert_file, server.tls_key_file and
     server.tls_client_ca_file are then written by Kerf; empty: they are given."""
@@ -21,8 +25,6 @@ class CertificateSettings(Section):
     """Name in a client certificate that is made as well, such as kube-scheduler; empty: none."""
     webhooks: list[str] = []
     """MutatingWebhookConfigurations by which the API server calls this Kerf: their caBundle is kept."""
-    valid_days: float = Field(default=90.0, gt=0)
-    """For how long the server's certificate is valid. It is renewed when a third of that is left."""
 
     @model_validator(mode="after")
     def _for_somebody(self) -> Self:

@@ -13,6 +13,10 @@ from extender.settings.section import Initiative, Section
 class DefragSettings(Section):
     """Making room: see docs/guides/making-room.md. Needs queue.enabled."""
 
+    EXPERIMENTAL = frozenset(
+        {"replace_s", "start_s", "target_s", "budget_s", "every_s", "free_nodes", "heal", "sick_s"}
+    )
+
     enabled: bool = True
     """Whether moves are worked out for those who ask, and made where the other settings say so."""
     record: str = Field(default="", pattern=r"^([a-z0-9][-a-z0-9]*/[a-z0-9][-a-z0-9.]*)?$")

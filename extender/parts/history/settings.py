@@ -13,6 +13,8 @@ class HistorySettings(Section):
     """The history of the cluster: what was asked for, when, for how long, and where it went; see
     docs/guides/your-own-rank.md."""
 
+    EXPERIMENTAL = frozenset({"flush_s", "roll_s"})
+
     path: Path | None = None
     """Folder for it, on a volume that survives restarts. Empty: nothing is kept."""
     max_mib: int = Field(default=256, ge=1)

@@ -1,6 +1,7 @@
 """What works out which nodes are missing, with its metrics and what the page shows of it."""
 
 from collections.abc import Iterator
+from typing import Final
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
@@ -10,6 +11,9 @@ from extender.explain.what_if import AnswersWhatIf
 from extender.metrics.registry import gauge
 from extender.parts.missing.looks import MissingNodes
 from extender.parts.missing.settings import MissingSettings
+
+_EVERY_S: Final = 300.0
+"""Between two questions at least: each takes a process and half a minute of a core."""
 
 
 def build(kernel: Kernel, wanted: MissingSettings) -> Contribution:
@@ -28,7 +32,7 @@ def build(kernel: Kernel, wanted: MissingSettings) -> Contribution:
             raise BusyError("no part answers what-if questions")
         return await answers.answer(question)
 
-    missing = MissingNodes(ask, oldest, standby, after_s=wanted.after_s, every_s=wanted.every_s, clock=base.clock)
+    missing = MissingNodes(ask, oldest, standby, after_s=wanted.after_s, every_s=_EVERY_S, clock=base.clock)
     return Contribution(work=[missing], metrics=lambda: _metrics(missing), shown={"missing": missing.told})
 
 

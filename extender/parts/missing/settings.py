@@ -11,11 +11,13 @@ from extender.settings.section import Section
 class MissingSettings(Section):
     """Which nodes are missing, worked out while pods wait for long: see docs/guides/autoscaling.md."""
 
+    GONE = {
+        "every_s": "always 300",
+    }
+
     after_s: float = Field(default=0.0, ge=0)
     """Once a pod that asks for GPUs has been without a node for this many seconds, the fewest new nodes that would help
     are worked out, for metrics and the page, in a process of its own; 0: never."""
-    every_s: float = Field(default=300.0, ge=10)
-    """How often at most, in seconds."""
 
 
 def _lacking(settings: Any) -> str:

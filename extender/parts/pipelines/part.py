@@ -19,7 +19,6 @@ def build(kernel: Kernel, wanted: PipelineSettings) -> Contribution:
         clock=base.clock,
         wall_clock=time.time,
         standby=base.fence.fault,
-        page_size=kernel.settings.cluster.page_size,
         mlflows=wanted.mlflows,
     )
 

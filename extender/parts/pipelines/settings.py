@@ -10,6 +10,8 @@ from extender.settings.section import Section
 class PipelineSettings(Section):
     """Pipelines of Jobs: see docs/guides/pipelines.md."""
 
+    EXPERIMENTAL = frozenset({"mlflows"})
+
     enabled: bool = False
     """Whether Pipeline objects are run, their pods through the queue."""
     mlflows: bool = False

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from typing import Final
 
 from prometheus_client.core import Metric
 
@@ -13,6 +14,15 @@ from extender.metrics.registry import counter, gauge
 from extender.parts.set_aside.quarantine import AlikeNodes, Failures, Keeper, Lives, Rules, Terms
 from extender.parts.set_aside.settings import SetAsideSettings
 from extender.settings.section import Initiative
+
+_EARLY_S: Final = 60.0
+"""A pod that fails within this time of its start counts, and one that runs for longer lives well."""
+_FAILURES: Final = 5
+"""Pods that must have failed on a node, of each namespace no more than its part."""
+_WINDOW_S: Final = 600.0
+"""In which they must have."""
+_MAX_FOR_S: Final = 86400.0
+"""Longest time for which a node is set aside that failed again and again."""
 
 
 def build(kernel: Kernel, wanted: SetAsideSettings) -> Contribution:
@@ -26,7 +36,7 @@ def build(kernel: Kernel, wanted: SetAsideSettings) -> Contribution:
         claim = ledger.claim(pod.metadata.uid)
         return bool(claim is not None and claim.holding) or bool(pod.spec.resource_claims)
 
-    failures = Failures(Rules(wanted.failures, wanted.namespaces, wanted.window_s))
+    failures = Failures(Rules(max(_FAILURES, wanted.namespaces), wanted.namespaces, _WINDOW_S))
     lives = Lives(
         transport=base.transport,
         failures=failures,
@@ -34,16 +44,16 @@ def build(kernel: Kernel, wanted: SetAsideSettings) -> Contribution:
         has_gpus=has_gpus,
         clock=base.clock,
         wall_clock=time.time,
-        early_s=wanted.early_s,
-        window_s=wanted.window_s,
+        early_s=_EARLY_S,
+        window_s=_WINDOW_S,
     )
     terms = Terms(
         acts=acts,
         namespaces=wanted.namespaces,
-        early_s=wanted.early_s,
+        early_s=_EARLY_S,
         max_frac=wanted.max_frac,
         for_s=wanted.for_s,
-        max_for_s=wanted.max_for_s,
+        max_for_s=max(_MAX_FOR_S, wanted.for_s),
     )
     keeper = Keeper(base.transport, ledger, base.events, base.fence, failures, lives, terms, base.clock, time.time)
     hub.cache(NODES).subscribe(keeper.changed)

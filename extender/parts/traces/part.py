@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
 _FIRST_OF_FAULTS: Final = 500
+_TIMEOUT_S: Final = 5.0
+"""Of one export; spans that can't be sent are lost."""
 
 
 def build(kernel: Kernel, wanted: TraceSettings) -> Contribution:
@@ -44,9 +46,7 @@ class _Traces:
         resource = Resource.create({"service.name": self._settings.service, "service.version": __version__})
         sampler = ParentBasedTraceIdRatio(self._settings.sampled_frac)
         self._provider = TracerProvider(resource=resource, sampler=sampler, shutdown_on_exit=False)
-        exporter = OTLPSpanExporter(
-            f"{self._settings.endpoint.rstrip('/')}/v1/traces", timeout=self._settings.timeout_s
-        )
+        exporter = OTLPSpanExporter(f"{self._settings.endpoint.rstrip('/')}/v1/traces", timeout=_TIMEOUT_S)
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
 
     async def stop(self) -> None:

@@ -12,14 +12,16 @@ class TraceSettings(Section):
     """OpenTelemetry traces of kube-scheduler's requests; needs the extra `kerf[otel]`: see
     docs/guides/operations.md."""
 
+    GONE = {
+        "timeout_s": "always 5",
+    }
+
     endpoint: str = ""
     """OTLP/HTTP endpoint, such as http://otel-collector.monitoring.svc:4318; empty: no traces."""
     service: str = "kerf"
     """Service name in the traces."""
     sampled_frac: float = Field(default=1.0, ge=0, le=1)
     """Fraction of requests traced, unless the caller has decided."""
-    timeout_s: float = Field(default=5.0, gt=0)
-    """Timeout of an export, in seconds; spans that can't be sent are lost."""
 
     @field_validator("endpoint")
     @classmethod

@@ -113,6 +113,8 @@ class _IdleTimes:
                 yield _IdlePod(holder.name, *holder.who, holder.node, gpus, idle_s)
 
 
+_IDLE_BELOW_FRAC: Final = 0.05
+"""A GPU is idle while its load is below this."""
 _MINUTES_AT_ONCE: Final = 50
 _MIX_EVERY_S: Final = 300.0
 _FIRST_S: Final = 0.5
@@ -270,7 +272,7 @@ class Meter(Background):
         accounts, groups = self.accounts, np.array(self._lines_of_groups, np.intp).reshape(-1, 2)
         width, num_groups = self.holders.num_numbers, len(groups)
         self.rates = rates = self.occupants.rates(
-            cluster, self.wanted.idle_below_frac, unusable_of(cluster, tables), self._group_of[:width], num_groups
+            cluster, _IDLE_BELOW_FRAC, unusable_of(cluster, tables), self._group_of[:width], num_groups
         )
         left = rates.of_nodes[FREE] + rates.of_nodes[STRANDED]
         self.stranding = Stranding.of(cluster, mix, tables, rates.of_nodes[CAPACITY], left)

@@ -27,6 +27,8 @@ _HELP_OF_MODELS: Final = {
 }
 _MS: Final = 1000
 _MAX_NAMESPACES: Final = 100
+_MAX_NODES: Final = 100
+"""Nodes that have metrics of their own: those with GPUs out of use, then the first by name."""
 """With idle pods, that have series of their own."""
 
 
@@ -79,7 +81,7 @@ def _counters(meter: Meter) -> Iterator[Metric]:
 def _nodes(meter: Meter) -> Iterator[Metric]:
     """What is booked node by node, as far as there are not too many."""
     family = GaugeMetricFamily("kerf_node_gpus", "GPUs of a node, by state.", labels=["node", "state"])
-    for name, figures in meter.nodes(meter.wanted.max_nodes):
+    for name, figures in meter.nodes(_MAX_NODES):
         for state, gpus in figures.items():
             family.add_metric([name, state], gpus)
     yield family

@@ -25,6 +25,8 @@ from extender.ranking.demands import gpu_mix
 from extender.telemetry.service import wanted_of
 from extender.telemetry.sources.source import PROMETHEUS
 
+_BUDGET_DAYS: Final = 30
+"""The time up to now that a budget is for."""
 _NOT_TOLD: Final = "Another replica leads, or Prometheus does not answer; gives the reason."
 _SourceParameter = Annotated[Source, Query(description="Who is asked.")]
 
@@ -47,7 +49,7 @@ def build(kernel: Kernel, wanted: UsageSettings) -> Contribution:
     meter = Meter(wanted, sight)
     meter.holders.subscribe(base.mirror.hub)
     past = _past(kernel, wanted)
-    budgets = Budgets(wanted.budgets, wanted.budget_days * DAY_S)
+    budgets = Budgets(wanted.budgets, _BUDGET_DAYS * DAY_S)
     usage = Usage(meter, budgets, past, base.fence.standby, base.clock, time.time)
     watches = [BudgetWatch(usage, base.events)] if wanted.budgets else []
     recalls = [IdleRecall(usage, past)] if past is not None else []

@@ -20,7 +20,7 @@ def build_beside(
     """Shadow, trials of the ranks, and the course of fitted models; None for what is not wanted."""
     wanted, ledger, clock, standby = settings.model, base.ledger, base.clock, base.fence.standby
     if rank.mode is ModelMode.SHADOW:
-        return Shadow(lambda: rank.score, wanted.shadow_frac), None, None
+        return Shadow(lambda: rank.score), None, None
     if rank.mode is not ModelMode.SERVE or settings.decisions.policy != AUTO:
         return None, None, None
 
@@ -33,4 +33,4 @@ def build_beside(
     models = LearnedModels(base.transport, *wanted.learned.split("/"))
     around = Around(snapshot, ledger.held_by_namespace, standby, clock, time.time)
     learning = Learning(rank, wanted, models, around, base.events)
-    return Shadow(lambda: rank.on_trial.score, wanted.shadow_frac), evidence, learning
+    return Shadow(lambda: rank.on_trial.score), evidence, learning

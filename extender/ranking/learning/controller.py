@@ -187,7 +187,7 @@ class Learning(Background):
                 return course
             why = f"{self._num_broken} trials of it came to no end, the last one: {self._untried}"
             return courses.withdrawn(course, why[:_MAX_WHY], wall_clock())
-        if rank.fitted is None or not self._due(min(self._wanted.evidence_s, self._wanted.stage_s)):
+        if rank.fitted is None or not self._due(min(rank.pace.evidence_s, self._wanted.stage_s)):
             return course
         found = await self._tried(rank.fitted, rank.base, TIGHTEST if rank.base is None else LEARNED)
         if found is None:

@@ -11,7 +11,7 @@ from tests.api.services import Kerf, running
 
 NOTE = text_of(Note(7, 3, 1_700_000_000, 2_000_000_000))
 WHY = "set aside: 7 pods failed here soon after their start"
-ACT: dict[str, Any] = {"set_aside__mode": "act", "set_aside__max_for_s": 1e9, "decisions__mode": "scores"}
+ACT: dict[str, Any] = {"set_aside__mode": "act", "set_aside__for_s": 1e9, "decisions__mode": "scores"}
 
 
 def aside(name: str, gpus: int, text: str = NOTE) -> dict[str, Any]:

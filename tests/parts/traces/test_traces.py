@@ -93,7 +93,7 @@ def test_a_part_of_them_where_so_configured() -> None:
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_a_collector_that_is_not_there_keeps_nobody_waiting() -> None:
-    with running(traces__endpoint="http://127.0.0.1:9", traces__timeout_s=0.2) as kerf:
+    with running(traces__endpoint="http://127.0.0.1:9") as kerf:
         assert kerf.filter(pod(gpus=1), ["t4-0"])["Error"] == ""
 
 

@@ -16,6 +16,7 @@ from extender.kube import objects
 from extender.kube.memory import MemoryCluster
 from extender.ranking import files
 from extender.ranking.learning.controller import Learning
+from extender.ranking.service import Pace
 from tests.api.bodies import node, pod
 from tests.api.services import Kerf, running
 
@@ -95,8 +96,9 @@ def rig(
     given = {
         "model__mode": "serve", "model__prices": "plain", "model__check_s": 3600.0, "model__path": str(path),
         "model__prior_pods": 0.0, "model__learned": "kerf-system/kerf-learned", "model__stage_s": 1e-9,
-        "model__stage_pods": 30, "model__evidence_s": 1e-9, "model__canary_frac": 0.5, **flags,
+        "model__stage_pods": 30, "model__canary_frac": 0.5, **flags,
     }  # fmt: skip
     with running(cluster, **given) as kerf:
+        kerf.service.rank.pace = Pace(evidence_s=1e-9)
         kerf.run(kerf.service.rank.round())
         yield Rig(kerf, config_map)

@@ -221,8 +221,7 @@ def _oracle(plan: Plan, offered_to: Workload) -> dict[str, Any]:
     return {
         "decisions": {"policy": "kerf", "typical_pods": pods},
         "model": {
-            **{"path": str(plan.model.resolve()), "prices": "lp", "refresh_max_s": _PRICED_WITHIN_S},
-            **{"prior_pods": _FOREVER, "refresh_s": _FOREVER},
+            **{"path": str(plan.model.resolve()), "prices": "lp", "prior_pods": _FOREVER},
         },
         "telemetry": {"source": "off"},
     }
