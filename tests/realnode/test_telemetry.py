@@ -59,7 +59,7 @@ def exporter() -> Iterator[tuple[Exporter, Server]]:
 def cluster(node_plane: ControlPlane, exporter: tuple[Exporter, Server]) -> Iterator[KerfCluster]:
     install(node_plane)
     settings = {
-        "telemetry.exporters": f"[{exporter[1].url}/metrics]", "telemetry.interval_s": 0.5, "telemetry.warmup_s": 1,
+        "telemetry.exporters": f"[{exporter[1].url}/metrics]", "telemetry.interval_s": 0.5,
         "decisions.policy": "live",
     }  # fmt: skip
     with kerf_places(node_plane, *(f"--set={key}={value}" for key, value in settings.items())) as cluster:
