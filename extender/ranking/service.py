@@ -48,7 +48,7 @@ _HALF_LIFE_PODS: Final = 2000.0
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class _Pace:
     """How often what ranks is worked out and tried again."""
 
     refresh_s: float = 30.0
@@ -93,7 +93,7 @@ class LearnedRank(Background):
         has_scipy = find_spec("scipy") is not None
         self._by_lp = wanted.prices == "lp" or (wanted.prices == "auto" and has_scipy)
         self.weights = KerfWeights()
-        self.pace = Pace()
+        self.pace = _Pace()
         self._live = live_term()
         expected = [
             Expected(pod.cpu_milli, pod.gpus, pod.gpu_milli, pod.count, tuple(pod.models), pod.memory_mib)

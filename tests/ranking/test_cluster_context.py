@@ -16,7 +16,7 @@ from extender.core.valuenet.features import FEATURES, node_states
 from extender.core.valuenet.potentials import Potential
 from extender.ranking import files
 from extender.ranking.files import _read_actor
-from extender.ranking.service import Pace
+from extender.ranking.service import _Pace
 from model.simulations.looks import _Board
 from tests.api.bodies import node, pod
 from tests.api.services import Kerf, running
@@ -156,7 +156,7 @@ def num_looks(kerf: Kerf) -> int:
 def test_it_looks_again_when_so_much_gpu_was_given_away(tmp_path: Path) -> None:
     path = write(tmp_path / "net", TURNS)
     with serving(path, [*NODES, pod("held", 1, node_name="b")]) as kerf:
-        kerf.service.rank.pace = Pace(look_frac=0.3, look_s=1e9)
+        kerf.service.rank.pace = _Pace(look_frac=0.3, look_s=1e9)
         begun = num_looks(kerf)
         assert served(kerf).weights[FEATURES.index("node_idle")] > 0.5
         assert place(kerf, "six", 6) == "b"  # 7 of 24, and 6 of them since the look
@@ -172,7 +172,7 @@ def test_it_looks_again_when_so_much_gpu_was_given_away(tmp_path: Path) -> None:
 
 def test_it_looks_again_after_a_time_when_anything_has_changed(tmp_path: Path) -> None:
     with serving(write(tmp_path / "net", TURNS), **FIRM) as kerf:
-        kerf.service.rank.pace = Pace(look_frac=1.0, look_s=60.0)
+        kerf.service.rank.pace = _Pace(look_frac=1.0, look_s=60.0)
         begun = num_looks(kerf)
         kerf.clock.now += 100
         assert num_looks(kerf) == begun  # nothing has
@@ -207,7 +207,7 @@ def test_weights_that_are_not_finite_are_refused_with_the_reason(
 def test_a_released_kind_of_model_has_no_need_to_look_again(tmp_path: Path) -> None:
     files.write(tmp_path / "model", only(node_idle=1.0), 1.0, {"mode": "by hand"}, ())
     with serving(tmp_path / "model", **FIRM) as kerf:
-        kerf.service.rank.pace = Pace(look_frac=0.01, look_s=0.01)
+        kerf.service.rank.pace = _Pace(look_frac=0.01, look_s=0.01)
         begun = num_looks(kerf)
         place(kerf, "one", 8)
         kerf.clock.now += 100

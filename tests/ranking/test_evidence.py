@@ -11,7 +11,7 @@ import pytest
 from extender.core.valuenet.features import FEATURES
 from extender.core.valuenet.potentials import linear
 from extender.ranking import files
-from extender.ranking.service import Pace
+from extender.ranking.service import _Pace
 from tests.api.bodies import node, pod
 from tests.api.services import Kerf, running
 
@@ -30,7 +30,7 @@ def model(folder: Path, kind: str) -> Path:
 def serving(path: Path, **flags: Any) -> Iterator[Kerf]:
     given = {"model__mode": "serve", "model__prices": "plain", "model__check_s": 3600.0}
     with running(NODES, **{**given, "model__path": str(path), "model__prior_pods": 0.0, **flags}) as kerf:
-        kerf.service.rank.pace = Pace(evidence_pods=20)
+        kerf.service.rank.pace = _Pace(evidence_pods=20)
         yield kerf
 
 

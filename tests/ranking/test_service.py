@@ -15,7 +15,7 @@ from extender.core.policies.kerf import KerfWeights
 from extender.core.resources.requests import GpuRequest
 from extender.core.valuenet.potentials import Potential
 from extender.ranking import files
-from extender.ranking.service import Pace
+from extender.ranking.service import _Pace
 from tests.api.bodies import Manifest, node, pod
 from tests.api.services import Clock, Kerf, running
 from tests.core.learning import only
@@ -384,7 +384,7 @@ def test_prices_are_worked_out_in_a_process(model: Path) -> None:
 
 def test_without_prices_plain_worth_serves_and_that_is_told(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(model, model__prices="lp") as kerf:
-        kerf.service.rank.pace = Pace(refresh_max_s=0.001)
+        kerf.service.rank.pace = _Pace(refresh_max_s=0.001)
         look(kerf)
         (degraded,) = kerf.get("/readyz").json()["degraded"]
         assert degraded.startswith("model: no LP prices, using face value instead: ")

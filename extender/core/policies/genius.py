@@ -24,7 +24,7 @@ from extender.core.resources.requests import GpuRequest
 Planes = npt.NDArray[np.float64]
 
 
-WEIGHTS: Final[Mapping[str, tuple[float, str]]] = {
+_WEIGHTS: Final[Mapping[str, tuple[float, str]]] = {
     "memory": (2.0, "Memory size."),
     "multiprocessors": (2.0, "Streaming multiprocessors."),
     "decoders": (1.0, "Decoders."),
@@ -100,7 +100,7 @@ class _GeniusScore(RefreshedScore):
     def __init__(self, weights: Mapping[str, float] | None = None) -> None:
         """`weights` are those that are not Genius' own, by name."""
         super().__init__()
-        self._weights = {name: default for name, (default, _) in WEIGHTS.items()} | dict(weights or {})
+        self._weights = {name: default for name, (default, _) in _WEIGHTS.items()} | dict(weights or {})
 
     def all_scores(self, cluster: Cluster) -> Floats:
         """(N,)."""
@@ -119,7 +119,7 @@ class _GeniusScore(RefreshedScore):
             shares = _shares(neutral(planes, installed), installed) * installed.sum() / per  # (K, N)
             for name, share in zip(names, shares, strict=True):
                 words = _of_mean(_LABELS.get(name, name), together=group == "static")
-                found.append((name, WEIGHTS[name][1], weights[group] * weights[name] * share, share, words))
+                found.append((name, _WEIGHTS[name][1], weights[group] * weights[name] * share, share, words))
         *_, totals = _genius_totals(_static_of(cluster), _dynamic(cluster), installed, weights)
         return normalised(found, totals, among, rows, 1.0)
 

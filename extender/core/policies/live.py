@@ -31,7 +31,7 @@ from extender.core.resources.requests import GpuRequest
 _HEADROOM_OF: Final = {"load": "compute"}
 _UNKNOWN: Final = 0.5
 """Headroom of a term that nobody tells anything of."""
-WEIGHTS: Final[Mapping[str, tuple[float, str]]] = {
+_WEIGHTS: Final[Mapping[str, tuple[float, str]]] = {
     "load": (4.0, "Unused compute."),
     "memory": (2.0, "Memory neither booked nor in use."),
     **{term.name: (term.weight, term.meaning) for term in TERMS},
@@ -61,8 +61,8 @@ class LiveScore:
 
     def __init__(self, weights: Mapping[str, float] | None = None, xids: frozenset[int] = HARDWARE_XIDS) -> None:
         """`weights` are those that are not the default's, by name. Raises ValueError where one is unknown."""
-        self._weights = {name: default for name, (default, _) in WEIGHTS.items()} | dict(weights or {})
-        if unknown := self._weights.keys() - WEIGHTS.keys():
+        self._weights = {name: default for name, (default, _) in _WEIGHTS.items()} | dict(weights or {})
+        if unknown := self._weights.keys() - _WEIGHTS.keys():
             raise ValueError(f"no weights of the live score: {', '.join(sorted(unknown))}")
         self._rules = ObservedRules(xids=xids)
         self._sampled = PerRefresh(self._of_samples)
@@ -95,7 +95,7 @@ class LiveScore:
             own = (here * fit.room).sum(axis=1) / np.maximum(fit.room.sum(axis=1), 1)
             amount = own_gpus * own + (1 - own_gpus) * here.sum(axis=1) / num_gpus
             of_which = "of the GPUs with room for the pod and of all of the node, half each"
-            meaning = f"{WEIGHTS[name][1].removesuffix('.')}: {of_which}"
+            meaning = f"{_WEIGHTS[name][1].removesuffix('.')}: {of_which}"
             found.append(Part(name, meaning, weights[name] / total * amount, amount, _words(name)))
         return Breakdown(self.apart()(cluster, request, rows, fit), tuple(found))
 

@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 
 from extender.core.fit.fits import fit
 from extender.core.gauges import Gauge
-from extender.core.policies.genius import WEIGHTS, _genius_totals, _GeniusScore, _static_of, min_max, neutral
+from extender.core.policies.genius import _WEIGHTS, _genius_totals, _GeniusScore, _static_of, min_max, neutral
 from extender.core.resources.requests import GpuRequest
 from tests.core.builders import all_rows, cluster_of, node
 from tests.core.observing import Samples, observed_cluster
 
 NAN = np.nan
-OWN = {name: default for name, (default, _) in WEIGHTS.items()}
+OWN = {name: default for name, (default, _) in _WEIGHTS.items()}
 """Genius' own weights."""
 
 # Node A has two GPUs of {memory 11000, SMs 28, dec 1, enc 1, bandwidth 484, free 10000, 50 W, utils 0}, node B one of

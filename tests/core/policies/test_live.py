@@ -12,7 +12,7 @@ from extender.core.fit.fits import fit
 from extender.core.gauges import Gauge
 from extender.core.policies.alnair import _AlnairScore
 from extender.core.policies.interference import interference
-from extender.core.policies.live import WEIGHTS, LiveScore
+from extender.core.policies.live import _WEIGHTS, LiveScore
 from extender.core.policies.policy import Policy
 from extender.core.policies.registry import POLICIES
 from extender.core.resources.requests import GpuRequest
@@ -102,7 +102,7 @@ def test_stale_samples_are_neutral() -> None:
 
 def alone(term: str, weight: float = 1.0) -> dict[str, float]:
     """Weights of one term."""
-    return {name: 0.0 for name in WEIGHTS if name != "own_gpus"} | {term: weight}
+    return {name: 0.0 for name in _WEIGHTS if name != "own_gpus"} | {term: weight}
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 
 from extender.core.fit.fits import fit
 from extender.core.gauges import Gauge
-from extender.core.policies.genius import WEIGHTS, _GeniusScore
+from extender.core.policies.genius import _WEIGHTS, _GeniusScore
 from extender.core.policies.live import LiveScore
 from extender.core.resources.requests import GpuRequest
 from tests.core.builders import all_rows, node
@@ -32,7 +32,7 @@ DO = {
 
 def scores_by(weights: dict[str, float]) -> list[float]:
     """Scores of Genius', every weight that is not named 0."""
-    score = _GeniusScore({name: weights.get(name, 0.0) for name in WEIGHTS})
+    score = _GeniusScore({name: weights.get(name, 0.0) for name in _WEIGHTS})
     free, power, encoder, decoder = DO.values()
     samples: Samples = {
         name: {

@@ -16,7 +16,7 @@ from extender.kube import objects
 from extender.kube.memory import MemoryCluster
 from extender.ranking import files
 from extender.ranking.learning.controller import Learning
-from extender.ranking.service import Pace
+from extender.ranking.service import _Pace
 from tests.api.bodies import node, pod
 from tests.api.services import Kerf, running
 
@@ -99,6 +99,6 @@ def rig(
         "model__stage_pods": 30, "model__canary_frac": 0.5, **flags,
     }  # fmt: skip
     with running(cluster, **given) as kerf:
-        kerf.service.rank.pace = Pace(evidence_s=1e-9)
+        kerf.service.rank.pace = _Pace(evidence_s=1e-9)
         kerf.run(kerf.service.rank.round())
         yield Rig(kerf, config_map)
