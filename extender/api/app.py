@@ -12,7 +12,7 @@ from extender import __version__
 from extender.api.build import Parts, build_parts, build_service
 from extender.api.contributions import Work
 from extender.api.openapi import operation_id
-from extender.api.routes import KerfApp, endpoints_of, install_routes, paths_alone, verbs_of
+from extender.api.routes import KerfApp, Only, endpoints_of, install_routes, verbs_of
 from extender.api.service import Service
 from extender.core.vendors.registry import VENDORS
 from extender.kube.client import Transport
@@ -22,7 +22,7 @@ from extender.metrics.usage import usage_metrics
 from extender.page.routes import install_page
 from extender.page.stream import Streams
 from extender.page.view import PageView
-from extender.settings.tree import Settings, rights_of
+from extender.settings.tree import Settings, alone, rights_of
 from extender.telemetry.readings import Feed
 from extender.telemetry.service import rules_of
 
@@ -46,7 +46,7 @@ def create_app(
     endpoints = endpoints_of(service)
     app = KerfApp(
         reduce(lambda verbs, brought: brought.around(verbs), parts.contributions.values(), verbs_of(endpoints)),
-        paths_alone(endpoints) if settings.webhook.alone else (),
+        Only.of(part, parts.contributions.values()) if (part := alone(settings)) is not None else None,
         title="Kerf",
         summary="A kube-scheduler extender that puts GPU pods on the right GPUs.",
         version=__version__,

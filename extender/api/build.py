@@ -14,7 +14,6 @@ from extender.api.evictions import Evictions
 from extender.api.readiness import Readiness
 from extender.api.service import Service
 from extender.api.verbs import Verbs
-from extender.api.webhooks.node_affinity import AffinityWriter
 from extender.core.policies.policy import Policy
 from extender.core.resources.requests import NO_REQUEST
 from extender.dra.pod_claims import NO_CLAIMS, PodClaims
@@ -62,7 +61,7 @@ from extender.scheduling.reporters import Reporters
 from extender.scheduling.takeover import Leadership
 from extender.scheduling.unbound_pods import UnboundPods
 from extender.scheduling.waking import Waker
-from extender.settings.tree import Settings
+from extender.settings.tree import Settings, alone
 from extender.telemetry.owners import OwnerUsage
 from extender.telemetry.readings import Feed
 from extender.telemetry.service import Telemetry, build_telemetry, interference_of, policies_of, rules_of
@@ -80,23 +79,6 @@ def _cpu_pods_of(settings: Settings, placer: Placer) -> CpuPods:
     wanted = settings.decisions
     policy = partial(placer.policy_of, NO_REQUEST)
     return CpuPods(policy, placer.snapshot, near_best_nodes=wanted.near_best_nodes, enabled=wanted.rank_cpu_pods)
-
-
-def _affinity_writer(settings: Settings, base: Foundation, placer: Placer) -> AffinityWriter:
-    """What the webhooks write of nodes on pods."""
-    rows = base.ledger.rows
-
-    def labels_of(name: str) -> Mapping[str, str]:
-        node = rows.manifest(name)
-        return (node.metadata.labels or {}) if node is not None else {}
-
-    return AffinityWriter(
-        placer if settings.webhook.write_affinity else None,
-        labels_of=labels_of,
-        products=tuple(settings.webhook.products),
-        aliases=settings.models.aliases,
-        clock=base.clock,
-    )
 
 
 @runtime_checkable
@@ -131,7 +113,7 @@ class Parts:
     waker: Waker
     corrections: Corrections
     reporters: Reporters | None
-    """Node agents; None where webhooks are all that is served."""
+    """Node agents; None where one part is all that is served."""
     metrics: Metrics
     verbs: Verbs
     label: LeaderLabel | None
@@ -210,7 +192,7 @@ def build_parts(
         learning,
         *brought,
     )
-    if settings.webhook.alone:
+    if alone(settings) is not None:
         wanted = (*brought, leadership)
     return Parts(
         base=base,
@@ -231,7 +213,7 @@ def build_parts(
         unasked=unasked,
         waker=waker,
         corrections=corrections,
-        reporters=None if settings.webhook.alone else Reporters(mirror.hub.cache(NODES), mirror.hub.cache(PODS)),
+        reporters=None if alone(settings) else Reporters(mirror.hub.cache(NODES), mirror.hub.cache(PODS)),
         metrics=metrics,
         verbs=verbs,
         label=label,
@@ -316,7 +298,6 @@ def build_service(settings: Settings, parts: Parts, rights: MissingRights) -> Se
         ),
         pods=PodAnswers(placer, fixes, undecided, waitlist, costs, workloads.of_pod),
         rank=parts.rank,
-        affinity=_affinity_writer(settings, base, placer),
         label=parts.label,
         observer=parts.telemetry.observer if parts.telemetry else None,
         shadow=parts.shadow,

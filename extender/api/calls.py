@@ -16,8 +16,6 @@ from extender.api import wire
 from extender.api.posts import BAD_REQUEST, NOT_FOUND, REFUSED, TOO_LARGE, UNAVAILABLE, Call, Caller
 from extender.api.readiness import UnavailableError
 from extender.api.verbs import Verbs
-from extender.api.webhooks import assigned_gpus, gate, reviews
-from extender.api.webhooks.assigned_gpus import Injection
 from extender.core.resources.quantities import MIB
 from extender.core.resources.requests import RequestError
 from extender.explain.processes import BusyError, NotKnownError, QuestionError, RefusedError
@@ -45,7 +43,6 @@ def calls_of(service: "Service") -> list[Call]:
 
     return [
         *_verbs(service.verbs),
-        *_hooks(service),
         *(replace(call, answer=seeing(call.answer)) if call.sees else call for call in brought),
     ]
 
@@ -107,33 +104,6 @@ def _verbs(verbs: Verbs) -> list[Call]:
             fault=wire.encode_bind_result,
         ),
     ]
-
-
-def _hooks(service: "Service") -> list[Call]:
-    """What the API server asks."""
-    classes, affinity = service.settings.dra.rewrite_extended_resources, service.affinity
-
-    def injection() -> Injection:
-        return assigned_gpus.settled(service.settings.webhook, service.placer.snapshot())
-
-    mutating = Call(
-        path="/mutate",
-        verb="mutate",
-        asks=reviews.AdmissionReview,
-        answers=reviews.AdmissionAnswer,
-        answer=lambda body: assigned_gpus.mutate(body, injection, affinity),
-        summary="Tells a pod's containers which GPUs they have. Always allows the pod; errors become warnings.",
-        fault=partial(reviews.allow, ""),
-        caller=Caller.API_SERVER,
-    )
-    gating = replace(
-        mutating,
-        path="/gate",
-        verb="gate",
-        answer=lambda body: gate.gate(body, classes, affinity),
-        summary="Adds the queue's scheduling gate to pods that opt in. Always allows the pod; errors become warnings.",
-    )
-    return [mutating, gating]
 
 
 def _filter_fault(text: str) -> bytes:

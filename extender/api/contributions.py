@@ -115,10 +115,9 @@ def build_contributions(kernel: Kernel) -> Mapping[str, Contribution]:
     settings = kernel.settings
     brought: dict[str, Contribution] = {}
     for part in wanted_parts(settings):
-        if part.with_webhooks_alone or not settings.webhook.alone:
-            section = getattr(settings, part.name)
-            brought[part.name] = importlib.import_module(part.module).build(kernel, section)
-            kernel.capabilities.offer(brought[part.name].offers)
+        section = getattr(settings, part.name)
+        brought[part.name] = importlib.import_module(part.module).build(kernel, section)
+        kernel.capabilities.offer(brought[part.name].offers)
     return brought
 
 

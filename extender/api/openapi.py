@@ -10,38 +10,31 @@ from typing import Annotated, Any, Final, Literal, NotRequired, get_args, get_or
 import msgspec
 from fastapi import FastAPI, Response
 
-from extender.api import wire
+from extender.api import reviews, wire
 from extender.api.posts import BAD_REQUEST, NOT_FOUND, REFUSED, TOO_LARGE, UNAVAILABLE, Call, Caller
 from extender.api.readiness import Stale
 from extender.api.reads import Detail, ProbeStatus, RunningVersion
-from extender.api.webhooks import reviews
 from extender.core.vendors.registry import DEFAULT
 from extender.server import access
 
-_POD: Final[dict[str, Any]] = {
+EXAMPLE_POD: Final[Mapping[str, Any]] = {
     "metadata": {"name": "train-1", "namespace": "research", "uid": "5f6c2f5e-6f0c-4e37-8c0e-1f6f3f3c9d11"},
     "spec": {"containers": [{"name": "main", "resources": {"limits": {DEFAULT.resource: "2"}}}]},
 }
 EXAMPLE_JOB: Final[Mapping[str, Any]] = {
     **{"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "train", "namespace": "research"}},
-    "spec": {"parallelism": 2, "completions": 2, "template": {"spec": _POD["spec"]}},
+    "spec": {"parallelism": 2, "completions": 2, "template": {"spec": EXAMPLE_POD["spec"]}},
 }
-_UID: Final = _POD["metadata"]["uid"]
-_CANDIDATES: Final = {"Pod": _POD, "NodeNames": ["a100-0", "t4-1"]}
-_REVIEW: Final = {
-    "apiVersion": "admission.k8s.io/v1",
-    "kind": "AdmissionReview",
-    "request": {"uid": "0d8ab0d8", "operation": "CREATE", "kind": {"group": "", "kind": "Pod"}, "object": _POD},
-}
+_UID: Final = EXAMPLE_POD["metadata"]["uid"]
+_CANDIDATES: Final = {"Pod": EXAMPLE_POD, "NodeNames": ["a100-0", "t4-1"]}
 
 _ASKED: Final[dict[str, Any]] = {
     **dict.fromkeys(("/filter", "/prioritize", "/others/filter", "/others/prioritize"), _CANDIDATES),
     "/preempt": {
-        "Pod": _POD,
+        "Pod": EXAMPLE_POD,
         "NodeNameToMetaVictims": {"a100-0": {"Pods": [{"UID": "77c1"}], "NumPDBViolations": 0}},
     },
     "/bind": {"PodName": "train-1", "PodNamespace": "research", "PodUID": _UID, "Node": "a100-0"},
-    **dict.fromkeys(("/mutate", "/gate"), _REVIEW),
 }
 """Of each POST of the kernel, what it takes."""
 

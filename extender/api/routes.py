@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Final, cast
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Self, cast
 
 from fastapi import Depends, FastAPI, HTTPException, Query, Response
 from fastapi.responses import JSONResponse
@@ -13,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from extender import __version__
 from extender.api.calls import Endpoint, calls_of
-from extender.api.contributions import off_paths
+from extender.api.contributions import Contribution, off_paths
 from extender.api.openapi import describe_calls
 from extender.api.posts import Call, Caller
 from extender.api.reads import ProbeStatus, Reads, RunningVersion
@@ -24,6 +25,7 @@ from extender.explain.workloads import Question
 from extender.ranking.descriptions import Rank
 from extender.ranking.descriptions import describe as describe_rank
 from extender.server import access
+from extender.settings.parts import Part
 from extender.telemetry.service import describe
 from extender.telemetry.status import TelemetryStatus
 
@@ -31,21 +33,34 @@ if TYPE_CHECKING:
     from extender.api.service import Service
 
 
-_WEBHOOKS_ALONE: Final = access.Refusal(404, "this Kerf answers webhooks alone (setting webhook.alone)")
+@dataclass(frozen=True, slots=True)
+class Only:
+    """Where one part is all that is served."""
+
+    paths: Collection[str]
+    """What is answered."""
+    refusal: access.Refusal
+    """Of all others."""
+
+    @classmethod
+    def of(cls, part: Part, brought: Iterable[Contribution]) -> Self:
+        """What parts have `brought` is answered, besides probes and metrics."""
+        calls = {call.path for contribution in brought for call in contribution.calls}
+        refusal = access.Refusal(404, f"this Kerf serves part {part.name} alone (setting {part.name}.alone)")
+        return cls(calls | access.PROBES | {access.METRICS}, refusal)
 
 
 class KerfApp(FastAPI):
     """A FastAPI application that answers the verbs ahead of routing and middleware: those cost more than a decision."""
 
-    def __init__(self, verbs: Mapping[str, ASGIApp], only: Collection[str] = (), **options: Any) -> None:
-        """`verbs` by path: what is not a POST to one of them is FastAPI's, behind the guard. `only` these paths are
-        answered at all, none for every one; `options` are FastAPI's."""
+    def __init__(self, verbs: Mapping[str, ASGIApp], only: Only | None = None, **options: Any) -> None:
+        """`verbs` by path: what is not a POST to one of them is FastAPI's, behind the guard, as `options` are."""
         super().__init__(**options)
         self._verbs, self._only = verbs, only
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._only and scope["type"] == "http" and scope["path"] not in self._only:
-            await access.refuse(_WEBHOOKS_ALONE, send)
+        if self._only is not None and scope["type"] == "http" and scope["path"] not in self._only.paths:
+            await access.refuse(self._only.refusal, send)
             return
         verb = self._verbs.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
         await (verb or super().__call__)(scope, receive, send)
@@ -62,12 +77,6 @@ def endpoints_of(service: Service) -> Endpoints:
 def verbs_of(endpoints: Endpoints) -> Mapping[str, ASGIApp]:
     """Those that the guard does not come before, by path."""
     return {call.path: endpoint for call, endpoint in endpoints.items() if not call.caller.guarded}
-
-
-def paths_alone(endpoints: Endpoints) -> Collection[str]:
-    """What is answered where webhooks are all that is served."""
-    hooks = {call.path for call in endpoints if call.caller is Caller.API_SERVER}
-    return hooks | access.PROBES | {access.METRICS}
 
 
 def install_routes(app: FastAPI, service: Service, endpoints: Endpoints) -> Mapping[str, type]:

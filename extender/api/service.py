@@ -9,7 +9,6 @@ from extender import __version__
 from extender.api.contributions import Contribution
 from extender.api.readiness import Blindness
 from extender.api.verbs import Verbs
-from extender.api.webhooks.node_affinity import NO_AFFINITY, AffinityWriter
 from extender.core.resources.requests import NO_REQUEST
 from extender.explain.fixes import Fixes
 from extender.explain.overview import Overviews
@@ -59,8 +58,6 @@ class Service:
     evidence: Evidence | None
     rights: MissingRights
     """What the API server does not let Kerf do."""
-    affinity: AffinityWriter = NO_AFFINITY
-    """What the webhooks write of nodes on pods."""
     label: LeaderLabel | None = None
     """None where no Service is led to the leader."""
     observer: Observer | None = None

@@ -13,5 +13,6 @@ NAMES = (
     "set_aside",
     "traces",
     "usage",
+    "webhook",
     "what_if",
 )  # fmt: skip

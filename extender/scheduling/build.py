@@ -23,7 +23,7 @@ from extender.scheduling.takeover import Leadership, epoch_key
 from extender.scheduling.unbound_pods import UnboundPods
 from extender.scheduling.waking import Waker
 from extender.settings.leader_election import ElectionMode, LeaderElectionSettings
-from extender.settings.tree import Settings
+from extender.settings.tree import Settings, alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +48,16 @@ def build_foundation(settings: Settings, transport: Transport, clock: Callable[[
         allocates=settings.dra.allocate,
         extender=settings.queue.extender,
     )
-    alone = settings.webhook.alone
+    few = alone(settings) is not None
     mirror = Mirror(
         transport=transport,
         ledger=ledger,
         clock=clock,
         max_age_s=settings.cluster.max_age_s,
-        nodes_alone=alone,
+        nodes_alone=few,
         ignored_resources=settings.cluster.ignored_resources,
     )
-    election = Spectator() if alone else _election(settings.leader_election, transport, clock)
+    election = Spectator() if few else _election(settings.leader_election, transport, clock)
     fence = Fence(clock, election)
     return Foundation(
         transport=transport,

@@ -31,7 +31,7 @@ from extender.server.connections import DEFAULT_BODY_BYTES, Accepted, Doors, Lim
 from extender.settings.access import OpenTo
 from extender.settings.leader_election import ElectionMode
 from extender.settings.server import ServerSettings
-from extender.settings.tree import Settings
+from extender.settings.tree import Settings, alone
 
 logger = logging.getLogger(__name__)
 
@@ -240,7 +240,7 @@ def _protocols(settings: ServerSettings, body_bytes: int = DEFAULT_BODY_BYTES) -
 
 def _body_bytes(settings: Settings) -> int:
     """Most bytes of bodies on their way, as of Limits."""
-    if settings.webhook.alone:
+    if alone(settings) is not None:
         return _WEBHOOK_BODY_BYTES
     return _BODIES * max(settings.server.max_body_mib, MAX_BODY_MIB) * MIB
 

@@ -28,8 +28,11 @@ class Part:
     """Whether the settings of its section want it."""
     module: str
     """Imported where it is wanted; its `build(kernel, settings)` returns a `Contribution`."""
-    with_webhooks_alone: bool = False
-    """Whether it is wanted also where webhooks are all that is served."""
+    alone: Callable[[Any], bool] = lambda settings: False
+    """Whether the settings of its section want it to be all that is served, besides probes and metrics: Kerf then
+    watches nodes alone, decides nothing, and has no other parts but those that are `beside_one_alone`."""
+    beside_one_alone: bool = False
+    """Whether it is wanted also where another part is all that is served."""
     lacks: Callable[[Any], str] = lambda settings: ""
     """What all settings together lack for a part that is wanted, "" where it is nothing."""
     rights: tuple[Rights, ...] = ()

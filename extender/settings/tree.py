@@ -19,7 +19,6 @@ from extender.settings.ranking import RankSettings
 from extender.settings.section import Section
 from extender.settings.server import ServerSettings
 from extender.settings.telemetry import TelemetrySettings
-from extender.settings.webhook import WebhookSettings
 
 ENV_PREFIX: Final = "KERF_"
 NESTED: Final = "__"
@@ -37,7 +36,6 @@ class KernelSettings(BaseSettings):
     cluster: ClusterSettings = ClusterSettings()
     decisions: DecisionSettings = DecisionSettings()
     leader_election: LeaderElectionSettings = LeaderElectionSettings()
-    webhook: WebhookSettings = WebhookSettings()
     models: ModelSettings = ModelSettings()
     model: RankSettings = RankSettings()
     queue: QueueSettings = QueueSettings()
@@ -78,9 +76,16 @@ GONE: Final[Mapping[str, str]] = {
 """What is no setting any more, by the dotted name or the section's, and what holds now: dropped for a version more."""
 
 
+def alone(settings: Settings) -> Part | None:
+    """The part that is all that is served, None where Kerf is."""
+    sections = [(part, getattr(settings, part.name)) for part in PARTS]
+    return next((part for part, section in sections if part.wanted(section) and part.alone(section)), None)
+
+
 def wanted_parts(settings: Settings) -> list[Part]:
     """Those that the settings want."""
-    return [part for part in PARTS if part.wanted(getattr(settings, part.name))]
+    wanted, one = [part for part in PARTS if part.wanted(getattr(settings, part.name))], alone(settings)
+    return [part for part in wanted if one is None or part is one or part.beside_one_alone]
 
 
 def lacking(settings: Settings) -> list[str]:

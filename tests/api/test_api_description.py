@@ -76,7 +76,7 @@ def test_who_may_call_is_told() -> None:
     named = {label: [set(one) for one in operation["security"]] for label, operation in OPERATIONS.items()}
     assert set().union(*(one for ways in named.values() for one in ways)) | {"operatorToken"} == set(schemes)
     assert named["POST /bind"] == [{"clientCertificate"}, set()]
-    assert named["POST /gate"] == named["GET /metrics"] == []
+    assert named["GET /metrics"] == []
     assert all(named[f"GET {path}"] == [] for path in PROBES)
     assert {"readerToken"} in named["GET /pending"]
 
@@ -116,7 +116,7 @@ def test_no_key_is_missing_in_the_description(kerf: Kerf, path: str) -> None:
     assert kerf.get(path).json().keys() <= known.keys()
 
 
-@pytest.mark.parametrize("path", ["/filter", "/prioritize", "/others/filter", "/mutate", "/gate", "/preempt"])
+@pytest.mark.parametrize("path", ["/filter", "/prioritize", "/others/filter", "/preempt"])
 def test_an_example_is_a_request_that_is_answered(kerf: Kerf, path: str) -> None:
     answer = kerf.post(path, json.dumps(_ASKED[path]).encode())
     assert answer.status == 200, answer.content

@@ -14,14 +14,11 @@ from hypothesis import strategies as st
 
 import extender
 from extender.api import wire
-from extender.api.webhooks.assigned_gpus import Injection, mutate
-from extender.api.webhooks.gate import gate
 from extender.kube import objects
 from extender.kube.decoding import Decoder, _without_nulls, convert
 from extender.kube.leadership import Lease
 from extender.kube.watches import ListDecoder
 from extender.ledger.tenants import DemandingPod
-from extender.settings.webhook import Devices
 from tests.kube import bodies
 
 
@@ -177,22 +174,6 @@ def reads_what_kubernetes_writes(minor: str, kind: str, reads: Sequence[Callable
         assert not getattr(found, "unread", ())
         if "Args" not in kind:  # an empty one has no pod
             read(json.dumps(told["empty"][kind]).encode())
-
-
-@pytest.mark.parametrize("minor", bodies.MINORS)
-def test_both_webhooks_act_on_what_each_kubernetes_sends(minor: str) -> None:
-    review = bodies.bodies(minor)["review"]
-    answer = json.loads(gate(json.dumps(review).encode()))["response"]
-    assert answer["allowed"]
-    assert "warnings" not in answer
-    assert answer["patch"]
-    object_ = review["request"]["object"]
-    object_["metadata"]["annotations"] = {"kerf.dev/gpu-count": "1"}
-    for container in object_["spec"]["containers"]:
-        container["resources"] = {}
-    answer = json.loads(mutate(json.dumps(review).encode(), lambda: Injection(Devices.INDICES)))["response"]
-    assert "warnings" not in answer
-    assert answer["patch"]
 
 
 def test_the_oldest_write_null_where_the_newest_write_nothing() -> None:

@@ -1,6 +1,5 @@
 """Bodies that are half read: how much memory they may take, and who is served all the while."""
 
-import json
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -16,7 +15,7 @@ from extender.server.run import _protocols
 from extender.settings.server import ServerSettings
 from tests.api import bodies
 from tests.api.bodies import pod
-from tests.api.processes import Server, demo, ready_demo, request
+from tests.api.processes import Server, ready_demo, request
 
 POOL = 100 * MIB
 BODY = bodies.args(pod(gpus=2), ["h100-0", "a100-0", "t4-0", "cpu-0"])
@@ -189,38 +188,6 @@ def resident_mib(server: Server) -> float:
 def padded(num_bytes: int) -> bytes:
     """kube-scheduler's question with as many bytes as its whole nodes would have."""
     return BODY + b" " * (num_bytes - len(BODY))
-
-
-def test_half_sent_bodies_to_a_webhook_take_little_memory_and_pods_are_gated_all_the_while(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    settings = ["--set=webhook.alone=true", "--set=queue.enabled=true", "--set=server.request_s=60"]
-    with demo(log, settings) as process:
-        server = Server(process, log)
-        server.wait_for(lambda: server.get("/syncz").status == 200)
-        before_mib = resident_mib(server)
-        review = {
-            "apiVersion": "admission.k8s.io/v1",
-            "kind": "AdmissionReview",
-            "request": {
-                "uid": "1",
-                "kind": {"group": "", "version": "v1", "kind": "Pod"},
-                "operation": "CREATE",
-                "object": pod("p", gpus=1, labels={"kerf.dev/queue": "enabled"}),
-            },
-        }
-        body = json.dumps(review).encode()
-        body += b" " * (3 * MIB - len(body))
-        with ExitStack() as opened:
-            for number in range(240):
-                address = f"127.0.1.{1 + number % 12}"
-                opened.enter_context(half_sent(server, "/gate", 4 * MIB - 2048, address))
-                if number % 40 == 39:
-                    with server.connection() as api_server:
-                        answer = request(api_server, "POST", "/gate", body).json()["response"]
-                    assert answer["allowed"] is True
-                    assert answer["patch"]
-        assert resident_mib(server) - before_mib < 160
-        assert "Traceback" not in server.log
 
 
 @pytest.mark.parametrize(

@@ -38,5 +38,5 @@ PART: Final = Part(
     settings=CertificateSettings,
     wanted=lambda certificates: bool(certificates.secret),
     module="extender.parts.certificates.part",
-    with_webhooks_alone=True,
+    beside_one_alone=True,
 )

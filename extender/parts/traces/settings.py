@@ -36,5 +36,5 @@ PART: Final = Part(
     settings=TraceSettings,
     wanted=lambda traces: bool(traces.endpoint),
     module="extender.parts.traces.part",
-    with_webhooks_alone=True,
+    beside_one_alone=True,
 )

@@ -9,9 +9,9 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from extender.api.webhooks.gate import gate
 from extender.kube.client import ApiError, Transport
 from extender.kube.objects import Pod
+from extender.parts.webhook.gate import gate
 from extender.queueing.claims.maker import ClaimMaker, _asked_of, _manifest_of
 from extender.queueing.pods.entries import Entry
 from tests.api.bodies import Manifest, pod, review

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from extender.api.webhooks.node_affinity import _REQUIRED, _least_reported_mib
 from extender.core.resources.nodes import nominal_mib
+from extender.parts.webhook.node_affinity import _REQUIRED, _least_reported_mib
 from tests.api.bodies import Manifest, node, pod, review
 from tests.api.services import Kerf, running
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from extender.api.calls import Endpoint, calls_of
-from extender.api.webhooks.gate import gate
+from extender.parts.webhook.gate import gate
 from tests.api.bodies import Manifest, node, pod, review
 from tests.api.services import call, running
 

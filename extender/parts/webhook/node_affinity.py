@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from extender.api.webhooks.reviews import Operation
+from extender.api.reviews import Operation
 from extender.core.clusters import Cluster, Mask
 from extender.core.evaluations import Memo
 from extender.core.fit.checks import could_fit

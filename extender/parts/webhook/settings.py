@@ -1,11 +1,12 @@
-"""The webhooks."""
+"""What the webhooks do, and whether they are all that a process serves."""
 
 import re
 from enum import StrEnum
-from typing import Final
+from typing import Final, Self
 
-from pydantic import field_validator
+from pydantic import field_validator, model_validator
 
+from extender.settings.parts import Part
 from extender.settings.section import Section
 
 _LABEL_VALUE: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", re.ASCII)
@@ -25,6 +26,8 @@ class WebhookSettings(Section):
 
     GONE = {"max_body_mib": "always 4", "calls_per_s": "always 500"}
 
+    enabled: bool = True
+    """Whether they are answered; where they are not, the API server must not be told to ask."""
     alone: bool = False
     """Whether webhooks are all that this process serves, besides probes and metrics: it then watches nodes and nothing
     else, decides nothing whatever leader_election.mode says, and neither reads telemetry nor ranks."""
@@ -40,6 +43,12 @@ class WebhookSettings(Section):
     """Products, as the nodes' label names them, of node pools that may have no node now. Those of the cluster's nodes
     are known."""
 
+    @model_validator(mode="after")
+    def _answered(self) -> Self:
+        if self.alone and not self.enabled:
+            raise ValueError("a process that serves webhooks alone has to answer them: set webhook.enabled")
+        return self
+
     @field_validator("products")
     @classmethod
     def _label_values(cls, products: list[str]) -> list[str]:
@@ -47,3 +56,13 @@ class WebhookSettings(Section):
             if not _LABEL_VALUE.fullmatch(product):
                 raise ValueError(f"{product!r} is no value of a label")
         return products
+
+
+PART: Final = Part(
+    name="webhook",
+    settings=WebhookSettings,
+    wanted=lambda webhook: webhook.enabled,
+    module="extender.parts.webhook.part",
+    alone=lambda webhook: webhook.alone,
+    off=dict.fromkeys(("/mutate", "/gate"), "webhooks are off (setting webhook.enabled)"),
+)

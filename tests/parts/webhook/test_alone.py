@@ -1,15 +1,20 @@
 """A Kerf that serves webhooks and nothing else: what it answers, and what it holds."""
 
 import json
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from extender.core.resources.quantities import MIB
 from extender.kube.memory import MemoryCluster
 from extender.kube.transport import PODS_PATH
 from tests.api import bodies
-from tests.api.bodies import pod
+from tests.api.bodies import pod, review
+from tests.api.processes import Server, demo, request
 from tests.api.services import running
+from tests.server.test_bodies import half_sent, resident_mib
 
 ALONE: dict[str, Any] = {"webhook__alone": True, "leader_election__mode": "never", "queue__enabled": True}
 
@@ -57,3 +62,25 @@ def test_it_asks_for_no_pods(mode: str) -> None:
     assert cluster.num_asked == 0
     assert "mirror nodes" in names
     assert not [name for name in names if "pod" in name or "telemetry" in name or "rank" in name]
+
+
+def test_half_sent_bodies_to_a_webhook_take_little_memory_and_pods_are_gated_all_the_while(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    settings = ["--set=webhook.alone=true", "--set=queue.enabled=true", "--set=server.request_s=60"]
+    with demo(log, settings) as process:
+        server = Server(process, log)
+        server.wait_for(lambda: server.get("/syncz").status == 200)
+        before_mib = resident_mib(server)
+        body = json.dumps(review(pod("p", gpus=1, labels={"kerf.dev/queue": "enabled"}))).encode()
+        body += b" " * (3 * MIB - len(body))
+        with ExitStack() as opened:
+            for number in range(240):
+                address = f"127.0.1.{1 + number % 12}"
+                opened.enter_context(half_sent(server, "/gate", 4 * MIB - 2048, address))
+                if number % 40 == 39:
+                    with server.connection() as api_server:
+                        answer = request(api_server, "POST", "/gate", body).json()["response"]
+                    assert answer["allowed"] is True
+                    assert answer["patch"]
+        assert resident_mib(server) - before_mib < 160
+        assert "Traceback" not in server.log

@@ -16,18 +16,18 @@ from typing import Any, Final
 
 import msgspec
 
-from extender.api.webhooks.node_affinity import NO_AFFINITY, AffinityWriter
-from extender.api.webhooks.reviews import Operation, allow, read_creation
+from extender.api.reviews import Operation, allow, read_creation
 from extender.core.annotations import MARKER, asks_by_word
 from extender.core.clusters import Cluster
 from extender.core.resources.requests import AskedUnit, GpuRequest, RequestError
 from extender.core.vendors.registry import DEFAULT, DOMAINS
 from extender.kube import objects
 from extender.kube.decoding import Decoder
+from extender.parts.webhook.node_affinity import NO_AFFINITY, AffinityWriter
+from extender.parts.webhook.settings import Devices, WebhookSettings
 from extender.plugins.kerf import ASSIGNED_GPUS, ASSIGNED_UUIDS
 from extender.plugins.pod_resources import is_managed, managed_names
 from extender.plugins.pods import read_pod_request
-from extender.settings.webhook import Devices, WebhookSettings
 
 _VISIBLE_DEVICES: Final = DEFAULT.visible_devices
 _INJECT_LABEL: Final = "kerf.dev/inject"

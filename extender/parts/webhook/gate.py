@@ -11,13 +11,13 @@ from typing import Final
 
 import msgspec
 
-from extender.api.webhooks.assigned_gpus import mark
-from extender.api.webhooks.extended_resources import AskingPod, rewritten
-from extender.api.webhooks.node_affinity import NO_AFFINITY, AffinityWriter
-from extender.api.webhooks.reviews import Operation, allow, read_creation
+from extender.api.reviews import Operation, allow, read_creation
 from extender.core.annotations import GENIUS_PRIORITY
 from extender.kube.decoding import Decoder
 from extender.kube.objects import Pod
+from extender.parts.webhook.assigned_gpus import mark
+from extender.parts.webhook.extended_resources import AskingPod, rewritten
+from extender.parts.webhook.node_affinity import NO_AFFINITY, AffinityWriter
 from extender.queueing.claims.maker import claim_name
 from extender.queueing.pods.objects import (
     BY_LABEL,

@@ -1,1 +1,0 @@
-"""Admission webhooks: what is written on pods as they are created."""
