@@ -37,17 +37,14 @@ from extender.kube.watches import BOUND_PODS, NODES, PENDING_PODS, PODS
 from extender.metrics import scheduling as of_scheduling
 from extender.metrics.devices import DeviceFigures, device_metrics
 from extender.metrics.queueing import pending_metrics, queue_metrics
-from extender.metrics.ranking import learning_metrics, rank_metrics
+from extender.metrics.ranking import rank_metrics
 from extender.metrics.registry import Metrics
 from extender.metrics.telemetry import telemetry_metrics
 from extender.queueing.build import build_queue
 from extender.queueing.controller import QueueController
 from extender.queueing.kept_places import KeepsPlaces
-from extender.ranking.evidence import Evidence
-from extender.ranking.learning.build import build_beside
-from extender.ranking.learning.controller import Learning
+from extender.ranking.beside import JudgesRanks, SeesDecisions
 from extender.ranking.service import LearnedRank
-from extender.ranking.shadow import Shadow
 from extender.scheduling import build as scheduling
 from extender.scheduling.build import Foundation
 from extender.scheduling.callers import Callers, Unasked
@@ -97,9 +94,6 @@ class Parts:
     owners: OwnerUsage
     telemetry: Telemetry | None
     rank: LearnedRank
-    shadow: Shadow | None
-    evidence: Evidence | None
-    learning: Learning | None
     contributions: Mapping[str, Contribution]
     """What parts bring, by name."""
     capabilities: Capabilities
@@ -138,7 +132,6 @@ def build_parts(
     rules = queue or QueueRules()
     waker = scheduling.build_waker(settings, base, placer, unbound, rules, rejections.last, rank.takes_more)
     binder, corrections = scheduling.build_binder(base, placer, waker, rules), scheduling.build_corrections(base)
-    shadow, evidence, learning = build_beside(settings, base, rank)
     readiness, callers = Readiness(placer, mirror, base.fence), Callers(clock)
     unasked = Unasked(callers, unbound, base.fence, clock, time.time, extender=settings.queue.extender)
     preemptor = Preemptor(ledger, mirror.tenants, clock, time.time)
@@ -156,7 +149,7 @@ def build_parts(
         queue=rules,
         mode=settings.decisions.mode,
         near_best_nodes=settings.decisions.near_best_nodes,
-        on_decision=shadow.offer if shadow else None,
+        sees_decisions=partial(capabilities.get, SeesDecisions),
         callers=callers,
     )
     mirror.hub.part(PENDING_PODS).subscribe(unbound.changed)
@@ -187,9 +180,6 @@ def build_parts(
         queue,
         telemetry.observer if telemetry else None,
         rank,
-        shadow,
-        evidence,
-        learning,
         *brought,
     )
     if alone(settings) is not None:
@@ -200,9 +190,6 @@ def build_parts(
         owners=owners,
         telemetry=telemetry,
         rank=rank,
-        shadow=shadow,
-        evidence=evidence,
-        learning=learning,
         contributions=contributions,
         capabilities=capabilities,
         placer=placer,
@@ -300,9 +287,7 @@ def build_service(settings: Settings, parts: Parts, rights: MissingRights) -> Se
         rank=parts.rank,
         label=parts.label,
         observer=parts.telemetry.observer if parts.telemetry else None,
-        shadow=parts.shadow,
-        evidence=parts.evidence,
-        learning=parts.learning,
+        judges=parts.capabilities.get(JudgesRanks),
         contributions=parts.contributions,
         unasked=parts.unasked,
         rights=rights,
@@ -333,7 +318,7 @@ def _add_metrics(parts: Parts, service: Service) -> None:
     )
     add(lambda: of_scheduling.correction_metrics(base.ledger, parts.corrections))
     add(lambda: of_scheduling.leadership_metrics(base.fence, parts.leadership))
-    add(lambda: rank_metrics(parts.rank, parts.shadow, parts.evidence))
+    add(lambda: rank_metrics(parts.rank))
     add(lambda: of_scheduling.task_metrics(service.tasks))
     if parts.reporters is not None:
         add(partial(of_scheduling.reporter_metrics, parts.reporters))
@@ -341,8 +326,6 @@ def _add_metrics(parts: Parts, service: Service) -> None:
     add(lambda: of_scheduling.caller_metrics(parts.unasked))
     if (certificate := service.settings.server.tls_cert_file) is not None:
         add(_certificate_metrics_of(certificate))
-    if parts.learning is not None:
-        add(partial(learning_metrics, parts.learning))
     for contribution in brought:
         add(contribution.metrics)
     if parts.queue is not None:

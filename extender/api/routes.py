@@ -153,7 +153,7 @@ def _install_others(reads: Reads, service: Service) -> None:
     @reads.get("/model", tag="operation", needs_sync=False)
     async def model() -> Rank:
         """The learned rank: its model, the expected mix of pods, and whether it is in use."""
-        return describe_rank(service.rank, service.evidence, service.learning)
+        return describe_rank(service.rank, service.judges)
 
 
 def _install_explanations(reads: Reads, service: Service) -> None:

@@ -19,11 +19,9 @@ from extender.kube.background import Tasks
 from extender.kube.rights import MissingRights
 from extender.ledger.mirror import Mirror
 from extender.metrics.registry import Metrics
+from extender.ranking.beside import JudgesRanks
 from extender.ranking.descriptions import summary
-from extender.ranking.evidence import Evidence
-from extender.ranking.learning.controller import Learning
 from extender.ranking.service import LearnedRank
-from extender.ranking.shadow import Shadow
 from extender.scheduling.callers import Unasked
 from extender.scheduling.fence import Fence
 from extender.scheduling.leader_label import LeaderLabel
@@ -55,17 +53,14 @@ class Service:
     overviews: Overviews
     pods: PodAnswers
     rank: LearnedRank
-    evidence: Evidence | None
     rights: MissingRights
     """What the API server does not let Kerf do."""
     label: LeaderLabel | None = None
     """None where no Service is led to the leader."""
     observer: Observer | None = None
     """None when telemetry is off."""
-    shadow: Shadow | None = None
-    """None where no model ranks beside another."""
-    learning: Learning | None = None
-    """None where no fitted models are handed over."""
+    judges: JudgesRanks | None = None
+    """None where no rank is tried beside the one that serves."""
     contributions: Mapping[str, Contribution] = field(default_factory=dict)
     """What parts bring, by name."""
     unasked: Unasked | None = None
@@ -106,7 +101,6 @@ class Service:
             "kube-scheduler": self.unasked.fault() if self.unasked else "",
             "telemetry": self.observer.fault() if self.observer else "",
             "model": self.rank.fault(),
-            "learning": self.learning.fault if self.learning else "",
             **{name: brought.fault() for name, brought in self.contributions.items()},
         }
         lacking = [fault for tasks in self.tasks for fault in tasks.lacking()]
@@ -128,7 +122,7 @@ class Service:
             "mode": self.settings.decisions.mode.value,
             "policy": policy.name,
             "ranking": policy.description,
-            "model": summary(self.rank, self.learning),
+            "model": summary(self.rank, self.judges),
             "fault": self.fault(),
             "degraded": self.degraded(),
             "queue": self.settings.queue.enabled,

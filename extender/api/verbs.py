@@ -24,6 +24,7 @@ from extender.explain.explanations import RejectionLog, failures
 from extender.metrics.registry import Metrics
 from extender.plugins.pod_resources import UNMARKED, is_managed
 from extender.plugins.pods import has_soft_preferences
+from extender.ranking.beside import SeesDecisions
 from extender.scheduling.assignments import Without
 from extender.scheduling.binding import Binder, BindError
 from extender.scheduling.callers import Callers
@@ -59,7 +60,7 @@ class Verbs:
     queue: QueueRules
     mode: Mode
     near_best_nodes: int
-    on_decision: Callable[[Placement, PodRequest], None] | None = None
+    sees_decisions: Callable[[], SeesDecisions | None] = lambda: None
     """Hears of each decision of filter."""
     callers: Callers = field(default_factory=lambda: Callers(time.monotonic), kw_only=True)
     """Hears of each call of kube-scheduler's."""
@@ -193,8 +194,8 @@ class Verbs:
         self.placer.remember(pod, request)
         self.fence.note(asked.pod.metadata)
         self.metrics.count_decision(placement)
-        if self.on_decision is not None:
-            self.on_decision(placement, request)
+        if (beside := self.sees_decisions()) is not None:
+            beside.offer(placement, request)
         decision = placement.decision
         if decision.best is None:
             rows = decision.rows[:0]

@@ -26,7 +26,6 @@ _OWN: Final = {
         "Pods that have GPUs or ask for some: running, pending or gated; idle ones first.", Heading.ASK
     ),
     "plan": Command("Plan pods jointly; --apply carries out the plan.", Heading.PLAN),
-    "hand-in": Command("Hand a fitted model to a running Kerf, which tries it before it serves.", Heading.SIMULATE),
     "install": Command("Check what a cluster has, and lacks, for Kerf.", Heading.LOOK),
     "doctor": Command("Find Prometheus, read it once, and report what was found.", Heading.LOOK),
     "config": Command("Show or check settings.", Heading.LOOK),

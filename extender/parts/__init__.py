@@ -8,6 +8,7 @@ NAMES = (
     "certificates",
     "defrag",
     "history",
+    "learning",
     "missing",
     "pipelines",
     "set_aside",

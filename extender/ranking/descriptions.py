@@ -3,8 +3,7 @@
 from typing import Annotated, Any, TypedDict
 
 from extender.core.policies.kerf import HEURISTIC
-from extender.ranking.evidence import Evidence
-from extender.ranking.learning.controller import Learning
+from extender.ranking.beside import JudgesRanks
 from extender.ranking.service import LearnedRank
 
 
@@ -26,17 +25,17 @@ class Rank(TypedDict):
     mix: Annotated[dict[str, float], {"pods": 71.1, "seen": 62, "drift": 1.0}]
 
 
-def summary(rank: LearnedRank, learning: Learning | None) -> dict[str, Any]:
+def summary(rank: LearnedRank, judges: JudgesRanks | None) -> dict[str, Any]:
     """Which model there is, in a line."""
     return {
         "mode": rank.mode.value,
         "sha256": None if rank.model is None else rank.model.manifest.sha256,
         "reason": rank.why_not or None,
-        "learning": (learning and learning.course.said) or None,
+        "learning": (judges and judges.said) or None,
     }
 
 
-def describe(rank: LearnedRank, evidence: Evidence | None, learning: Learning | None) -> Rank:
+def describe(rank: LearnedRank, judges: JudgesRanks | None) -> Rank:
     """Model, prices and mix, by what `auto` was decided, and how fitted models do; None where there is none of it."""
     manifest = None if rank.model is None else rank.model.manifest
     return {
@@ -46,8 +45,8 @@ def describe(rank: LearnedRank, evidence: Evidence | None, learning: Learning | 
         "reason": rank.why_not or None,
         "fault": rank.fault() or None,
         "auto": rank.auto,
-        "evidence": evidence.describe() if evidence else None,
-        "learning": learning.describe() if learning else None,
+        "evidence": judges.evidence() if judges else None,
+        "learning": judges.learning() if judges else None,
         "model": None
         if manifest is None
         else {

@@ -61,10 +61,6 @@ class _Pace:
     """A model with attention is evaluated again when this fraction of the GPUs has been given out or freed."""
     look_s: float = 300.0
     """And after this time if anything has changed."""
-    evidence_s: float = 14400.0
-    """Shortest time between two trials of the ranks for `auto`."""
-    evidence_pods: int = 500
-    """Pods seen before the first."""
 
 
 class LearnedRank(Background):

@@ -34,7 +34,7 @@ class RankSettings(Section):
         "evidence_pods": "always 500",
         "shadow_frac": "always 0.05",
     }
-    EXPERIMENTAL = frozenset({"check_s", "prices", "prior_pods", "learned", "stage_s", "stage_pods", "canary_frac"})
+    EXPERIMENTAL = frozenset({"check_s", "prices", "prior_pods"})
 
     path: Path | None = None
     """Directory of the model, reloaded when it changes. Empty: the built-in model, or none if mode is `serve` and
@@ -55,15 +55,6 @@ class RankSettings(Section):
     """How many observed pods `decisions.typical_pods` count as at the start; empty: 3 for 100 GPUs, at least 10.
     Without typical pods, a fifth of those expected accept only one GPU model or one with more memory, spread evenly
     over the GPU models present."""
-    learned: str = Field(default="", pattern=r"^([a-z0-9][-a-z0-9]*/[a-z0-9][-a-z0-9.]*)?$")
-    """`auto`: NAMESPACE/NAME of the ConfigMap in which fitted models are handed over. They come to serve by evidence:
-    see docs/guides/your-own-rank.md. Empty: none."""
-    stage_s: float = Field(default=86400.0, gt=0)
-    """Shortest time that a fitted model spends in shadow, and as a canary, in seconds."""
-    stage_pods: int = Field(default=500, ge=1)
-    """Pods that have to come meanwhile, each time, to judge it by."""
-    canary_frac: float = Field(default=0.1, gt=0, le=0.5)
-    """Fraction of the pods that it places as a canary."""
 
     @field_validator("mode", mode="before")
     @classmethod

@@ -1,6 +1,6 @@
 """Months of a cluster that learns: what its pods ask for drifts, and once jumps; a rank is fitted, tried, and serves.
 
-The course is the service's own (`extender.ranking.learning.course`), and so are the trials that decide it. It takes
+The course is the service's own (`extender.ranking.course`), and so are the trials that decide it. It takes
 months where the service takes days: what is fitted to one month is tried on the next, half in shadow and half as a
 canary, and serves from the one after that on.
 """
@@ -16,11 +16,11 @@ import msgspec
 import numpy as np
 
 from extender.history import files as history_files
+from extender.ranking import course as courses
 from extender.ranking import files, prices, trials
+from extender.ranking.course import Course, Stage
 from extender.ranking.demands import Demand
 from extender.ranking.files import Model
-from extender.ranking.learning import course as courses
-from extender.ranking.learning.course import Course, Stage
 from model.evaluation.reports import interval
 from model.simulations.baselines import baseline
 from model.simulations.departures import Churn, churn, churn_measures, simulate_churn

@@ -19,7 +19,6 @@ from extender.ranking.service import _Pace
 from tests.api.bodies import Manifest, node, pod
 from tests.api.services import Clock, Kerf, running
 from tests.core.learning import only
-from tests.ledger.builders import until
 from tests.telemetry.feeds import FakeFeed
 
 KEEPS_WHOLE = only(node_idle=1.0)
@@ -313,33 +312,6 @@ def test_a_canary_is_chosen_by_namespace_or_label(model: Path) -> None:
                 "policy"
             ]
         assert policies == {"in-lab": "kerf", "by-label": "kerf", "by-annotation": "spread", "other": "tightest"}
-
-
-def test_a_shadow_changes_no_answer_and_counts_what_it_would_have_done(tmp_path: Path) -> None:
-    path = write(tmp_path / "model", BREAKS_UP)
-    with serving(path, [*NODES, held()], model__mode="shadow") as kerf:
-        look(kerf)
-        shadow = kerf.service.shadow
-        assert shadow is not None
-        assert kerf.get("/version").json()["policy"] == "tightest"
-        assert decided(kerf, pod("one", 1)) == "b"  # best fit; the model would break up a
-        assert decided(kerf, pod("whole", 8)) == "a"  # both
-
-        kerf.run(until(lambda: shadow.counts.same + shadow.counts.other == 2))  # it works beside, at its own pace
-        counts = {verdict: kerf.metric("kerf_shadow_decisions_total", verdict=verdict) for verdict in ("same", "other")}
-        assert counts == {"same": 1, "other": 1}
-        assert kerf.metric("kerf_shadow_gain_gpus_total") == 1.0  # V of a: from -1 to 0
-        assert kerf.num_reservations == 2
-
-
-def test_a_shadow_that_falls_behind_leaves_decisions_out(model: Path) -> None:
-    with serving(model, model__mode="shadow") as kerf:
-        assert kerf.service.shadow is not None
-        vars(kerf.service.shadow)["_frac"] = 0.001
-        look(kerf)
-        for _ in range(80):
-            kerf.filter(pod("one", 1), NAMES)
-        assert kerf.metric("kerf_shadow_decisions_total", verdict="left_out") >= 80 - 64 - 4
 
 
 def test_the_mix_is_that_of_the_pods_seen(model: Path) -> None:

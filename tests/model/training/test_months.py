@@ -5,9 +5,9 @@ import pytest
 
 from extender.core.valuenet.features import FEATURES
 from extender.core.valuenet.potentials import linear
+from extender.ranking import course as courses
+from extender.ranking.course import Course, Stage
 from extender.ranking.files import Manifest, Model
-from extender.ranking.learning import course as courses
-from extender.ranking.learning.course import Course, Stage
 from model.training import months
 from model.training.months import _FGD, _LEARNING, _RELEASED, Plan, _cluster, _summary
 from model.workloads.traces import NodeList, PodList

@@ -73,7 +73,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- $config = mergeOverwrite (dict "history" (dict "path" "/var/lib/kerf/history")) $config }}
 {{- end }}
 {{- if .Values.learning.enabled }}
-{{- $config = mergeOverwrite (dict "model" (dict "learned" (printf "%s/%s" .Release.Namespace (include "kerf.learned" .)))) $config }}
+{{- $config = mergeOverwrite (dict "learning" (dict "config_map" (printf "%s/%s" .Release.Namespace (include "kerf.learned" .)))) $config }}
 {{- end }}
 {{- if .Values.defrag.enabled }}
 {{- $config = mergeOverwrite (dict "defrag" (dict "record" (printf "%s/%s" .Release.Namespace (include "kerf.defrag" .)))) $config }}

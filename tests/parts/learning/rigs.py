@@ -14,9 +14,9 @@ from extender.core.valuenet.features import FEATURES
 from extender.core.valuenet.potentials import linear
 from extender.kube import objects
 from extender.kube.memory import MemoryCluster
+from extender.parts.learning.controller import Learning
+from extender.parts.learning.part import _Judges
 from extender.ranking import files
-from extender.ranking.learning.controller import Learning
-from extender.ranking.service import _Pace
 from tests.api.bodies import node, pod
 from tests.api.services import Kerf, running
 
@@ -40,6 +40,13 @@ def sha(contents: dict[str, bytes]) -> str:
     return told
 
 
+def judges_of(kerf: Kerf) -> _Judges:
+    """What the part does."""
+    judges = kerf.service.judges
+    assert isinstance(judges, _Judges)
+    return judges
+
+
 class Rig:
     """A Kerf whose released rank is known, and a ConfigMap."""
 
@@ -49,9 +56,9 @@ class Rig:
 
     @property
     def learning(self) -> Learning:
-        learning = self.kerf.service.learning
-        assert learning is not None
-        return learning
+        course = judges_of(self.kerf).course
+        assert course is not None
+        return course
 
     def hand_in(self, contents: dict[str, bytes], slot: str = "candidate") -> None:
         data = {f"{slot}.{name}": b64encode(content).decode() for name, content in contents.items()}
@@ -95,10 +102,9 @@ def rig(
     config_map = cluster.keep_config_map("kerf-system", "kerf-learned")
     given = {
         "model__mode": "serve", "model__prices": "plain", "model__check_s": 3600.0, "model__path": str(path),
-        "model__prior_pods": 0.0, "model__learned": "kerf-system/kerf-learned", "model__stage_s": 1e-9,
-        "model__stage_pods": 30, "model__canary_frac": 0.5, **flags,
+        "model__prior_pods": 0.0, "learning__config_map": "kerf-system/kerf-learned", "learning__stage_s": 1e-9,
+        "learning__stage_pods": 30, "learning__canary_frac": 0.5, **flags,
     }  # fmt: skip
     with running(cluster, **given) as kerf:
-        kerf.service.rank.pace = _Pace(evidence_s=1e-9)
         kerf.run(kerf.service.rank.round())
         yield Rig(kerf, config_map)

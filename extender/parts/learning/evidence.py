@@ -6,6 +6,7 @@ It changes only by a margin that is more than chance, and not often: a rank that
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -18,7 +19,6 @@ from extender.ranking.demands import Kind, demand_of
 from extender.ranking.files import Model
 from extender.ranking.service import LearnedRank
 from extender.ranking.trials import LEARNED, Verdict, tried_aside, verdict
-from extender.settings.ranking import RankSettings
 
 logger = logging.getLogger(__name__)
 
@@ -29,26 +29,37 @@ _FIRST_S: Final = 900.0
 _MAX_S: Final = 1800.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Pace:
+    """How often the ranks are tried."""
+
+    between_s: float = 14400.0
+    """Shortest time between two trials."""
+    pods: int = 500
+    """Seen before the first."""
+
+
 class Evidence(Background):
     """Runs from `start` to `stop`, beside a rank that serves `auto`; a standby, which ranks nothing, tries nothing."""
 
     def __init__(
         self,
         rank: LearnedRank,
-        wanted: RankSettings,
+        every_s: float,
         snapshot: Callable[[], Cluster],
         standby: Callable[[], str],
         clock: Callable[[], float],
     ) -> None:
         super().__init__("evidence", needed=False)
         self._rank = rank
-        self._wanted = wanted
+        self._every_s = every_s
         self._snapshot = snapshot
         self._standby = standby
         self._clock = clock
         self._tried_on: tuple[object, object, Mapping[Kind, float]] | None = None
         """Model, inventory and mix."""
-        self._at = clock() - rank.pace.evidence_s + min(rank.pace.evidence_s, _FIRST_S)
+        self.pace = _Pace()
+        self._at = clock() - self.pace.between_s + _FIRST_S
         self.found: Mapping[str, Sequence[float]] = {}
         """Percent of the GPUs by rank and order of arrival, when it was tried last."""
         self.verdict: Verdict | None = None
@@ -58,7 +69,7 @@ class Evidence(Background):
         self.num_changes = 0
 
     async def run(self) -> None:
-        await repeat(self.round, self._wanted.check_s, "a trial of the ranks")
+        await repeat(self.round, self._every_s, "a trial of the ranks")
 
     async def round(self) -> None:
         """Try the ranks out, if that is due, and have the best one serve."""
@@ -86,15 +97,14 @@ class Evidence(Background):
             rank.prefer(self.verdict.name)
 
     def _due(self, cluster: Cluster, model: Model, counts: Mapping[Kind, float]) -> bool:
-        pace = self._rank.pace
         if self._standby():
             return False
-        if self._rank.mix.num_seen < pace.evidence_pods or self._clock() < self._at + pace.evidence_s:
+        if self._rank.mix.num_seen < self.pace.pods or self._clock() < self._at + self.pace.between_s:
             return False
         if self._tried_on is None or self.fault:
             return True
         before, nodes, mix = self._tried_on
-        return before is not model or nodes is not cluster.row_of or drift(mix, counts) > pace.min_drift
+        return before is not model or nodes is not cluster.row_of or drift(mix, counts) > self._rank.pace.min_drift
 
     def age_s(self) -> float | None:
         """Since the ranks were tried last, None where they never were."""

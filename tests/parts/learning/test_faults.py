@@ -10,14 +10,14 @@ import pytest
 
 from extender.core.policies.registry import CANDIDATE
 from extender.kube.client import UnreachableError
+from extender.parts.learning import controller
+from extender.parts.learning.shelf import _COURSE, _PIN
 from extender.ranking import files
 from extender.ranking.aside import AsideError
 from extender.ranking.demands import Kind
 from extender.ranking.files import Actor
-from extender.ranking.learning import controller
-from extender.ranking.learning.shelf import _COURSE, _PIN
 from tests.api.bodies import pod
-from tests.ranking.learning.rigs import NAMES, PACKS, SPREADS, Rig, objects_of, rig, sha, written
+from tests.parts.learning.rigs import NAMES, PACKS, SPREADS, Rig, objects_of, rig, sha, written
 
 
 def test_pods_drawn_for_a_model_that_is_gone_are_placed_by_the_one_that_serves(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_a_trial_that_comes_to_nothing_is_said_and_not_repeated_at_once(
 ) -> None:
     one = written(tmp_path / "one", PACKS)
     tried = answered(monkeypatch, AsideError("no memory"), {}, BETTER)
-    with rig(tmp_path, SPREADS, model__stage_s=3600.0) as at:
+    with rig(tmp_path, SPREADS, learning__stage_s=3600.0) as at:
         at.hand_in(one)
         at.look()
         at.see()
@@ -219,7 +219,7 @@ def test_beside_a_model_with_attention_none_is_tried_and_that_is_said(
 def test_a_clock_that_is_set_ends_no_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = written(tmp_path / "one", PACKS)
     answered(monkeypatch, BETTER)
-    with rig(tmp_path, SPREADS, model__stage_s=3600.0) as at:
+    with rig(tmp_path, SPREADS, learning__stage_s=3600.0) as at:
         around = at.learning._around  # noqa: SLF001
         at.hand_in(one)
         at.look()

@@ -13,7 +13,7 @@ from extender.cli.settings import ContextOption, KubeconfigOption, cluster
 
 def hand_in(
     model: Annotated[Path, typer.Option(help="Folder of the model (kerf fit --out).")],
-    to: Annotated[str, typer.Option(help="NAMESPACE/NAME of the ConfigMap: setting model.learned.")],
+    to: Annotated[str, typer.Option(help="NAMESPACE/NAME of the ConfigMap: setting learning.config_map.")],
     replace: Annotated[bool, typer.Option(help="Take the place of a model that is on trial.")] = False,
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
@@ -23,8 +23,8 @@ def hand_in(
 
     from extender.kube.client import ClusterError
     from extender.kube.transport import is_name
+    from extender.parts.learning.shelf import LearnedModels
     from extender.ranking import files
-    from extender.ranking.learning.shelf import LearnedModels
 
     namespace, _, name = to.partition("/")
     if not (is_name(namespace) and is_name(name)):

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from extender.core.policies.registry import CANDIDATE
+from extender.parts.learning.shelf import _COURSE, _PIN
 from extender.ranking import files
-from extender.ranking.learning.shelf import _COURSE, _PIN
-from tests.ranking.learning.rigs import PACKS, SPREADS, rig, sha, written
+from tests.parts.learning.rigs import PACKS, SPREADS, rig, sha, written
 
 
 @pytest.mark.slow
@@ -149,7 +149,7 @@ def test_a_standby_decides_nothing_and_ranks_as_the_leader_does(tmp_path: Path) 
 
 
 def test_without_its_config_map_the_released_model_serves(tmp_path: Path) -> None:
-    with rig(tmp_path, SPREADS, model__learned="kerf-system/other") as at:
+    with rig(tmp_path, SPREADS, learning__config_map="kerf-system/other") as at:
         assert at.look()["fault"] == "there is no ConfigMap kerf-system/other"
         assert at.see(5) == {"kerf"}
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from extender.parts.learning import controller
 from extender.ranking import files
 from extender.ranking.aside import AsideError
-from extender.ranking.learning import controller
-from tests.ranking.learning.rigs import PACKS, SPREADS, rig, sha, written
+from tests.parts.learning.rigs import PACKS, SPREADS, rig, sha, written
 
 ROW = {"trace": "t", "seeds": [1], "kerf": {"100": [1.0]}, "fgd": {"100": [1.0]}, "start": {"100": [0.5]}}
 ODD: dict[str, dict[str, Any]] = {

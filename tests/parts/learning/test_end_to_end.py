@@ -15,9 +15,9 @@ import pytest
 from extender.core.valuenet.features import FEATURES
 from extender.core.valuenet.potentials import linear
 from extender.history import files as histories
+from extender.parts.learning.shelf import _COURSE, _PIN
 from extender.ranking import files
 from extender.ranking.files import _read_manifest
-from extender.ranking.learning.shelf import _COURSE, _PIN
 from tests.controlplane.kerf import ROOT, SCHEDULER_CONFIG
 from tests.controlplane.objects import gpu_node, pod
 from tests.controlplane.processes import clean_environment, wait_until
@@ -92,8 +92,8 @@ def test_the_whole_circle(clusters: Clusters, tmp_path: Path) -> None:
         *(item for item in chart if item["kind"] in wanted and item["metadata"]["name"] in ("kerf-fit", LEARNED))
     )
     settings = (
-        "model.mode=serve", "model.prices=plain", "model.learned=kube-system/kerf-learned", "model.check_s=0.5",
-        "model.stage_s=1", "model.stage_pods=80", "model.canary_frac=0.5", "model.prior_pods=0",
+        "model.mode=serve", "model.prices=plain", "learning.config_map=kube-system/kerf-learned", "model.check_s=0.5",
+        "learning.stage_s=1", "learning.stage_pods=80", "learning.canary_frac=0.5", "model.prior_pods=0",
         f"history.path={tmp_path / 'history'}", "history.flush_s=0.5", "history.roll_s=2",
     )  # fmt: skip
     given = [argument for setting in settings for argument in ("--set", setting)]

@@ -19,15 +19,15 @@ from extender.core.clusters import Cluster
 from extender.kube.background import Background, repeat
 from extender.kube.client import ApiError, ClusterError
 from extender.kube.events import EventRecorder
+from extender.parts.learning.settings import LearningSettings
+from extender.parts.learning.shelf import CANDIDATE, SERVING, Contents, LearnedModels, Shelf
+from extender.ranking import course as courses
 from extender.ranking.aside import AsideError
+from extender.ranking.course import Course, Stage
 from extender.ranking.demands import demand_of
 from extender.ranking.files import Actor, Model, ModelError, model_in
-from extender.ranking.learning import course as courses
-from extender.ranking.learning.course import Course, Stage
-from extender.ranking.learning.shelf import CANDIDATE, SERVING, Contents, LearnedModels, Shelf
 from extender.ranking.service import LearnedRank
 from extender.ranking.trials import LEARNED, TIGHTEST, paired, tried_aside
-from extender.settings.ranking import RankSettings
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +35,8 @@ _RIVAL: Final = "rival"
 _MAX_S: Final = 1800.0
 _AGAIN_S: Final = 600.0
 """After a trial that came to nothing, unless a stage is shorter."""
+_WATCHED_S: Final = 14400.0
+"""From one trial of the model that serves to the next, unless a stage is shorter."""
 _MAX_BROKEN: Final = 3
 """Trials of a candidate that come to no end before it is withdrawn: each may take half an hour of a core."""
 _MAX_WHY: Final = 300
@@ -60,10 +62,18 @@ class Learning(Background):
     """Runs from `start` to `stop`, beside a rank that serves `auto`."""
 
     def __init__(
-        self, rank: LearnedRank, wanted: RankSettings, models: LearnedModels, around: Around, events: EventRecorder
+        self,
+        rank: LearnedRank,
+        wanted: LearningSettings,
+        models: LearnedModels,
+        around: Around,
+        events: EventRecorder,
+        *,
+        every_s: float,
     ) -> None:
         super().__init__("learning", needed=False)
         self._rank, self._wanted, self._models, self._around, self._events = rank, wanted, models, around, events
+        self._every_s = every_s
         self.course = Course()
         self.pin = ""
         self.fault = ""
@@ -85,7 +95,7 @@ class Learning(Background):
 
     async def run(self) -> None:
         await self.round()  # what served before a restart serves again at once
-        await repeat(self.round, self._wanted.check_s, "a look at fitted models")
+        await repeat(self.round, self._every_s, "a look at fitted models")
 
     async def round(self) -> None:
         """Look once at what is handed in, and take a step if one is due."""
@@ -187,7 +197,7 @@ class Learning(Background):
                 return course
             why = f"{self._num_broken} trials of it came to no end, the last one: {self._untried}"
             return courses.withdrawn(course, why[:_MAX_WHY], wall_clock())
-        if rank.fitted is None or not self._due(min(rank.pace.evidence_s, self._wanted.stage_s)):
+        if rank.fitted is None or not self._due(min(_WATCHED_S, self._wanted.stage_s)):
             return course
         found = await self._tried(rank.fitted, rank.base, TIGHTEST if rank.base is None else LEARNED)
         if found is None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from extender.ranking.learning import course as courses
-from extender.ranking.learning.course import _MAX_TRIALS, Course, Stage
+from extender.ranking import course as courses
+from extender.ranking.course import _MAX_TRIALS, Course, Stage
 
 A, B = "a" * 64, "b" * 64
 

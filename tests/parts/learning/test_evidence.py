@@ -10,10 +10,11 @@ import pytest
 
 from extender.core.valuenet.features import FEATURES
 from extender.core.valuenet.potentials import linear
+from extender.parts.learning.evidence import _Pace
 from extender.ranking import files
-from extender.ranking.service import _Pace
 from tests.api.bodies import node, pod
 from tests.api.services import Kerf, running
+from tests.parts.learning.rigs import judges_of
 
 NODES = [node(f"n-{number}", 4) for number in range(8)]
 NAMES = [f"n-{number}" for number in range(8)]
@@ -30,7 +31,9 @@ def model(folder: Path, kind: str) -> Path:
 def serving(path: Path, **flags: Any) -> Iterator[Kerf]:
     given = {"model__mode": "serve", "model__prices": "plain", "model__check_s": 3600.0}
     with running(NODES, **{**given, "model__path": str(path), "model__prior_pods": 0.0, **flags}) as kerf:
-        kerf.service.rank.pace = _Pace(evidence_pods=20)
+        trials = judges_of(kerf).trials
+        if trials is not None:
+            trials.pace = _Pace(pods=20)
         yield kerf
 
 
@@ -46,8 +49,9 @@ def see(kerf: Kerf, num_pods: int = 40) -> None:
 
 
 def try_out(kerf: Kerf) -> dict[str, Any]:
-    assert kerf.service.evidence is not None
-    kerf.run(kerf.service.evidence.round())
+    trials = judges_of(kerf).trials
+    assert trials is not None
+    kerf.run(trials.round())
     told: dict[str, Any] = kerf.get("/model").json()
     return told
 
@@ -92,12 +96,12 @@ def test_nothing_is_tried_before_enough_was_seen_or_without_a_change(tmp_path: P
 @pytest.mark.parametrize("flags", [{"decisions__policy": "kerf"}, {"model__mode": "shadow"}, {"model__mode": "off"}])
 def test_who_has_chosen_a_policy_is_not_overruled(tmp_path: Path, flags: dict[str, Any]) -> None:
     with serving(model(tmp_path / "model", "packs"), **flags) as kerf:
-        assert kerf.service.evidence is None
+        assert judges_of(kerf).trials is None
         assert kerf.get("/model").json()["evidence"] is None
 
 
 def test_a_standby_tries_nothing_until_it_leads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("extender.ranking.evidence._MAX_S", 0.01)  # a trial that begins is seen by its end
+    monkeypatch.setattr("extender.parts.learning.evidence._MAX_S", 0.01)  # a trial that begins is seen by its end
     with serving(model(tmp_path / "model", "spreads")) as kerf:
         see(kerf)
         fence = kerf.service.fence
@@ -109,7 +113,7 @@ def test_a_standby_tries_nothing_until_it_leads(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_trial_that_fails_is_told_and_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("extender.ranking.evidence._MAX_S", 0.01)
+    monkeypatch.setattr("extender.parts.learning.evidence._MAX_S", 0.01)
     with serving(model(tmp_path / "model", "spreads")) as kerf:
         see(kerf)
         told = try_out(kerf)

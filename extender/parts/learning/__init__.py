@@ -1,0 +1,15 @@
+"""Ranks come to serve by evidence, fitted ones too: docs/parts/learning.md."""
+
+from typing import Final
+
+from extender.core.faces import Command, Face, Heading
+
+FACE: Final = Face(
+    commands={
+        "hand-in": Command(
+            "Hand a fitted model to a running Kerf, which tries it before it serves.",
+            Heading.SIMULATE,
+            f"{__name__}.command",
+        )
+    }
+)
