@@ -43,6 +43,7 @@ from extender.metrics.telemetry import telemetry_metrics
 from extender.queueing.build import build_queue
 from extender.queueing.controller import QueueController
 from extender.queueing.kept_places import KeepsPlaces
+from extender.queueing.roomless import LetsRoomlessGo
 from extender.ranking.beside import JudgesRanks, SeesDecisions
 from extender.ranking.service import LearnedRank
 from extender.scheduling import build as scheduling
@@ -127,8 +128,15 @@ def build_parts(
     placer = _placer(settings, base, policies, rank, owners)
     unbound = UnboundPods(placer.read_request, time.time, belonging=belonging)
     capabilities = Capabilities()
-    kept_places = partial(capabilities.get, KeepsPlaces)
-    queue = build_queue(settings, base, placer, rank.takes_more, rejections.last, kept_places)
+    queue = build_queue(
+        settings,
+        base,
+        placer,
+        rank.takes_more,
+        rejections.last,
+        kept_places=partial(capabilities.get, KeepsPlaces),
+        lets_roomless_go=partial(capabilities.get, LetsRoomlessGo),
+    )
     rules = queue or QueueRules()
     waker = scheduling.build_waker(settings, base, placer, unbound, rules, rejections.last, rank.takes_more)
     binder, corrections = scheduling.build_binder(base, placer, waker, rules), scheduling.build_corrections(base)

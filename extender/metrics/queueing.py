@@ -30,7 +30,6 @@ def queue_metrics(queue: QueueController) -> Iterator[Metric]:
     yield counter("kerf_queue_reassigned", "Pods bound elsewhere and given GPUs there.", counts.reassigned)
     yield counter("kerf_queue_unassigned", "Pods bound elsewhere, where no GPUs were free.", counts.unassigned)
     yield counter("kerf_queue_failed_open", "Gates opened because the pod had waited too long.", counts.failed_open)
-    yield counter("kerf_queue_released", "Pods released without a node, for autoscalers.", counts.released)
     evicted = queue.gang_eviction.num_evicted + queue.preempted_gangs.num_evicted
     yield counter("kerf_queue_evicted", "Pods evicted because their gang was incomplete.", evicted)
     told = "Pods that opted in to the queue and came without its gate, because the webhook was not asked in time."

@@ -5,6 +5,7 @@ What a part is stands in `extender.settings.parts`, what it may bring in `extend
 
 NAMES = (
     "agent",
+    "autoscaling",
     "certificates",
     "defrag",
     "history",

@@ -14,6 +14,7 @@ from extender.queueing.direct.mode import Direct
 from extender.queueing.dispatch import Mode
 from extender.queueing.kept_places import KeepsPlaces
 from extender.queueing.options import Options
+from extender.queueing.roomless import LetsRoomlessGo
 from extender.scheduling.build import Foundation
 from extender.scheduling.placer import Placer, PodIdentity
 from extender.settings.tree import Settings
@@ -26,8 +27,9 @@ def build_queue(
     takes_more: Callable[[GpuRequest], bool],
     why_refused: Callable[[PodIdentity], str],
     kept_places: Callable[[], KeepsPlaces | None],
+    lets_roomless_go: Callable[[], LetsRoomlessGo | None],
 ) -> QueueController | None:
-    """The queue's controller, None where no queue is wanted; the last three as of `QueueController`."""
+    """The queue's controller, None where no queue is wanted; the last four as of `QueueController`."""
     if not settings.queue.enabled:
         return None
     return QueueController(
@@ -45,6 +47,7 @@ def build_queue(
         why_refused=why_refused,
         crowd=base.mirror.tenants.crowd,
         kept_places=kept_places,
+        lets_roomless_go=lets_roomless_go,
         mode=partial(Asked, resolver=base.resolver) if settings.queue.extender else _direct(base),
         keeper=None if base.ledger.rows.owned is None else _keeper(base, base.ledger.rows.owned, settings),
     )

@@ -29,7 +29,6 @@ from extender.kube.watches import BOUND_PODS, NODES, PENDING_PODS, PODS, Feed, R
 from extender.ledger.ledger import Ledger
 from extender.ledger.tenants import Crowd
 from extender.planning.wait_reasons import Code
-from extender.queueing.autoscaling import AutoscalerReleases
 from extender.queueing.claims.keeper import ClaimKeeper
 from extender.queueing.claims.of_queue import QueueClaims
 from extender.queueing.dispatch import Dispatcher, Mode, no_right
@@ -45,6 +44,7 @@ from extender.queueing.pods.nominations import NOMINATION_LOST, PodWriter
 from extender.queueing.pods.notes import Notes
 from extender.queueing.pods.objects import Namespaces, opted_out
 from extender.queueing.preempted_gangs import GangEviction, PreemptedGangs
+from extender.queueing.roomless import LetsRoomlessGo
 from extender.queueing.round_planner import RoundPlanner, in_order
 from extender.queueing.running_pods import RunningPods, learn_finished
 from extender.queueing.shares import QuotaUse, Shares
@@ -84,11 +84,13 @@ class QueueController(QueueRules):
         keeper: Callable[..., ClaimKeeper] | None = None,
         crowd: Crowd | None = None,
         kept_places: Callable[[], KeepsPlaces | None] = lambda: None,
+        lets_roomless_go: Callable[[], LetsRoomlessGo | None] = lambda: None,
     ) -> None:
         """`takes_more`: whether a pod takes more of a GPU's worth than its part of it; it gives way for
         `Options.patience_s`. `why_refused`: why Kerf refused a pod the nodes that it was asked about last, "" when it
         did not. `mode` makes how pods are let go, `keeper` what allocates devices to their ResourceClaims;
-        `crowd` is who runs, `kept_places` what keeps places for pods that it moves, if anything does.
+        `crowd` is who runs, `kept_places` what keeps places for pods that it moves, and `lets_roomless_go` what lets
+        pods go that have no room, if anything does.
         """
         self._transport, self._ledger, self._placer, self.options = transport, ledger, placer, options
         self._events = events
@@ -110,7 +112,7 @@ class QueueController(QueueRules):
         self.counts, self.durations, self.tasks = Counts(), Durations(), Tasks()
         self.nodes = NodeBook(hub.cache(NODES), self._dirty.set, crowd)
         self.namespaces = Namespaces(self._dirty.set)
-        self._kept_places = kept_places
+        self._kept_places, self._lets_roomless_go = kept_places, lets_roomless_go
         self.passed = PassedPods(self.namespaces, lambda: self._of_namespaces.synced, standby, events)
         self.running = RunningPods(hub.part(BOUND_PODS), self.durations, wall_clock)
         self.use = QuotaUse(options.quotas, ledger, self.backlog, self.running)
@@ -154,7 +156,6 @@ class QueueController(QueueRules):
             claims=self._claims.keeper,
             may_hold=self.refusals.may_hold,
         )
-        self._releases = AutoscalerReleases(options, self.backlog, self.dispatcher, self.counts, clock)
         self._leavers = Leavers(self.dispatcher, self.backlog, self.counts, standby)
         self._shares = Shares(options.max_open, self.backlog, clock)
         self._notes = Notes(PodWriter(transport), clock)
@@ -230,15 +231,17 @@ class QueueController(QueueRules):
     def over_quota(self, pod: PodIdentity, request: GpuRequest) -> str:
         """Why a pod that the queue has not let go may not have its GPUs, "" when it may."""
         known = all(reflector.synced for reflector in self.reflectors.values())
+        lets = self._lets_roomless_go()
         return (
-            self._releases.refusal(pod.uid, known=known)
+            (lets.refusal(pod.uid, known=known) if lets is not None else "")
             or self.refusals.excess(pod, request, self._placer.snapshot)
             or self.use.refusal(pod, request, known=known)
         )
 
     def evicts_nobody(self, uid: str) -> str:
-        """Why a pod may evict nobody."""
-        return self._releases.evicts_nobody(uid)
+        """Why a pod may evict nobody, "" when it may: one that was let go for a new node goes on waiting."""
+        entry = self.backlog.entries.get(uid)
+        return "it was let go for a new node alone" if entry is not None and entry.awaits_new_node else ""
 
     async def running_gangs(self, uids: Iterable[str]) -> list[Mapping[str, int]]:
         """The gangs of running pods, where they end whole; who belongs to a PodGroup that is not known yet needs all
@@ -337,7 +340,8 @@ class QueueController(QueueRules):
             await self.dispatcher.carry_out(plan, names, batch)
             for position, why in plan.unassigned.items():
                 batch[position][0].pass_over(why, self._wall_clock())
-            await self._releases.release(ready, plan, [entry for entry, _ in batch])
+            if (lets := self._lets_roomless_go()) is not None:
+                await lets.release(ready, plan, [entry for entry, _ in batch])
         await give_way()
         for unit in units:
             for entry in unit.entries:

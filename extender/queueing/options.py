@@ -32,9 +32,6 @@ class Options:
     fail_open_s: float = 0.0
     gang_timeout_s: float = 0.0
     gangs_end_whole: bool = True
-    release_for_autoscalers: bool = False
-    release_after_s: float = 60.0
-    release_limit_s: float = 900.0
     fair_share: bool = False
     quotas: Quotas = field(default_factory=Quotas)
 
@@ -59,8 +56,6 @@ class Counts:
     nominated_anew: int = 0
     """Nominations of pods let go whose node was not to be had."""
     failed_open: int = 0
-    released: int = 0
-    """Pods let go without a node, for autoscalers."""
     outdated: int = 0
     """Pods that no longer fitted their node at release."""
     reassigned: int = 0

@@ -58,11 +58,6 @@ class QueueSettings(Section):
     gangs_end_whole: bool = True
     """Whether a gang that has lost a pod to preemption, and has fewer than its size left, ends as a whole, and counts
     as one victim when Kerf chooses whom to preempt."""
-    release_for_autoscalers: bool = False
-    """Whether pods that no node has room for are let go, one pod or gang at a time, so that autoscalers see them. Their
-    gates stay open: see docs/guides/autoscaling.md."""
-    release_after_s: float = Field(default=60.0, ge=0)
-    """A pod is let go for autoscalers once it has waited this many seconds."""
 
     @field_validator("planner")
     @classmethod

@@ -22,6 +22,7 @@ from extender.queueing.dispatch import Mode
 from extender.queueing.kept_places import KeepsPlaces
 from extender.queueing.options import Options
 from extender.queueing.pods.objects import decode_node, decode_pod
+from extender.queueing.roomless import LetsRoomlessGo
 from extender.scheduling.placer import Placer, PodIdentity
 
 Manifest = dict[str, Any]
@@ -95,6 +96,7 @@ class Rig:
         self.placer = Placer(self.ledger, default_policy="bestfit", clock=clock, wall_clock=clock)
         self.standby = ""
         self.kept_places: KeepsPlaces | None = None
+        self.lets_roomless_go: LetsRoomlessGo | None = None
         self.takes_more: Callable[[GpuRequest], bool] = lambda request: False
         self.why_refused: Callable[[PodIdentity], str] = lambda pod: ""
         self.hub = hub or WatchHub(self.api, clock)  # type: ignore[arg-type]
@@ -116,6 +118,7 @@ class Rig:
             mode=partial(mode, resolver=self.resolver),
             keeper=keeper,
             kept_places=lambda: self.kept_places,
+            lets_roomless_go=lambda: self.lets_roomless_go,
         )
         for reflector in self.queue.reflectors.values():
             reflector.num_lists = 1

@@ -44,8 +44,6 @@ def test_every_setting_of_the_queue_and_of_decisions_that_it_goes_by_counts() ->
         fail_open_s=11.0,
         gang_timeout_s=12.0,
         gangs_end_whole=False,
-        release_for_autoscalers=True,
-        release_after_s=13.0,
     )
     decisions = DecisionSettings(policy="spread", rank_cpu_pods=False)
     assert Options.of(settings, decisions) == Options(
@@ -61,8 +59,6 @@ def test_every_setting_of_the_queue_and_of_decisions_that_it_goes_by_counts() ->
         fail_open_s=11.0,
         gang_timeout_s=12.0,
         gangs_end_whole=False,
-        release_for_autoscalers=True,
-        release_after_s=13.0,
         fair_share=True,
         quotas=Quotas({"a": 3.0}, {"b": 4.0}),
     )
@@ -92,6 +88,7 @@ class Built:
             takes_more=lambda request: request.count == 1,
             why_refused=lambda pod: f"{pod.name} was refused",
             kept_places=lambda: self.kept_places,
+            lets_roomless_go=lambda: None,
         )
         assert made is not None
         self.queue = made
@@ -129,7 +126,9 @@ def test_without_a_queue_there_is_none() -> None:
     settings = Settings()
     base = build_foundation(settings, MemoryCluster(), lambda: 0.0)
     placer = Placer(base.ledger, default_policy="tightest", clock=base.clock, wall_clock=base.clock)
-    assert build_queue(settings, base, placer, lambda request: False, lambda pod: "", lambda: None) is None
+    assert (
+        build_queue(settings, base, placer, lambda request: False, lambda pod: "", lambda: None, lambda: None) is None
+    )
 
 
 def test_it_goes_by_what_the_other_parts_know_and_are_told() -> None:

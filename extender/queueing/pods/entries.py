@@ -11,7 +11,7 @@ from typing import Final
 from extender.kube.objects import Pod, PodSpec
 from extender.planning.plans import PlanPod
 from extender.planning.wait_reasons import FOR_WANT_OF_ROOM, Cause, Code, WaitReason
-from extender.queueing.pods.nominations import NOMINATION_LOST, nominated_node, planned_node
+from extender.queueing.pods.nominations import NOMINATION_LOST, is_for_autoscalers, nominated_node, planned_node
 from extender.queueing.pods.objects import is_gated
 
 _MAX_NODE_NAME: Final = 253
@@ -179,6 +179,13 @@ class Entry:
     def is_out(self) -> bool:
         """Whether Kerf has let it go, or is about to, and has not taken that back: it may have a node at any time."""
         return not self.stage.waits and (bool(self.node) or (self.stage is Stage.OPENED and self.by_kerf))
+
+    @property
+    def awaits_new_node(self) -> bool:
+        """Whether it was let go for autoscalers, and has no node in view yet."""
+        if not is_for_autoscalers(self.pod) or planned_node(self.pod):
+            return False
+        return self.stage is Stage.LOST or (self.stage is Stage.OPENED and not self.node)
 
     def reserve(self, node: str) -> None:
         """It is planned, and its GPUs are reserved: the node is to be written."""

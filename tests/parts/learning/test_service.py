@@ -1,6 +1,7 @@
 """Learning in a service: a model in shadow, its metrics and settings, and that it can be turned off."""
 
 from pathlib import Path
+from typing import Any
 
 from tests.api.bodies import pod
 from tests.api.services import running
@@ -40,8 +41,9 @@ def test_a_shadow_that_falls_behind_leaves_decisions_out(tmp_path: Path) -> None
 
 
 def test_its_metrics_are_on_its_page() -> None:
-    serves = {"model__mode": "serve"}
-    off, on = {"learning__enabled": False, **serves}, {"learning__config_map": "a/b", **serves}
+    serves: dict[str, Any] = {"model__mode": "serve"}
+    off: dict[str, Any] = {"learning__enabled": False, **serves}
+    on: dict[str, Any] = {"learning__config_map": "a/b", **serves}
     with running(NODES, **off) as without, running(NODES, **on) as kerf:
         course = judges_of(kerf).course
         assert course is not None

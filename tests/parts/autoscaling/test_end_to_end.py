@@ -28,7 +28,7 @@ POOLS = [
     gpu_node("t4", gpus=2, product="Tesla-T4", memory_mib=15_360),
 ]
 QUEUE = ("--set=queue.enabled=true", "--set=queue.reserve_after_s=3600")
-RELEASING = (*QUEUE, "--set=queue.release_for_autoscalers=true", "--set=queue.release_after_s=0")
+RELEASING = (*QUEUE, "--set=autoscaling.enabled=true", "--set=autoscaling.after_s=0")
 GATES = [{"name": "kerf.dev/queue"}]
 PODS = "/api/v1/namespaces/default/pods"
 

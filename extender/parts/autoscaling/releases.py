@@ -27,10 +27,9 @@ from extender.planning.wait_reasons import Code
 from extender.queueing.direct.writer import is_picky
 from extender.queueing.dispatch import Dispatcher
 from extender.queueing.gangs import Unit
-from extender.queueing.options import Counts, Options
 from extender.queueing.pods.backlog import Backlog
 from extender.queueing.pods.entries import Entry, Stage
-from extender.queueing.pods.nominations import FOR_AUTOSCALERS, is_for_autoscalers, planned_node
+from extender.queueing.pods.nominations import FOR_AUTOSCALERS
 
 _NO_NODE: Final = frozenset(
     {Code.FORBIDDEN, Code.NODES_TOO_SMALL, Code.NODES_BUSY, Code.NO_GPU_ROOM, Code.GANG_TOO_LARGE}
@@ -47,41 +46,35 @@ _MAX_CONCURRENT: Final = 64
 
 @dataclass(eq=False)
 class AutoscalerReleases:
-    """Lets units go for autoscalers, where that is wanted."""
+    """Lets units go for autoscalers."""
 
-    options: Options
     backlog: Backlog
     dispatcher: Dispatcher
-    counts: Counts
     clock: Callable[[], float]
+    after_s: float
+    """They have waited for so long."""
+    limit_s: float = 900.0
+    """For so long the next one waits for the last one's node."""
+    num: int = field(default=0, init=False)
+    """Pods let go."""
     _turns: LastTurns = field(default_factory=lambda: LastTurns(_MAX_TURNS))
     _writes: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MAX_CONCURRENT), init=False)
 
     def refusal(self, uid: str, *, known: bool) -> str:
         """Why a pod gets no node yet although it may have room, "" when it may have one: a gang that was let go for
         autoscalers starts whole, when it is nominated. `known` says whether the queue is known."""
-        if not self.options.release_for_autoscalers:
-            return ""
         if not known:
             return _UNKNOWN
         entry = self.backlog.entries.get(uid)
-        return _GANG_HELD if entry is not None and _is_out(entry) and entry.planned and entry.planned.gang else ""
-
-    def evicts_nobody(self, uid: str) -> str:
-        """Why a pod may evict nobody, "" when it may: what waits in the queue takes nobody's place, and one that was
-        let go for a new node goes on waiting."""
-        entry = self.backlog.entries.get(uid)
-        return "it was let go for a new node alone" if entry is not None and _is_out(entry) else ""
+        held = entry is not None and entry.awaits_new_node and entry.planned and entry.planned.gang
+        return _GANG_HELD if held else ""
 
     async def release(self, units: Sequence[Unit], plan: Plan, batch: Sequence[Entry]) -> None:
         """Let the first unit go that has no room in a plan, and that it is the turn of; `batch` are the plan's pods."""
-        options = self.options
-        if not options.release_for_autoscalers:
-            return
-        now, limit_s = self.clock(), options.release_limit_s
+        now, limit_s = self.clock(), self.limit_s
         out: dict[str, list[Entry]] = {}
         for entry in self.backlog.entries.values():
-            if _is_out(entry):
+            if entry.awaits_new_node:
                 out.setdefault(_gang_of(entry) or entry.pod.key, []).append(entry)
         begun = {name: min(entry.opened for entry in entries) for name, entries in out.items()}
         recent = any(now - entry.opened < limit_s for entries in out.values() for entry in entries)
@@ -102,7 +95,7 @@ class AutoscalerReleases:
             if not _gated_among([entry]):
                 return
             await self.dispatcher.open_without_node(entry, FOR_AUTOSCALERS, by_kerf=False)
-            self.counts.released += entry.stage is Stage.OPENED
+            self.num += entry.stage is Stage.OPENED
 
     def _by_turns(
         self, units: Sequence[Unit], num_out: Counter[str], begun: dict[str, float]
@@ -121,7 +114,7 @@ class AutoscalerReleases:
 
     def _may_go(self, unit: Unit, now: float) -> bool:
         """Whether a unit has waited for long enough, and will not start in parts or on the wrong GPUs."""
-        if now - min(entry.seen for entry in unit.entries) < self.options.release_after_s:
+        if now - min(entry.seen for entry in unit.entries) < self.after_s:
             return False
         pods = unit.pods
         if len(pods) != len(unit.entries) or any(pod.gpus is None or pod.claims for pod in pods):
@@ -130,13 +123,6 @@ class AutoscalerReleases:
             return True
         entry, request = unit.entries[0], pods[0].gpus
         return not pods[0].gang and (request is None or not is_picky(request) or _names_product(entry.pod))
-
-
-def _is_out(entry: Entry) -> bool:
-    """Whether a pod was let go for autoscalers, and has no node in view yet."""
-    if not is_for_autoscalers(entry.pod) or planned_node(entry.pod):
-        return False
-    return entry.stage is Stage.LOST or (entry.stage is Stage.OPENED and not entry.node)
 
 
 def _gated(unit: Unit) -> list[Entry]:

@@ -10,6 +10,7 @@ from extender.core.orders import Order
 from extender.core.resources.requests import GpuRequest
 from extender.kube.client import ApiError, ClusterError
 from extender.kube.watches import PODS
+from extender.parts.autoscaling.releases import AutoscalerReleases
 from extender.planning.quotas import Quotas
 from extender.queueing.pods.entries import Stage
 from extender.queueing.pods.nominations import FOR_AUTOSCALERS
@@ -18,10 +19,24 @@ from extender.scheduling.placer import PodIdentity
 from tests.queueing.rigs import Api, Rig
 
 
-def rig_with(**options: Any) -> Rig:
+def letting(rig: Rig, *, after_s: float = 60.0, limit_s: float = 900.0) -> Rig:
+    """A rig whose pods without room are let go."""
+    queue = rig.queue
+    rig.lets_roomless_go = AutoscalerReleases(
+        queue.backlog, queue.dispatcher, lambda: rig.now, after_s=after_s, limit_s=limit_s
+    )
+    return rig
+
+
+def num_let_go(rig: Rig) -> int:
+    releases = rig.lets_roomless_go
+    assert isinstance(releases, AutoscalerReleases)
+    return releases.num
+
+
+def rig_with(*, after_s: float = 60.0, limit_s: float = 900.0, **options: Any) -> Rig:
     """A node with 2 GPUs, both in use."""
-    wanted: dict[str, Any] = {"release_for_autoscalers": True, "release_after_s": 60.0, "release_limit_s": 900.0}
-    rig = Rig(**wanted | {"order": Order.FIFO} | options)
+    rig = letting(Rig(**{"order": Order.FIFO} | options), after_s=after_s, limit_s=limit_s)
     rig.node("n", 2)
     rig.pod("runs", 2)
     rig.round()
@@ -53,14 +68,15 @@ def test_the_first_that_has_no_room_is_let_go_after_a_while_without_a_node() -> 
     assert "nominatedNodeName" not in rig.api.pods["p"]["status"], "autoscalers pass over pods with a nomination"
     assert rig.note("p", "planned-by") == FOR_AUTOSCALERS
     assert rig.note("p", "planned-node") == ""
-    assert rig.queue.counts.released == 1
+    assert num_let_go(rig) == 1
     rig.refuse("p")
     rig.round(60)
     assert opened(rig) == ["p"], "one at a time"
 
 
 def test_nobody_is_let_go_unless_that_is_wanted() -> None:
-    rig = rig_with(release_for_autoscalers=False)
+    rig = rig_with()
+    rig.lets_roomless_go = None
     rig.pod("p", 2)
     rig.round()
     rig.round(10_000)
@@ -244,7 +260,7 @@ def test_a_gate_that_could_not_be_opened_is_tried_again() -> None:
     rig.pod("p", 2)
     rig.round()
     rig.round(60)
-    assert rig.queue.counts.released == 0
+    assert num_let_go(rig) == 0
     api.fail = lambda name, part: None
     rig.round()
     assert is_open(rig, "p")
@@ -366,7 +382,7 @@ def waiting(rig: Rig, *names: str, gpus: int = 2) -> None:
 
 
 def test_a_pod_is_let_go_once_it_has_waited_for_as_long_as_is_wanted() -> None:
-    rig = rig_with(release_after_s=64.0)
+    rig = rig_with(after_s=64.0)
     rig.now = 2000.0
     rig.pod("p", 2)
     rig.round(63.875)
@@ -376,7 +392,7 @@ def test_a_pod_is_let_go_once_it_has_waited_for_as_long_as_is_wanted() -> None:
 
 
 def test_a_gang_has_waited_for_as_long_as_its_first_pod() -> None:
-    rig = rig_with(release_after_s=64.0)
+    rig = rig_with(after_s=64.0)
     rig.now = 2000.0
     rig.pod("g0", 2, gang="g", gang_size="2")
     rig.now += 60.0
@@ -387,7 +403,7 @@ def test_a_gang_has_waited_for_as_long_as_its_first_pod() -> None:
 
 @pytest.mark.parametrize(("gpus", "limit_s"), [(1, 1024.0), (2, 4096.0)], ids=["asks for less", "asks for the same"])
 def test_the_next_is_let_go_when_the_first_has_had_its_time(gpus: int, limit_s: float) -> None:
-    rig = rig_with(release_after_s=0.0, release_limit_s=1024.0)
+    rig = rig_with(after_s=0.0, limit_s=1024.0)
     rig.now = 2000.0
     waiting(rig, "p")
     assert opened(rig) == ["p"]
@@ -397,12 +413,12 @@ def test_the_next_is_let_go_when_the_first_has_had_its_time(gpus: int, limit_s: 
     assert opened(rig) == ["p"]
     rig.round(TICK)
     assert opened(rig) == ["p", "q"]
-    assert rig.queue.counts.released == 2
+    assert num_let_go(rig) == 2
 
 
 @pytest.mark.parametrize(("later_s", "whole"), [(60.0, True), (60.0 + TICK, False)])
 def test_who_comes_within_a_minute_belongs_to_the_gang_that_is_being_let_go(later_s: float, whole: bool) -> None:
-    rig = rig_with(release_after_s=0.0)
+    rig = rig_with(after_s=0.0)
     rig.now = 2000.0
     for name in ("g0", "g1"):
         rig.pod(name, 2, gang="g", gang_size="2")
@@ -415,10 +431,10 @@ def test_who_comes_within_a_minute_belongs_to_the_gang_that_is_being_let_go(late
 
 
 def test_a_kerf_that_starts_gives_those_their_turn_of_whom_nobody_is_out() -> None:
-    before = rig_with(release_after_s=0.0)
+    before = rig_with(after_s=0.0)
     waiting(before, "a0")
     before.refuse("a0")
-    rig = Rig(before.api, release_for_autoscalers=True, release_after_s=0.0, release_limit_s=64.0, order=Order.FIFO)
+    rig = letting(Rig(before.api, order=Order.FIFO), after_s=0.0, limit_s=64.0)
     rig.node("n", 1)
     rig.told("a0")
     rig.pod("a1", 3)
@@ -432,7 +448,7 @@ def test_a_kerf_that_starts_gives_those_their_turn_of_whom_nobody_is_out() -> No
 
 
 def test_of_pods_without_gpus_and_of_those_with_claims_kerf_is_not_asked_by_kube_scheduler() -> None:
-    rig = rig_with(release_after_s=0.0)
+    rig = rig_with(after_s=0.0)
     rig.pod("claims", 2)
     rig.pod("cpu", 0, gang="g", gang_size="2")
     rig.pod("gpu", 2, gang="g", gang_size="2")
@@ -459,7 +475,7 @@ PRODUCT, OTHER = ({"key": key, "operator": "Exists"} for key in ("nvidia.com/gpu
     ],
 )
 def test_a_pod_names_its_products_by_affinity_where_each_way_to_choose_nodes_does(terms: Any, goes: bool) -> None:
-    rig = rig_with(release_after_s=0.0)
+    rig = rig_with(after_s=0.0)
     rig.queue.mode.is_asked = False  # type: ignore[misc]
     rig.pod("p", 2, gpu_model="a100")
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
@@ -470,7 +486,7 @@ def test_a_pod_names_its_products_by_affinity_where_each_way_to_choose_nodes_doe
 
 
 def test_a_pod_of_which_nobody_says_anything_about_nodes_names_no_products() -> None:
-    rig = rig_with(release_after_s=0.0)
+    rig = rig_with(after_s=0.0)
     rig.queue.mode.is_asked = False  # type: ignore[misc]
     rig.pod("p", 2, gpu_model="a100")
     rig.api.pods["p"]["spec"]["affinity"] = {"nodeAffinity": {}}
@@ -481,7 +497,7 @@ def test_a_pod_of_which_nobody_says_anything_about_nodes_names_no_products() -> 
 
 
 def test_only_those_are_out_that_have_neither_a_node_nor_a_nomination() -> None:
-    rig = rig_with(release_after_s=0.0)
+    rig = rig_with(after_s=0.0)
     waiting(rig, "p")
     assert rig.queue.evicts_nobody("p") == "it was let go for a new node alone"
     assert rig.queue.evicts_nobody("unknown") == ""
@@ -498,7 +514,7 @@ def test_only_those_are_out_that_have_neither_a_node_nor_a_nomination() -> None:
 
 
 def test_a_gang_that_was_let_go_starts_whole_and_a_pod_on_its_own_wherever_there_is_room() -> None:
-    rig = rig_with(release_after_s=0.0)
+    rig = rig_with(after_s=0.0)
     gang(rig)
     rig.round()
     assert asked(rig, "g0") == "its gang waits until all its pods have room"

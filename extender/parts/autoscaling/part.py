@@ -1,0 +1,24 @@
+"""Lets pods of the queue go that no node has room for."""
+
+from collections.abc import Iterator
+
+from prometheus_client.core import Metric
+
+from extender.api.contributions import Contribution, Kernel
+from extender.metrics.registry import counter
+from extender.parts.autoscaling.releases import AutoscalerReleases
+from extender.parts.autoscaling.settings import AutoscalingSettings
+from extender.queueing.roomless import LetsRoomlessGo
+
+
+def build(kernel: Kernel, wanted: AutoscalingSettings) -> Contribution:
+    """For the queue, where there is one."""
+    queue = kernel.queue
+    if queue is None:
+        return Contribution()
+    releases = AutoscalerReleases(queue.backlog, queue.dispatcher, kernel.base.clock, after_s=wanted.after_s)
+
+    def metrics() -> Iterator[Metric]:
+        yield counter("kerf_queue_released", "Pods released without a node, for autoscalers.", releases.num)
+
+    return Contribution(offers={LetsRoomlessGo: releases}, metrics=metrics)

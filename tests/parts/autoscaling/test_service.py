@@ -1,0 +1,30 @@
+"""Letting pods go for autoscalers in a service: its metric, its settings, and that it is not there unless wanted."""
+
+from typing import Any
+
+from extender.queueing.roomless import LetsRoomlessGo
+from tests.api.bodies import node
+from tests.api.services import running
+from tests.parts.pages import assert_its_metrics_are_on_its_page
+from tests.parts.test_parts import modules_of
+
+NODES = [node("n-0", 1)]
+QUEUE: dict[str, Any] = {"queue__enabled": True}
+ON: dict[str, Any] = {"autoscaling__enabled": True}
+
+
+def test_its_metric_is_on_its_page() -> None:
+    with running(NODES, **QUEUE) as without, running(NODES, **QUEUE, **ON) as kerf:
+        assert_its_metrics_are_on_its_page("autoscaling", without, kerf)
+
+
+def test_without_a_queue_there_is_nothing_to_let_go() -> None:
+    with running(NODES, **ON) as kerf:
+        assert kerf.service.contributions["autoscaling"].offers == {}
+    with running(NODES, **ON, **QUEUE) as kerf:
+        assert LetsRoomlessGo in kerf.service.contributions["autoscaling"].offers
+
+
+def test_as_shipped_nothing_of_it_is_imported_but_its_settings() -> None:
+    of_it = {name for name in modules_of() if name.startswith("extender.parts.autoscaling")}
+    assert of_it == {"extender.parts.autoscaling", "extender.parts.autoscaling.settings"}
