@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 
 from prometheus_client.core import Metric
 
-from extender.api.contributions import Capabilities, Contribution, Kernel, Work, build_contributions
+from extender.api.contributions import Capabilities, Contribution, Kernel, Work, build_contributions, prepared
 from extender.api.evictions import Evictions
 from extender.api.readiness import Readiness
 from extender.api.service import Service
@@ -35,13 +35,13 @@ from extender.kube.objects import Pod
 from extender.kube.rights import MissingRights
 from extender.kube.watches import BOUND_PODS, NODES, PENDING_PODS, PODS
 from extender.metrics import scheduling as of_scheduling
-from extender.metrics.devices import DeviceFigures, device_metrics
 from extender.metrics.queueing import pending_metrics, queue_metrics
 from extender.metrics.ranking import rank_metrics
 from extender.metrics.registry import Metrics
 from extender.metrics.telemetry import telemetry_metrics
 from extender.queueing.build import build_queue
 from extender.queueing.controller import QueueController
+from extender.queueing.devices import MakesAllocation
 from extender.queueing.kept_places import KeepsPlaces
 from extender.queueing.roomless import LetsRoomlessGo
 from extender.ranking.beside import JudgesRanks, SeesDecisions
@@ -127,7 +127,7 @@ def build_parts(
     rank = LearnedRank(settings, policies, lambda: ledger.snapshot(clock()), lambda: not mirror.fault(), clock)
     placer = _placer(settings, base, policies, rank, owners)
     unbound = UnboundPods(placer.read_request, time.time, belonging=belonging)
-    capabilities = Capabilities()
+    capabilities = prepared(settings, base)
     queue = build_queue(
         settings,
         base,
@@ -136,6 +136,7 @@ def build_parts(
         rejections.last,
         kept_places=partial(capabilities.get, KeepsPlaces),
         lets_roomless_go=partial(capabilities.get, LetsRoomlessGo),
+        keeper=capabilities.get(MakesAllocation),
     )
     rules = queue or QueueRules()
     waker = scheduling.build_waker(settings, base, placer, unbound, rules, rejections.last, rank.takes_more)
@@ -338,7 +339,5 @@ def _add_metrics(parts: Parts, service: Service) -> None:
         add(contribution.metrics)
     if parts.queue is not None:
         add(partial(queue_metrics, parts.queue))
-    if parts.queue is not None and parts.queue.claims is not None and base.ledger.rows.owned is not None:
-        add(partial(device_metrics, base.ledger.rows.owned, parts.queue.claims, DeviceFigures()))
     if parts.telemetry is not None:
         add(partial(telemetry_metrics, parts.telemetry.observer, parts.telemetry.unmanaged))

@@ -110,6 +110,16 @@ class Contribution:
     """Why it works less well than it should, "" where it does: `degraded` of /readyz."""
 
 
+def prepared(settings: Settings, base: Foundation) -> Capabilities:
+    """What parts do for the kernel while that is built. Raises PartError."""
+    capabilities = Capabilities()
+    for part in wanted_parts(settings):
+        if part.early:
+            module, section = importlib.import_module(part.module), getattr(settings, part.name)
+            capabilities.offer(module.prepare(base, section, settings.cluster.max_age_s))
+    return capabilities
+
+
 def build_contributions(kernel: Kernel) -> Mapping[str, Contribution]:
     """What the parts bring that settings want, by name. Raises PartError."""
     settings = kernel.settings

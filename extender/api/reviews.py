@@ -1,6 +1,6 @@
 """What the API server asks webhooks, and how they answer: always yes, perhaps with a patch and warnings."""
 
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -58,6 +58,14 @@ class AdmissionAnswer(msgspec.Struct, gc=False, rename="camel"):
 
 Operation = dict[str, Any]
 """One operation of a JSON Patch (RFC 6902)."""
+
+
+class RewritesRequests(Protocol):
+    """Has pods ask for the same in another way."""
+
+    def operations(self, body: msgspec.Raw, *, annotated: bool) -> tuple[list[Operation], list[str]]:
+        """What changes a pod, given as JSON, and warnings; the pod is `annotated` when these come."""
+
 
 _review_decoder: Final = Decoder(AdmissionReview)
 

@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from extender import parts
 
@@ -43,6 +43,17 @@ class Face:
     kinds: Mapping[str, str] = field(default_factory=dict)
     """Kinds of objects that make pods; each names the function that reads one, "module:function", as
     `extender.explain.manifests.kinds` has them."""
+    installs: Mapping[str, str] = field(default_factory=dict)
+    """Commands of `kerf install`, by name: "module:function"."""
+    checks: str = ""
+    """What `kerf install check` looks at of it: "module:function", which returns them, as
+    `extender.cli.install.checks` has them."""
+
+
+def named(where: str) -> Any:
+    """What "module:function" names."""
+    module, _, function = where.partition(":")
+    return getattr(importlib.import_module(module), function)
 
 
 def faces() -> Mapping[str, Face]:

@@ -70,18 +70,6 @@ QUEUEING: Final = (
 )
 """`queue.enabled`."""
 
-ALLOCATING: Final = (
-    Need(_DRA, "deviceclasses", ("list", "watch"), "no device is allocated"),
-    Need(_DRA, "devicetaintrules", ("list", "watch"), "pools that Kerf owns are not known as its own"),
-    Need(_DRA, "resourceclaims", ("get", "patch"), "no device is allocated"),
-    Need(_DRA, "resourceclaims/status", ("patch",), "no device is allocated"),
-    Need(_DRA, "resourceclaims/binding", ("patch",), "no device is allocated"),
-)
-"""`dra.allocate`."""
-
-CREATING: Final = (Need(_DRA, "resourceclaims", ("create",), "pods that asked by an extended resource wait for ever"),)
-"""`dra.rewrite_extended_resources`, which the chart alone gives."""
-
 
 def electing(mode: str, namespace: str, lease: str) -> tuple[Need, ...]:
     """What `leader_election.mode` takes."""
@@ -112,7 +100,6 @@ class Rights:
 _KERNEL: Final = (
     Rights(who="Kerf", manifest=_BASE, needs=(*_SERVING, Need(_LEASES, "leases", ("create", "get", "patch")))),
     Rights(who="the queue", manifest="manifests/queue/rbac.yaml", needs=QUEUEING),
-    Rights(who="the allocator of devices", manifest="manifests/dra/rbac.yaml", needs=ALLOCATING),
 )
 """Of Kerf without its parts."""
 

@@ -8,6 +8,7 @@ NAMES = (
     "autoscaling",
     "certificates",
     "defrag",
+    "dra",
     "history",
     "learning",
     "missing",

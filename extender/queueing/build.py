@@ -5,11 +5,10 @@ from collections.abc import Callable
 from functools import partial
 
 from extender.core.resources.requests import GpuRequest
-from extender.dra.owned import OwnedDevices
 from extender.kube.watches import BOUND_PODS
 from extender.queueing.asked import Asked
-from extender.queueing.claims.keeper import ClaimKeeper
 from extender.queueing.controller import QueueController
+from extender.queueing.devices import MakesAllocation
 from extender.queueing.direct.mode import Direct
 from extender.queueing.dispatch import Mode
 from extender.queueing.kept_places import KeepsPlaces
@@ -28,8 +27,9 @@ def build_queue(
     why_refused: Callable[[PodIdentity], str],
     kept_places: Callable[[], KeepsPlaces | None],
     lets_roomless_go: Callable[[], LetsRoomlessGo | None],
+    keeper: MakesAllocation | None = None,
 ) -> QueueController | None:
-    """The queue's controller, None where no queue is wanted; the last four as of `QueueController`."""
+    """The queue's controller, None where no queue is wanted; the last five as of `QueueController`."""
     if not settings.queue.enabled:
         return None
     return QueueController(
@@ -49,23 +49,7 @@ def build_queue(
         kept_places=kept_places,
         lets_roomless_go=lets_roomless_go,
         mode=partial(Asked, resolver=base.resolver) if settings.queue.extender else _direct(base),
-        keeper=None if base.ledger.rows.owned is None else _keeper(base, base.ledger.rows.owned, settings),
-    )
-
-
-def _keeper(base: Foundation, owned: OwnedDevices, settings: Settings) -> Callable[..., ClaimKeeper]:
-    """What allocates devices to the ResourceClaims of waiting pods."""
-    return partial(
-        ClaimKeeper,
-        transport=base.transport,
-        mirror=base.mirror,
-        ledger=base.ledger,
-        owned=owned,
-        fence=base.fence,
-        resolver=base.resolver,
-        clock=base.clock,
-        max_age_s=settings.cluster.max_age_s,
-        classes_to_make=frozenset(settings.dra.rewrite_extended_resources.values()),
+        keeper=keeper,
     )
 
 

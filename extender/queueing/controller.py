@@ -29,8 +29,7 @@ from extender.kube.watches import BOUND_PODS, NODES, PENDING_PODS, PODS, Feed, R
 from extender.ledger.ledger import Ledger
 from extender.ledger.tenants import Crowd
 from extender.planning.wait_reasons import Code
-from extender.queueing.claims.keeper import ClaimKeeper
-from extender.queueing.claims.of_queue import QueueClaims
+from extender.queueing.devices import KeepsDevices, MakesAllocation, QueueClaims
 from extender.queueing.dispatch import Dispatcher, Mode, no_right
 from extender.queueing.gangs import GangMembers, Gangs, units_of
 from extender.queueing.kept_places import KeepsPlaces
@@ -81,7 +80,7 @@ class QueueController(QueueRules):
         takes_more: Callable[[GpuRequest], bool] = lambda request: False,
         why_refused: Callable[[PodIdentity], str] = lambda pod: "",
         mode: Callable[..., Mode],
-        keeper: Callable[..., ClaimKeeper] | None = None,
+        keeper: MakesAllocation | None = None,
         crowd: Crowd | None = None,
         kept_places: Callable[[], KeepsPlaces | None] = lambda: None,
         lets_roomless_go: Callable[[], LetsRoomlessGo | None] = lambda: None,
@@ -212,7 +211,7 @@ class QueueController(QueueRules):
         return waiting if places is None else places.others(waiting)
 
     @property
-    def claims(self) -> ClaimKeeper | None:
+    def claims(self) -> KeepsDevices | None:
         """What allocates devices to ResourceClaims, None where that is kube-scheduler's."""
         return self._claims.keeper
 

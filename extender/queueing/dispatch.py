@@ -23,7 +23,7 @@ from extender.kube.turns import Pauses
 from extender.ledger.ledger import Ledger
 from extender.planning.plans import Plan, PlanPod
 from extender.planning.wait_reasons import Code, WaitReason
-from extender.queueing.claims.keeper import ClaimKeeper
+from extender.queueing.devices import KeepsDevices
 from extender.queueing.node_view import NodeBook
 from extender.queueing.options import Counts
 from extender.queueing.pods.backlog import Backlog
@@ -98,7 +98,7 @@ class Dispatcher:
     """Hears of pods that have to be planned again."""
     may_hold: Callable[[Collection[Entry]], bool] = field(default=lambda entries: True, kw_only=True)
     """Whether a unit that a plan lets go may still hold what it got."""
-    claims: ClaimKeeper | None = field(default=None, kw_only=True)
+    claims: KeepsDevices | None = field(default=None, kw_only=True)
     """What allocates devices to their ResourceClaims."""
     pauses: Pauses = field(default_factory=Pauses, init=False)
     """Pods that rest because they could not be let go."""
@@ -216,7 +216,7 @@ class Dispatcher:
         return self.claims.hold(entry.pod, placement.node or "", placement.decision.allocation)
 
     async def allocate(self, entries: Iterable[Entry]) -> bool:
-        """Write what is held for the claims of a unit's pods; whether all is written. Raises as `ClaimKeeper`."""
+        """Write what is held for the claims of a unit's pods; whether all is written. Raises as `KeepsDevices`."""
         if self.claims is None:
             return True
         return all(await all_of(self._allocate(entry) for entry in entries if entry.pod.spec.resource_claims))

@@ -23,7 +23,7 @@ from extender.scheduling.takeover import Leadership, epoch_key
 from extender.scheduling.unbound_pods import UnboundPods
 from extender.scheduling.waking import Waker
 from extender.settings.leader_election import ElectionMode, LeaderElectionSettings
-from extender.settings.tree import Settings, alone
+from extender.settings.tree import Settings, allocates, alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def build_foundation(settings: Settings, transport: Transport, clock: Callable[[
     ledger = Ledger(
         reservation_ttl_s=settings.decisions.reservation_ttl_s,
         model_aliases=settings.models.aliases,
-        allocates=settings.dra.allocate,
+        allocates=allocates(settings),
         extender=settings.queue.extender,
     )
     few = alone(settings) is not None

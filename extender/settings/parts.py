@@ -33,6 +33,11 @@ class Part:
     watches nodes alone, decides nothing, and has no other parts but those that are `beside_one_alone`."""
     beside_one_alone: bool = False
     """Whether it is wanted also where another part is all that is served."""
+    allocates: Callable[[Any], bool] = lambda settings: False
+    """Whether the settings of its section have it allocate devices of DRA drivers: the ledger then knows these."""
+    early: bool = False
+    """Whether its module has a `prepare(base, settings, max_age_s)` too, which returns what it does, as
+    `Contribution.offers` has it, for the kernel while that is built; `max_age_s` is `cluster.max_age_s`."""
     lacks: Callable[[Any], str] = lambda settings: ""
     """What all settings together lack for a part that is wanted, "" where it is nothing."""
     rights: tuple[Rights, ...] = ()

@@ -1,4 +1,4 @@
-"""The pending queue, devices that it allocates, and room that is made for what waits in it."""
+"""The pending queue."""
 
 from typing import Self
 
@@ -71,24 +71,3 @@ class QueueSettings(Section):
         if not self.extender and not self.enabled:
             raise ValueError("extender: false needs enabled: without the queue nothing would be decided")
         return self
-
-
-class DraSettings(Section):
-    """Devices of DRA drivers, for pods with ResourceClaims: see docs/guides/dra.md."""
-
-    EXPERIMENTAL = frozenset({"allocate", "rewrite_extended_resources"})
-
-    allocate: bool = False
-    """Whether Kerf allocates devices to the claims of pods in the queue, in pools that `kerf install dra` has given it.
-    Needs queue.enabled. `false`: kube-scheduler allocates, and nobody does in pools that were given to Kerf."""
-    rewrite_extended_resources: dict[str, str] = {}
-    """Device classes by extended resource, `{acme.com/gpu: gpu.acme.com}`: the queue's webhook makes pods that ask
-    for such a resource ask by a ResourceClaim of the class, which Kerf creates. They run by DRA drivers alone then."""
-
-    @field_validator("rewrite_extended_resources")
-    @classmethod
-    def _named(cls, classes: dict[str, str]) -> dict[str, str]:
-        for resource, device_class in classes.items():
-            if not resource.partition("/")[2] or not device_class:
-                raise ValueError(f"{resource}: {device_class}: write DOMAIN/RESOURCE: DEVICE_CLASS")
-        return classes

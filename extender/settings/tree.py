@@ -14,7 +14,7 @@ from extender.settings.decisions import DecisionSettings, ModelSettings
 from extender.settings.leader_election import LeaderElectionSettings
 from extender.settings.operation import LogSettings
 from extender.settings.parts import Part
-from extender.settings.queue import DraSettings, QueueSettings
+from extender.settings.queue import QueueSettings
 from extender.settings.ranking import RankSettings
 from extender.settings.section import Section
 from extender.settings.server import ServerSettings
@@ -39,7 +39,6 @@ class KernelSettings(BaseSettings):
     models: ModelSettings = ModelSettings()
     model: RankSettings = RankSettings()
     queue: QueueSettings = QueueSettings()
-    dra: DraSettings = DraSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     log: LogSettings = LogSettings()
 
@@ -80,6 +79,11 @@ def alone(settings: Settings) -> Part | None:
     """The part that is all that is served, None where Kerf is."""
     sections = [(part, getattr(settings, part.name)) for part in PARTS]
     return next((part for part, section in sections if part.wanted(section) and part.alone(section)), None)
+
+
+def allocates(settings: Settings) -> bool:
+    """Whether a part allocates devices of DRA drivers."""
+    return any(part.allocates(getattr(settings, part.name)) for part in wanted_parts(settings))
 
 
 def wanted_parts(settings: Settings) -> list[Part]:

@@ -1,6 +1,5 @@
 """Who has which devices of a node, and what is still to be had of it."""
 
-import asyncio
 from typing import Any
 
 import msgspec
@@ -12,9 +11,9 @@ from extender.explain.occupants import DeviceViews
 from extender.ledger.ledger import Ledger
 from tests.ledger.builders import node_object
 from tests.plugins.claims import resource_claim, slice_of
-from tests.queueing.claims.rigs import OWNED, ClaimRig
 
 MIB_OF_GPU = 40_960
+OWNED = {"key": "kerf.dev/owned", "value": "kerf", "effect": "NoSchedule"}
 
 
 def partitioned(node: str = "n") -> list[ResourceSlice]:
@@ -93,22 +92,6 @@ def test_a_claim_is_told_with_its_devices_and_the_pods_that_may_use_them() -> No
     assert (holder["pod"], holder["gpus"], holder["shared"]) == ("default/p", [0], True)
     nobody = occupants.Unbooked(0, 0, 0)
     assert occupants.words([holder], nobody) == "claim default/a of default/p has half-0"
-
-
-def test_what_is_held_is_told_as_being_allocated_and_as_allocated_once_the_claim_says_so() -> None:
-    rig = ClaimRig()
-    rig.api.add("a")
-    rig.tell("a")
-    pod = rig.pod("a")
-    assert rig.decide(pod.pod)
-    views = DeviceViews(rig.ledger)
-    (use,) = views.uses("n")
-    assert (use["claim"], use["pods"], use["state"]) == ("default/a", ["default/a"], "being allocated")
-    assert views.summary("n") is not None
-    assert views.summary("n")["taken"] == 1  # type: ignore[index]
-    asyncio.run(rig.keeper.allocate(pod.pod))
-    (use,) = views.uses("n")
-    assert (use["claim"], use["state"]) == ("default/a", "allocated")
 
 
 def test_devices_of_kube_scheduler_are_told_too_where_kerf_allocates_none() -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import yaml
 
-from extender.cli.install.dra import command
 from extender.core.annotations import _SIZES
 from extender.core.keys import _KEYS as KEYS
 from extender.core.keys import _PREFIX, _WRITTEN_BEGIN, _Kind, _names_on, _On
+from extender.parts.dra import install_command as command
 from extender.settings.schema import settings_schema
 from tests.install.dashboards import DASHBOARD, render_dashboard
 from tests.install.helm import CHART, Helm

@@ -11,6 +11,7 @@ import yaml
 from extender.kube.rights import serving
 from extender.settings import tree
 from extender.settings.load import load_settings
+from extender.settings.tree import allocates
 from tests.install.helm import CHART, MATRIX, Helm, HelmError, only
 from tests.install.manifests import SCHEMA, render_manifests, render_schema
 
@@ -237,9 +238,9 @@ def test_every_way_of_installing(helm: Helm, tmp_path: Path, values: tuple[str, 
     assert loaded.defrag.record.endswith("/kerf-defrag") == defrag  # type: ignore[attr-defined]
     assert loaded.server.host == ("0.0.0.0" if called else "127.0.0.1")  # noqa: S104 - what the Service needs
     assert loaded.queue.extender != planner
-    assert loaded.dra.allocate == ("dra.enabled=true" in values)
-    assert ("kerf-dra" in names_of_kind(objects, "ClusterRole")) == loaded.dra.allocate
-    assert ("kerf-dra-tolerations" in names_of_kind(objects, "ValidatingAdmissionPolicyBinding")) == loaded.dra.allocate
+    assert allocates(loaded) == ("dra.enabled=true" in values)
+    assert ("kerf-dra" in names_of_kind(objects, "ClusterRole")) == allocates(loaded)
+    assert ("kerf-dra-tolerations" in names_of_kind(objects, "ValidatingAdmissionPolicyBinding")) == allocates(loaded)
     assert loaded.leader_election.mode == ("scheduler" if sidecar else "own")
     tls = any(value.startswith("tls.") for value in values)
     assert (loaded.server.tls_client_ca_file is not None) == tls
@@ -427,7 +428,7 @@ def test_who_rewrites_extended_resources_may_create_claims_and_tells_the_webhook
     assert json.loads(variable["value"]) == classes
     settings = tmp_path / "kerf.yaml"
     settings.write_text(only(objects, "ConfigMap", "kerf")["data"]["kerf.yaml"])
-    assert load_settings(settings).dra.rewrite_extended_resources == classes
+    assert load_settings(settings).dra.rewrite_extended_resources == classes  # type: ignore[attr-defined]
 
     def verbs(found: list[dict[str, Any]]) -> set[str]:
         rules = only(found, "ClusterRole", "kerf-dra")["rules"]

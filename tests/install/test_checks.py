@@ -16,7 +16,8 @@ from extender.cli.install.kerf import Installed, Look
 from extender.cli.install.schedulers import control_plane
 from extender.cli.main import app
 from extender.kube.client import Transport
-from extender.kube.rights import _SERVING, ALLOCATING, QUEUEING, Need, electing, serving
+from extender.kube.rights import _SERVING, QUEUEING, Need, electing, serving
+from extender.parts.dra.settings import ALLOCATING
 from extender.settings.load import settings_elsewhere
 from extender.settings.tree import Settings, rights_of
 from tests.cli.test_doctor import KUBECONFIG

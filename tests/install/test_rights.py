@@ -15,10 +15,11 @@ from tests.controlplane.kerf import DRA_RBAC, RBAC, ROOT, SERVICE_ACCOUNT
 from tests.controlplane.objects import POD_GROUPS
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import wait_until
-from tests.install import dra_rights, queue_rights, rights
+from tests.install import queue_rights, rights
 from tests.install.rights import Flow
 from tests.install.stages import Rule, Stage
 from tests.ledger.builders import until
+from tests.parts.dra import rights as dra_rights
 
 pytestmark = [pytest.mark.e2e, pytest.mark.controlplane, podgroups.NEEDED]
 

@@ -62,7 +62,6 @@ def test_every_metric_is_on_its_page(tmp_path: Path) -> None:
         "server__tls_key_file": str(key),
         "telemetry__url": "http://p",
         "queue__enabled": True,
-        "dra__allocate": True,
         "model__mode": "shadow",
     }
     with running(feed=FakeFeed(Clock()), **given) as kerf:

@@ -9,8 +9,8 @@ import pytest
 
 from extender.kube.client import ApiError, Transport
 from extender.kube.memory import Manifest, MemoryCluster
+from tests.dra.claim_api import ClaimApi
 from tests.ledger.builders import node_manifest, pod_manifest
-from tests.queueing.claims.rigs import ClaimApi
 
 CONFLICT = 409
 

@@ -16,8 +16,8 @@ from extender.kube.objects import Node, Pod
 from extender.kube.watches import NODES, PODS, WatchHub
 from extender.ledger.ledger import Ledger
 from extender.queueing.asked import Asked
-from extender.queueing.claims.keeper import ClaimKeeper
 from extender.queueing.controller import QueueController
+from extender.queueing.devices import MakesAllocation
 from extender.queueing.dispatch import Mode
 from extender.queueing.kept_places import KeepsPlaces
 from extender.queueing.options import Options
@@ -83,7 +83,7 @@ class Rig:
         api: Api | None = None,
         mode: Callable[..., Mode] = Asked,
         hub: WatchHub | None = None,
-        keeper: Callable[..., ClaimKeeper] | None = None,
+        keeper: MakesAllocation | None = None,
         **options: Any,
     ) -> None:
         self.now = 1000.0

@@ -2,45 +2,24 @@
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from extender.core.orders import Order
-from extender.kube.client import ApiError, Transport
+from extender.kube.client import ApiError
 from extender.kube.objects import Metadata, Pod
-from extender.kube.watches import NODES, PODS
-from extender.ledger.mirror import Mirror
-from extender.queueing.claims.keeper import ClaimKeeper
-from extender.queueing.claims.writer import _FINALIZER
+from extender.kube.watches import NODES
 from extender.queueing.controller import _NAMESPACES
 from extender.queueing.pods.entries import Entry
 from extender.queueing.pods.objects import decode_node, decode_pod
 from extender.queueing.running_pods import owners_of
-from extender.scheduling.fence import Fence
 from tests.ledger.builders import until
-from tests.queueing.claims.rigs import ClaimRig
 from tests.queueing.direct.rigs import DirectRig
 from tests.queueing.rigs import Api, Rig
 
 NAMESPACES, ROUNDS = "queue's mirror of namespaces", "queue"
 FINISHED, PREEMPTED = "queue's list of finished pods", "end of preempted gangs"
-
-
-def keeper_of(claims: ClaimRig) -> Callable[..., ClaimKeeper]:
-    """What allocates by the claims of that rig."""
-    return partial(
-        ClaimKeeper,
-        transport=cast(Transport, claims.api),
-        mirror=cast(Mirror, claims.mirror),
-        ledger=claims.ledger,
-        owned=claims.owned,
-        fence=cast(Fence, claims.fence),
-        resolver=claims.resolver,
-        clock=lambda: claims.now,
-        max_age_s=float("inf"),
-    )
 
 
 async def idle() -> None:
@@ -65,11 +44,6 @@ async def idle() -> None:
             DirectRig,
             {NAMESPACES, ROUNDS, FINISHED, PREEMPTED, "queue's follower"},
             id="kube-scheduler binds by itself",
-        ),
-        pytest.param(
-            lambda: Rig(keeper=keeper_of(ClaimRig())),
-            {NAMESPACES, ROUNDS, FINISHED, PREEMPTED, "queue's ResourceClaims"},
-            id="Kerf allocates devices",
         ),
     ],
 )
@@ -263,33 +237,3 @@ def test_a_new_leader_knows_of_no_pod_where_one_before_may_have_written_on_any()
         asyncio.run(rig.queue.catch_up())
     assert list(asked.queue.backlog.entries) == ["a"], "whatever is written there, it is asked about each pod"
     assert not direct.queue.backlog.entries
-
-
-def test_a_new_leader_that_allocates_devices_has_others_writes_fail_first() -> None:
-    claims = ClaimRig()
-    claims.api.add("c")["metadata"]["finalizers"] = [_FINALIZER]
-    before = claims.api.claims["c"]["metadata"]["resourceVersion"]
-    rig = Rig(keeper=keeper_of(claims))
-    rig.pod("a", 1)
-    asyncio.run(rig.queue.catch_up())
-    assert claims.api.claims["c"]["metadata"]["resourceVersion"] != before
-    assert not rig.queue.backlog.entries
-
-
-def test_why_claims_keep_a_pod_from_being_planned_is_said_on_it() -> None:
-    claims = ClaimRig()
-    rig = Rig(keeper=keeper_of(claims), hub=claims.mirror.hub)
-    for reflector in claims.keeper.reflectors.values():
-        reflector.num_lists = 1
-    claims.api.add("shared")
-    claims.tell("shared")
-    rig.node("n", 2)
-    for name in "ab":
-        rig.pod(name, 0, gang="g", gang_size="2")
-        pod = rig.api.pods[name]
-        pod["metadata"]["namespace"] = "default"
-        pod["spec"]["resourceClaims"] = [{"name": "shared", "resourceClaimName": "shared"}]
-        rig.hub.cache(PODS).upsert(decode_pod(pod))
-    rig.round(2.0)
-    for name in "ab":
-        assert "share ResourceClaim shared" in rig.note(name)

@@ -68,11 +68,10 @@ def test_every_setting_of_the_queue_and_of_decisions_that_it_goes_by_counts() ->
 class Built:
     """A queue on a cluster in memory, of which nothing is known but what a test tells."""
 
-    def __init__(self, *, allocate: bool = False, lead: bool = True, **queue: Any) -> None:
+    def __init__(self, *, lead: bool = True, **queue: Any) -> None:
         self.now = 1000.0
         self.cluster = MemoryCluster()
         sections: Manifest = {"queue": {"enabled": True} | queue, "cluster": {"max_age_s": 77.0}}
-        sections |= {"dra": {"allocate": allocate, "rewrite_extended_resources": {"nvidia.com/gpu": "gpu.class"}}}
         self.settings = Settings.model_validate(sections)
         self.base = build_foundation(self.settings, self.cluster, lambda: self.now)
         if lead:
@@ -191,12 +190,3 @@ def test_where_kube_scheduler_calls_no_extender_pods_are_let_go_by_what_is_writt
     base.mirror.hub.cache(PODS).upsert(runs)
     assert mode.pods.get("a") == runs
     assert mode.wall_clock() == pytest.approx(time.time(), abs=60.0)
-
-
-def test_what_allocates_devices_is_made_where_that_is_wanted() -> None:
-    built = Built(allocate=True)
-    keeper, base = built.queue.claims, built.base
-    assert keeper is not None
-    assert (keeper.transport, keeper.mirror, keeper.ledger) == (built.cluster, base.mirror, base.ledger)
-    assert (keeper.owned, keeper.fence, keeper.resolver) == (base.ledger.rows.owned, base.fence, base.resolver)
-    assert (keeper.clock(), keeper.max_age_s, keeper.classes_to_make) == (1000.0, 77.0, {"gpu.class"})

@@ -6,7 +6,7 @@ What is checked of each schedule, once all that is on its way has arrived:
 - nothing that a leader has sent takes effect once its successor has taken over;
 - whatever was unknown is known in the end.
 
-A new target is a line in `CASES`.
+A new target is a line in `CASES`, or a test of its part that calls `takes_effect_once_or_never`.
 """
 
 import asyncio
@@ -32,7 +32,6 @@ from extender.kube.patches import Patch, write
 from extender.kube.records import _Write
 from extender.ledger.ledger import Ledger
 from extender.plugins.pods import read_holding
-from extender.queueing.claims.keeper import _Allocation
 from extender.queueing.direct.mode import Direct, _Doubt
 from extender.queueing.direct.writer import DirectWriter, _Assignment, is_blank
 from extender.queueing.pods.entries import Entry
@@ -44,7 +43,6 @@ from tests.controlplane import ControlPlane
 from tests.controlplane.objects import gpu_node, pod
 from tests.kube.slow_server import Line, Request, SlowServer
 from tests.ledger.builders import node_object, pod_object
-from tests.queueing.claims.rigs import ClaimRig
 from tests.queueing.contract import CONFLICT, CONTRACT, Server, Stand, hold
 
 POD = PodIdentity("default", "p", "uid-p")
@@ -189,18 +187,6 @@ def binding(process: Process) -> Binding:
     return Binding(tools, POD, PodRequest(GpuRequest(1)), node, held=held, annotations=annotations)
 
 
-def allocation(process: Process) -> _Allocation | None:
-    if process.slow.server.claims.claims["a"]["status"]:
-        return None  # it has its devices
-    rig = ClaimRig(gpus=1, api=process.slow.server.claims, transport=process.line)
-    rig.tell("a")
-    pod = rig.pod(process.name, "a").pod
-    assert rig.decide(pod)
-    (hold,) = rig.owned.holds.values()
-    rig.keeper.resolver = process.resolver
-    return _Allocation(rig.keeper, "u-a", hold, "")
-
-
 class Assigned(_Assignment):
     """Written on a pod that has no gate; what is unknown about it is in doubt, as in the queue."""
 
@@ -267,15 +253,8 @@ async def mark(process: Process) -> None:
     await change(process.line, POD, "kerf.dev/epoch", process.name)
 
 
-async def seal_claims(process: Process) -> None:
-    """What it does with each claim."""
-    rig = ClaimRig(gpus=1, api=process.slow.server.claims, transport=process.line)
-    await rig.keeper.catch_up()
-
-
 CASES = [
     Case("a Binding", binding, mark, is_kept=True),
-    Case("a claim's allocation", allocation, seal_claims),
     Case("an assignment on a pod", assignment, mark, then=opening),
     Case("a record", record, nothing, is_late=True),
 ]
@@ -406,13 +385,18 @@ class World:
         assert len(by) <= 1 or self.case.is_late
 
 
+def takes_effect_once_or_never(case: Case, seed: int) -> None:
+    """Whatever is lost, delayed, repeated and reordered of the answers."""
+    world = World(case, seed)
+    asyncio.run(world.run())
+    world.check()
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 @settings(max_examples=400, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_a_write_takes_effect_once_or_never_and_it_is_known_which(case: Case, seed: int) -> None:
-    world = World(case, seed)
-    asyncio.run(world.run())
-    world.check()
+    takes_effect_once_or_never(case, seed)
 
 
 @pytest.mark.parametrize("rule", CONTRACT, ids=lambda rule: rule.__name__)

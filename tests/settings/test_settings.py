@@ -289,13 +289,13 @@ def test_settings_of_a_kerf_elsewhere_are_read_as_far_as_they_can_be(monkeypatch
     monkeypatch.setenv("KERF_QUEUE__ENABLED", "true")  # ours, and not that Kerf's
     text = "telemetry: {source: off, of_a_newer: 1}\nserver: {port: many}\nqueue: {extender: false}\nnone:\nnew: {a: b}"
     variables = {
-        "KERF_DRA__ALLOCATE": "true",
+        "KERF_DECISIONS__RANK_CPU_PODS": "false",
         "KERF_LOG__LEVEL": "debug",
         "KERF_PORT": "tcp://10.0.0.1:80",
         "PATH": "/",
     }
     found = settings_elsewhere(text, variables, ["log.level=error", "nothing", "queue.order=[", "queue.skip_s=5"])
-    assert (found.telemetry.source, found.dra.allocate, found.log.level) == ("off", True, "error")
+    assert (found.telemetry.source, found.decisions.rank_cpu_pods, found.log.level) == ("off", False, "error")
     assert (found.queue.extender, found.queue.enabled, found.queue.skip_s) == (False, False, 5)
     assert found.server == Settings.model_fields["server"].default
     for unreadable in ("", "[", "a", "- a", "1: {2: 3}"):

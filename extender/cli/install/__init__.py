@@ -1,4 +1,4 @@
-"""`kerf install check`: what a cluster lacks for Kerf, each with the command that mends it; and `kerf install dra`."""
+"""`kerf install check`: what a cluster lacks for Kerf, each with the command that mends it; and what parts install."""
 
 import asyncio
 from typing import Annotated
@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 
 from extender.cli.client.kerf import FAILED, Output, OutputOption, fail, show
-from extender.cli.install.dra.command import give
 from extender.cli.main import Group
 from extender.cli.settings import ContextOption, KubeconfigOption, cluster
+from extender.core.faces import faces, named
 
 app = typer.Typer(
     cls=Group,
@@ -18,7 +18,9 @@ app = typer.Typer(
 )
 
 
-app.command("dra")(give)
+for _face in faces().values():
+    for _name, _where in _face.installs.items():
+        app.command(_name)(named(_where))
 
 
 @app.command()

@@ -9,7 +9,7 @@ from extender.cli.consoles import names
 from extender.cli.install.findings import ANY, KERF, Finding, Verdict, broken, listed, note, ok
 from extender.cli.install.kerf import SERVICE_ACCOUNTS, Installed, Look
 from extender.kube.client import Transport
-from extender.kube.rights import ALLOCATING, CREATING, QUEUEING, Need, electing, manifest_of, serving
+from extender.kube.rights import QUEUEING, Need, electing, manifest_of, serving
 from extender.settings.tree import rights_of
 
 POLICIES: Final = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
@@ -56,10 +56,6 @@ def _needed_by_the_kernel(installed: Installed) -> Iterator[Need]:
     yield from serving(extender=installed.mode != "planner")
     if settings.queue.enabled:
         yield from QUEUEING
-    if settings.dra.allocate:
-        yield from ALLOCATING
-        if settings.dra.rewrite_extended_resources:
-            yield from CREATING
     yield from electing(election.mode, election.namespace, election.lease_name)
 
 

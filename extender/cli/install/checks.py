@@ -5,10 +5,10 @@ from typing import Any, Final
 
 from extender.cli.install.access import admission_policy, rights
 from extender.cli.install.devices import EXPORTER, devices, telemetry
-from extender.cli.install.dra.checks import devices_of_kerf
 from extender.cli.install.findings import Check, Needs, Verdict
 from extender.cli.install.running import certificate, reading, running, stopped
 from extender.cli.install.schedulers import configuration, control_plane, extender_order, kerf, kubernetes, version_skew
+from extender.core.faces import faces, named
 
 _UNSEEN: Final = "whether the queue's gate, its webhook and node agents are at work can't be seen"
 
@@ -22,7 +22,7 @@ _CHECKS: Final[tuple[Check[Any], ...]] = (
     Check("rights", Needs.CLUSTER, rights),
     Check("admission policy", Needs.CLUSTER, admission_policy),
     Check("device plugin", Needs.CLUSTER, devices, unread="nodes can't be read", fix=""),
-    Check("DRA devices", Needs.CLUSTER, devices_of_kerf),
+    *(check for face in faces().values() if face.checks for check in named(face.checks)()),
     Check(EXPORTER, Needs.CLUSTER, telemetry, unread="pods can't be read", fix=""),
     Check("telemetry", Needs.SETTINGS, reading),
     Check("certificate", Needs.SETTINGS, certificate),

@@ -5,20 +5,16 @@ own, or Genius's priority label. Pods that ask by annotation or label alone are 
 the way: whatever comes is allowed.
 """
 
-import secrets
-from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 
-from extender.api.reviews import Operation, allow, read_creation
+from extender.api.reviews import Operation, RewritesRequests, allow, read_creation
 from extender.core.annotations import GENIUS_PRIORITY
 from extender.kube.decoding import Decoder
 from extender.kube.objects import Pod
 from extender.parts.webhook.assigned_gpus import mark
-from extender.parts.webhook.extended_resources import AskingPod, rewritten
 from extender.parts.webhook.node_affinity import NO_AFFINITY, AffinityWriter
-from extender.queueing.claims.maker import claim_name
 from extender.queueing.pods.objects import (
     BY_LABEL,
     BY_NAMESPACE,
@@ -32,11 +28,10 @@ from extender.queueing.pods.objects import (
 )
 
 _pod_decoder: Final = Decoder(Pod)
-_asking_decoder: Final = Decoder(AskingPod)
 
 
-def gate(body: bytes, classes: Mapping[str, str] | None = None, affinity: AffinityWriter = NO_AFFINITY) -> bytes:
-    """Answer an AdmissionReview; pods that opt in ask by claims of `classes`, by the extended resources for them."""
+def gate(body: bytes, rewrites: RewritesRequests | None = None, affinity: AffinityWriter = NO_AFFINITY) -> bytes:
+    """Answer an AdmissionReview; what pods that opt in ask for is rewritten where something does."""
     request = read_creation(body)
     if isinstance(request, bytes):
         return request
@@ -49,21 +44,9 @@ def gate(body: bytes, classes: Mapping[str, str] | None = None, affinity: Affini
     if not by or pod.spec.node_name:
         return allow(request.uid, patch=marks)
     gates = [] if is_gated(pod) else _patch(pod, by)
-    claims, warnings = _claims(request.object, gates, classes or {})
+    claims, warnings = rewrites.operations(request.object, annotated=bool(gates)) if rewrites else ([], [])
     kept, more = affinity.patch(pod, request.object) if not claims else ([], [])
     return allow(request.uid, *warnings, *more, patch=[*gates, *claims, *marks, *kept])
-
-
-def _claims(body: msgspec.Raw, gates: list[Operation], classes: Mapping[str, str]) -> tuple[list[Operation], list[str]]:
-    """What makes a pod ask by claims instead of extended resources, after the gate is written."""
-    if not classes:
-        return [], []
-    try:
-        pod = _asking_decoder.decode(body)
-    except msgspec.DecodeError as error:
-        return [], [f"what its containers ask for can't be read: {error}"]
-    patch, why_not = rewritten(pod, classes, claim_name(secrets.token_hex(8)), annotated=bool(gates))
-    return patch, [f"extended resources are not asked for by a ResourceClaim: {why_not}"] if why_not else []
 
 
 def _opted_in_by(pod: Pod) -> str:

@@ -8,7 +8,7 @@ from typing import Final
 from extender.api.contributions import Contribution, Kernel
 from extender.api.openapi import EXAMPLE_POD
 from extender.api.posts import Call, Caller
-from extender.api.reviews import AdmissionAnswer, AdmissionReview, allow
+from extender.api.reviews import AdmissionAnswer, AdmissionReview, RewritesRequests, allow
 from extender.parts.webhook import assigned_gpus, gate
 from extender.parts.webhook.assigned_gpus import Injection
 from extender.parts.webhook.node_affinity import AffinityWriter
@@ -23,7 +23,7 @@ _REVIEW: Final = {
 
 def build(kernel: Kernel, wanted: WebhookSettings) -> Contribution:
     """Two calls."""
-    classes, affinity = kernel.settings.dra.rewrite_extended_resources, _affinity_writer(kernel, wanted)
+    rewrites, affinity = kernel.get(RewritesRequests), _affinity_writer(kernel, wanted)
 
     def injection() -> Injection:
         return assigned_gpus.settled(wanted, kernel.placer.snapshot())
@@ -43,7 +43,7 @@ def build(kernel: Kernel, wanted: WebhookSettings) -> Contribution:
         mutating,
         path="/gate",
         verb="gate",
-        answer=lambda body: gate.gate(body, classes, affinity),
+        answer=lambda body: gate.gate(body, rewrites, affinity),
         summary="Adds the queue's scheduling gate to pods that opt in. Always allows the pod; errors become warnings.",
     )
     return Contribution(calls=[mutating, gating])

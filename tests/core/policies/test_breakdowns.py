@@ -19,7 +19,6 @@ from extender.core.resources.requests import AskedUnit, GpuRequest
 from tests.core.builders import NodeState, all_rows, arrays_of, cluster_of, node, pattern
 from tests.core.learning import kerf_on, only
 from tests.core.observing import observe, observed_cluster
-from tests.queueing.claims.rigs import ClaimRig
 
 T4, A100, ODD = ("Tesla-T4", 15360), ("NVIDIA-A100-SXM4-80GB", 81920), ("", 0)
 ONE = GpuRequest(1)
@@ -187,22 +186,6 @@ def test_a_policy_that_tells_no_parts_is_one_number() -> None:
 def test_numbers_of_things_and_percents() -> None:
     assert [counted(number, "GPU") for number in (0, 1, 2)] == ["no GPU", "1 GPU", "2 GPUs"]
     assert [percent(part) for part in (0, 0.001, 0.25, 0.999, 1)] == ["0 %", "1 %", "25 %", "99 %", "100 %"]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_where_resource_claims_ask_what_devices_lose_is_a_part(name: str) -> None:
-    rig = ClaimRig(2)
-    rig.publish("m", 4)
-    rig.allot("taken")
-    rig.api.add("c")
-    rig.tell("c")
-    asked = rig.keeper.read(rig.pod("c").pod).asked
-    assert asked is not None
-    request = GpuRequest(asked.num_devices, AskedUnit.CLAIM, devices=asked)
-    cluster, policy = rig.ledger.snapshot(rig.now), policies_of(Options())[name]
-    assert check(cluster, policy, request) == 2
-    _, told = broken_down(cluster, request, policy, all_rows(cluster))
-    assert [part.name for part in told.parts[:3]] == ["devicesLost", "alternative", "freeGpus"]
 
 
 def test_parts_of_some_rows_are_nothing_on_the_others() -> None:

@@ -21,10 +21,10 @@ from extender.parts.what_if.questions import Question, needs_of, read_question
 from extender.parts.what_if.waiting import Waiting
 from extender.plugins.holdings import whole_gpus
 from extender.queueing.pods.objects import decode_node, decode_pod
+from tests.parts.dra.rigs import ClaimRig
 from tests.parts.what_if.test_what_if_process import four_at_once
 from tests.parts.what_if.what_if_facts import Manifest, node, pod
 from tests.plugins.claims import resource_claim
-from tests.queueing.claims.rigs import ClaimRig
 
 ONE = {"name": "gpu", "exactly": {"deviceClassName": "gpu"}}
 RDMA = "rdma/hca"

@@ -17,8 +17,8 @@ from extender.parts.what_if.grounds import Facts
 from extender.parts.what_if.process import _answer
 from extender.parts.what_if.questions import WhatIfError, WhatIfResult, read_question
 from tests.core.dra.machines import a100_node, partition
+from tests.parts.dra.rigs import ClaimRig
 from tests.plugins.claims import resource_claim
-from tests.queueing.claims.rigs import ClaimRig
 
 ONE = {"name": "gpu", "exactly": {"deviceClassName": "gpu", "allocationMode": "ExactCount", "count": 1}}
 

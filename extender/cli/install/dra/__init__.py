@@ -1,1 +1,0 @@
-"""`kerf install dra`: a pool of devices is given to Kerf, and taken back."""

@@ -1,0 +1,105 @@
+"""Pods that were left to kube-scheduler, whose ResourceClaims are Kerf's to allocate by now."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from extender.core.dra.asks import DevicesAsked
+from extender.dra.pod_claims import PodClaims
+from extender.kube.objects import Pod, PodClaim
+from extender.queueing.pods.backlog import Backlog
+from extender.queueing.pods.entries import Stage
+from extender.queueing.pods.objects import decode_pod
+from tests.parts.dra.rigs import ClaimRig
+
+REFUSED = [
+    {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "cannot allocate all claims"}
+]
+
+
+def manifest(*, conditions: Any = REFUSED, gates: Any = ()) -> Pod:
+    """A pod with a claim, let go without a node."""
+    return decode_pod(
+        {
+            "metadata": {
+                "name": "a",
+                "namespace": "default",
+                "uid": "p-a",
+                "annotations": {"kerf.dev/planned-node": "", "kerf.dev/planned-by": "left"},
+            },
+            "spec": {"resourceClaims": [{"name": "a", "resourceClaimName": "a"}], "schedulingGates": list(gates)},
+            "status": {"phase": "Pending", "conditions": list(conditions)},
+        }
+    )
+
+
+class Queue:
+    """A backlog; the pod's claim is kube-scheduler's until `owned`."""
+
+    def __init__(self) -> None:
+        self.owned = False
+        rig = ClaimRig()
+        rig.api.add("a")
+        rig.tell("a")
+        self._claim = rig.owned.claims["u-a"]
+        self._asked = rig.keeper.read(rig.pod("a").pod).asked
+        self.backlog = Backlog(lambda: 100.0, lambda: None, left=lambda entry: None, claims_of=self._claims_of)
+
+    def _claims_of(self, pod: Pod) -> PodClaims:
+        asked: DevicesAsked | None = self._asked
+        return PodClaims(unallocated=(self._claim,), asked=asked) if self.owned else PodClaims(left=(self._claim,))
+
+    def stage(self, *, out: bool = False) -> Stage:
+        asyncio.run(self.backlog.read_claims_again(all_=True))
+        self.backlog.notice_unserved(lambda pod: out and pod.metadata.uid == "p-a")
+        return self.backlog.entries["p-a"].stage
+
+
+@pytest.fixture(params=["begun", "restarted"])
+def queue(request: pytest.FixtureRequest) -> Queue:
+    """One that has left the pod to kube-scheduler, or another that finds it so."""
+    queue = Queue()
+    if request.param == "begun":
+        queue.backlog.upsert(manifest(conditions=(), gates=[{"name": "kerf.dev/queue"}]))
+    queue.backlog.upsert(manifest())
+    return queue
+
+
+def test_once_kerf_owns_what_it_asks_it_waits_for_a_plan(queue: Queue) -> None:
+    assert queue.stage() is Stage.OPENED
+    queue.owned = True
+    assert queue.stage() is Stage.LOST
+    assert queue.backlog.entries["p-a"].lost == "kube-scheduler: cannot allocate all claims"
+
+
+def test_who_has_opted_out_is_left_alone(queue: Queue) -> None:
+    queue.owned = True
+    assert queue.stage(out=True) is Stage.OPENED
+
+
+def test_who_was_not_refused_yet_is_left_alone() -> None:
+    queue = Queue()
+    queue.backlog.upsert(manifest(conditions=(), gates=[{"name": "kerf.dev/queue"}]))
+    queue.backlog.upsert(manifest(conditions=()))
+    queue.owned = True
+    assert queue.stage() is Stage.OPENED
+
+
+def test_open_pods_that_kerf_has_not_let_go_are_none_of_its() -> None:
+    queue = Queue()
+    pod = manifest()
+    pod.metadata.annotations = {}
+    queue.backlog.upsert(pod)
+    assert not queue.backlog.entries
+
+
+def test_a_pod_whose_claim_was_made_again_names_the_one_before_no_more() -> None:
+    queue = Queue()
+    pods = [manifest(conditions=(), gates=[{"name": "kerf.dev/queue"}]) for _ in range(2)]
+    for pod, name in zip(pods, ("a-1", "a-2"), strict=True):
+        pod.status.resource_claim_statuses = [PodClaim(name="a", resource_claim_name=name)]
+        queue.backlog.upsert(pod)
+    assert [len(queue.backlog.naming(f"default/{name}")) for name in ("a-1", "a-2")] == [0, 1]
+    queue.backlog.remove(pods[1])
+    assert not queue.backlog.naming("default/a-2")

@@ -1,0 +1,45 @@
+"""Allocation of devices in a service: what it is made of, its metrics, and that it is not there unless wanted."""
+
+from typing import Any
+
+from extender.api.reviews import RewritesRequests
+from extender.parts.dra.extended_resources import Rewriting
+from extender.parts.dra.keeper import ClaimKeeper
+from tests.api.bodies import node
+from tests.api.services import running
+from tests.parts.pages import assert_its_metrics_are_on_its_page
+from tests.parts.test_parts import modules_of
+
+NODES = [node("n-0", 1)]
+QUEUE: dict[str, Any] = {"queue__enabled": True}
+ON: dict[str, Any] = {**QUEUE, "dra__allocate": True}
+CLASSES = {"nvidia.com/gpu": "gpu.class"}
+
+
+def test_what_allocates_goes_by_what_the_kernel_knows() -> None:
+    with running(NODES, **ON, dra__rewrite_extended_resources=CLASSES, cluster__max_age_s=77.0) as kerf:
+        parts = kerf._app.state.parts  # noqa: SLF001
+        keeper, base = parts.queue.claims, parts.base
+        assert isinstance(keeper, ClaimKeeper)
+        assert (keeper.mirror, keeper.ledger, keeper.owned) == (base.mirror, base.ledger, base.ledger.rows.owned)
+        assert (keeper.fence, keeper.resolver, keeper.transport) == (base.fence, base.resolver, base.transport)
+        assert (keeper.clock, keeper.max_age_s, keeper.classes_to_make) == (base.clock, 77.0, {"gpu.class"})
+        assert parts.capabilities.get(RewritesRequests) == Rewriting(CLASSES)
+
+
+def test_its_metrics_are_on_its_page() -> None:
+    with running(NODES, **QUEUE) as without, running(NODES, **ON) as kerf:
+        assert_its_metrics_are_on_its_page("dra", without, kerf)
+
+
+def test_who_only_rewrites_allocates_nothing() -> None:
+    with running(NODES, **QUEUE, dra__rewrite_extended_resources=CLASSES) as kerf:
+        parts = kerf._app.state.parts  # noqa: SLF001
+        assert parts.queue.claims is None
+        assert parts.base.ledger.rows.owned is None
+        assert parts.capabilities.get(RewritesRequests) == Rewriting(CLASSES)
+
+
+def test_as_shipped_nothing_of_it_is_imported_but_its_settings() -> None:
+    of_it = {name for name in modules_of() if name.startswith("extender.parts.dra")}
+    assert of_it == {"extender.parts.dra", "extender.parts.dra.settings"}
