@@ -89,7 +89,7 @@ def _extent(pool: str | None) -> str:
     return "all pools of the driver" if pool is None else f"pool {pool}"
 
 
-async def devices_of_kerf(look: Look) -> AsyncIterator[Finding]:
+async def _devices_of_kerf(look: Look) -> AsyncIterator[Finding]:
     """Whether pools that are Kerf's are allocated, and by nobody else; nothing where there are neither."""
     transport, installed = look.transport, look.installed
     is_wanted = allocates(installed.settings)
@@ -132,4 +132,4 @@ def _command(rule: facts.Rule) -> str:
 
 def checks() -> list[Check[Look]]:
     """Of `kerf install check`."""
-    return [Check("DRA devices", Needs.CLUSTER, devices_of_kerf)]
+    return [Check("DRA devices", Needs.CLUSTER, _devices_of_kerf)]

@@ -83,7 +83,10 @@ def named_elsewhere() -> Module:
         function = name.replace("-", "_")
         module = command.module or f"extender.cli.{function}"
         named += [f"{module}:{function}", f"{module}:app"]
-    named += [kind for face in faces().values() for kind in face.kinds.values()]
+    named += [
+        where for face in faces().values() for where in (*face.kinds.values(), *face.installs.values(), face.checks)
+    ]
     named += [f"extender.parts.{name}:FACE" for name in faces()]
     named += [name for part in PARTS for name in (f"extender.parts.{part.name}.settings:PART", f"{part.module}:build")]
+    named += [f"{part.module}:prepare" for part in PARTS if part.early]
     return Module("pyproject", "pyproject.toml", f"NAMED = {named!r}")
