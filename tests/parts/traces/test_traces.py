@@ -11,9 +11,7 @@ from typing import Any
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from extender.api.app import create_app
-from extender.kube.memory import MemoryCluster
-from extender.settings.load import load_settings
+from extender.parts.traces.settings import PART
 from tests.api import bodies
 from tests.api.bodies import pod
 from tests.api.services import running
@@ -119,7 +117,5 @@ def test_without_the_extra_it_is_said_so() -> None:
     assert "pip install 'kerf[otel]'" in ended.stderr
 
 
-def test_calls_are_traced_also_where_webhooks_are_all_that_is_served() -> None:
-    given = ("traces.endpoint=http://127.0.0.1:9", "webhook.alone=true")
-    app = create_app(load_settings(assignments=given), MemoryCluster([]))
-    assert app.state.parts.contributions.keys() == {"traces"}
+def test_calls_are_traced_also_where_one_part_is_all_that_is_served() -> None:
+    assert PART.beside_one_alone
