@@ -10,7 +10,6 @@ import yaml
 from extender.core.annotations import _SIZES
 from extender.core.keys import _KEYS as KEYS
 from extender.core.keys import _PREFIX, _WRITTEN_BEGIN, _Kind, _names_on, _On
-from extender.parts.dra import install_command as command
 from extender.settings.schema import settings_schema
 from tests.install.dashboards import DASHBOARD, render_dashboard
 from tests.install.helm import CHART, Helm
@@ -20,7 +19,7 @@ SCHEMA = CHART / "values.schema.json"
 KEYS_FILE = CHART / "keys.yaml"
 MUTATING = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
 """What the chart looks for in the cluster: served by default since 1.36."""
-DRA_POLICY = Path(command.__file__).with_name("policies.yaml")
+DRA_POLICY = CHART.parents[2] / "extender" / "parts" / "dra" / "policies.yaml"
 
 _INSTALL = """\
 # A second kube-scheduler with Kerf as its sidecar, and the queue, all in one file:
@@ -190,7 +189,7 @@ def render_manifests(helm: Helm) -> dict[Path, str]:
         queue / "webhook.yaml": _QUEUE_WEBHOOK
         + render("kerf", "webhook-queue", mode="service", **queued, **certificate),
         MANIFESTS / "dra" / "rbac.yaml": _DRA_RBAC + render("kerf", "dra", **allocated),
-        DRA_POLICY: _DRA_POLICY + render("kerf", "dra-policy", **allocated),
+        **({DRA_POLICY: _DRA_POLICY + render("kerf", "dra-policy", **allocated)} if DRA_POLICY.parent.is_dir() else {}),
         queue / "pipelines.yaml": _PIPELINES + render("kerf", "pipelines", **piped, **users),
         queue / "mlflows.yaml": _MLFLOWS + render("kerf", "mlflows", **piped, **users, queue__mlflows="true"),
         static / "queue.yaml": _STATIC_QUEUE

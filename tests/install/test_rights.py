@@ -1,6 +1,7 @@
 """Kerf's rights are the least: each single one taken away breaks something, and Kerf says what it lacks."""
 
 import asyncio
+import importlib
 import logging
 import selectors
 from collections.abc import Iterator
@@ -10,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.controlplane import dra, podgroups
-from tests.controlplane.kerf import DRA_RBAC, RBAC, ROOT, SERVICE_ACCOUNT
+from tests.controlplane import podgroups
+from tests.controlplane.kerf import RBAC, ROOT, SERVICE_ACCOUNT
 from tests.controlplane.objects import POD_GROUPS
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import wait_until
@@ -19,16 +20,15 @@ from tests.install import queue_rights, rights
 from tests.install.rights import Flow
 from tests.install.stages import Rule, Stage
 from tests.ledger.builders import until
-from tests.parts.dra import rights as dra_rights
 
 pytestmark = [pytest.mark.e2e, pytest.mark.controlplane, podgroups.NEEDED]
 
 Manifest = dict[str, Any]
 FILES = (RBAC, *(ROOT / "manifests" / "queue" / name for name in ("rbac.yaml", "pipelines.yaml", "mlflows.yaml")))
 FLOWS = rights.FLOWS | queue_rights.FLOWS
-if dra.HAS_RULES:
-    FILES += (DRA_RBAC,)
-    FLOWS |= dra_rights.FLOWS
+for path in sorted(ROOT.glob("tests/parts/*/rights.py")):
+    of_part = importlib.import_module(f"tests.parts.{path.parent.name}.rights")
+    FILES, FLOWS = (*FILES, *of_part.FILES), FLOWS | of_part.FLOWS
 ROLES = [
     document
     for path in FILES
@@ -55,8 +55,8 @@ RULES = [rule for role in ROLES for rule in rules_of(role)]
 def test_every_rule_has_a_flow_that_needs_it() -> None:
     new = [str(rule) for rule in RULES if rule not in FLOWS]
     assert not new, (
-        f"no flow needs {new}: enter one for each in FLOWS of rights.py, queue_rights.py or dra_rights.py in "
-        "tests/install, or give the right up"
+        f"no flow needs {new}: enter one for each in FLOWS of rights.py or queue_rights.py in "
+        "tests/install or of rights.py of a part's tests, or give the right up"
     )
     gone = [str(rule) for rule in FLOWS if rule not in RULES]
     assert not gone, f"the chart no longer gives {gone}: take them out of FLOWS"

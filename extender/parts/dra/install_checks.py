@@ -103,7 +103,7 @@ async def _devices_of_kerf(look: Look) -> AsyncIterator[Finding]:
         return
     held = [rule for rule in rules if rule.value == owning.HELD.value]
     if held:
-        told = f"on their way to or from Kerf, so that nobody is_wanted them: {names([rule.name for rule in held])}"
+        told = f"on their way to or from Kerf, so that nobody allocates them: {names([rule.name for rule in held])}"
         yield broken(told, f"{_command(held[0])} again, with or without --remove")
     if not is_wanted:
         if rules:

@@ -23,7 +23,7 @@ _REVIEW: Final = {
 
 def build(kernel: Kernel, wanted: WebhookSettings) -> Contribution:
     """Two calls."""
-    rewrites, affinity = kernel.get(RewritesRequests), _affinity_writer(kernel, wanted)
+    affinity = _affinity_writer(kernel, wanted)
 
     def injection() -> Injection:
         return assigned_gpus.settled(wanted, kernel.placer.snapshot())
@@ -43,7 +43,7 @@ def build(kernel: Kernel, wanted: WebhookSettings) -> Contribution:
         mutating,
         path="/gate",
         verb="gate",
-        answer=lambda body: gate.gate(body, rewrites, affinity),
+        answer=lambda body: gate.gate(body, kernel.get(RewritesRequests), affinity),
         summary="Adds the queue's scheduling gate to pods that opt in. Always allows the pod; errors become warnings.",
     )
     return Contribution(calls=[mutating, gating])

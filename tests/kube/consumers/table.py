@@ -138,7 +138,6 @@ class Process:
             wall_clock=self.wall_clock,
             standby=str,
             mirror_fault=self.mirror.fault,
-            page_size=PAGE_SIZE,
             events=self,  # type: ignore[arg-type]
             mode=partial(Asked, resolver=Resolver(open_fence(), self.clock)),
             crowd=self.mirror.tenants.crowd,
@@ -963,8 +962,6 @@ CONSUMERS: Final[tuple[type[Consumer], ...]] = (
 _LEFT_OUT: Final = {
     "extender/kube/cache.py: self._cache.subscribe(changed, listed=listed, stand_ins=stand_ins)": "hands on to those",
     "extender/ledger/mirror.py: self.hub.cache(feed).subscribe(ledger.device_changed)": "of devices",
-    "extender/queueing/claims/keeper.py: hub.cache(feed).subscribe"
-    "(self._claim_changed if feed is CLAIMS else self._heard, listed=self._heard)": "of ResourceClaims and devices",
 }
 """Those that hear of something else than nodes, pods and namespaces, and why they are not here."""
 

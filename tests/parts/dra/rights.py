@@ -8,6 +8,8 @@ from extender.dra.objects import ResourceClaim
 from extender.kube.client import ApiServer, ClusterError
 from extender.parts.dra.writer import ClaimWriter
 from extender.settings.cluster import ClusterSettings
+from tests.controlplane import dra
+from tests.controlplane.kerf import DRA_RBAC
 from tests.controlplane.objects import pod
 from tests.install.queue_rights import GATED
 from tests.install.rights import Flow
@@ -51,17 +53,22 @@ async def looks_at_a_claim_that_is_in_doubt(stage: Stage) -> bool:
 
 _GROUP = "resource.k8s.io"
 
-FLOWS: dict[Rule, Flow] = {
-    Rule(_GROUP, "deviceclasses", "list"): allocates_devices,
-    Rule(_GROUP, "deviceclasses", "watch"): allocates_devices,
-    Rule(_GROUP, "devicetaintrules", "list"): allocates_devices,
-    Rule(_GROUP, "devicetaintrules", "watch"): allocates_devices,
-    Rule(_GROUP, "resourceclaims", "get"): looks_at_a_claim_that_is_in_doubt,
-    Rule(_GROUP, "resourceclaims", "patch"): allocates_devices,
-    Rule(_GROUP, "resourceclaims/status", "patch"): allocates_devices,
-    Rule(_GROUP, "resourceclaims/binding", "patch"): allocates_devices,
-}
+FLOWS: dict[Rule, Flow] = (
+    {}
+    if not dra.HAS_RULES
+    else {
+        Rule(_GROUP, "deviceclasses", "list"): allocates_devices,
+        Rule(_GROUP, "deviceclasses", "watch"): allocates_devices,
+        Rule(_GROUP, "devicetaintrules", "list"): allocates_devices,
+        Rule(_GROUP, "devicetaintrules", "watch"): allocates_devices,
+        Rule(_GROUP, "resourceclaims", "get"): looks_at_a_claim_that_is_in_doubt,
+        Rule(_GROUP, "resourceclaims", "patch"): allocates_devices,
+        Rule(_GROUP, "resourceclaims/status", "patch"): allocates_devices,
+        Rule(_GROUP, "resourceclaims/binding", "patch"): allocates_devices,
+    }
+)
 """What needs each rule of manifests/dra."""
+FILES = (DRA_RBAC,) if dra.HAS_RULES else ()
 
 
 def _own(stage: Stage, node: str) -> None:

@@ -12,21 +12,19 @@ from extender.core.decisions import decide
 from extender.core.evaluations import Memo
 from extender.core.policies.registry import POLICIES
 from extender.core.resources.requests import AskedUnit, GpuRequest
-from extender.dra.objects import CLAIMS, DeviceClass, ResourceClaim, ResourceSlice
+from extender.dra.objects import CLAIMS, ResourceClaim
 from extender.kube.client import Transport
 from extender.kube.commit import FencedError, Resolver, Term
 from extender.kube.objects import Pod
 from extender.kube.watches import WatchHub
-from extender.ledger.ledger import Ledger
 from extender.parts.dra.keeper import ClaimKeeper
 from extender.parts.dra.reclaimer import Reclaimer
 from extender.queueing.pods.entries import Entry
-from extender.queueing.pods.objects import decode_node, decode_pod
+from extender.queueing.pods.objects import decode_pod
 from tests.dra.claim_api import ClaimApi
+from tests.dra.owned_rig import OwnedRig
 
 Manifest = dict[str, Any]
-
-OWNED = {"key": "kerf.dev/owned", "value": "kerf", "effect": "NoSchedule"}
 
 
 class _Fence:
@@ -103,24 +101,20 @@ class _Mirror:
         self._tell_all()
 
 
-class ClaimRig:
-    """One node with some GPUs, which Kerf owns."""
+class ClaimRig(OwnedRig):
+    """A keeper of the claims on it."""
 
     def __init__(
         self, gpus: int = 2, node: str = "n", api: ClaimApi | None = None, transport: Transport | None = None
     ) -> None:
         """`transport` is by which what is tested reaches `api`; straight, unless it is said."""
-        self.now = 1000.0
+        super().__init__(gpus, node)
         self.api = api or ClaimApi()
-        self.ledger = Ledger(reservation_ttl_s=30.0, allocates=True)
         self.entries: dict[str, Entry] = {}
         self.changed: list[str] = []
         self.dirty: list[bool] = []
         self.fence = _Fence(self.api)
         clock = lambda: self.now  # noqa: E731 - a clock
-        owned = self.ledger.rows.owned
-        assert owned is not None
-        self.owned = owned
         hub = WatchHub(self.api, clock)  # type: ignore[arg-type]
         self.claims = hub.cache(CLAIMS)
         self.claims.subscribe(self.ledger.device_changed)
@@ -130,7 +124,7 @@ class ClaimRig:
             transport or self.api,  # type: ignore[arg-type]
             self.mirror,  # type: ignore[arg-type]
             self.ledger,
-            owned,
+            self.owned,
             self.fence,  # type: ignore[arg-type]
             self.resolver,
             clock,
@@ -143,23 +137,11 @@ class ClaimRig:
         self.reclaimer = Reclaimer(self.keeper)
         for reflector in self.keeper.reflectors.values():
             reflector.num_lists = 1
-        self.ledger.upsert_device(msgspec.convert({"metadata": {"name": "gpu", "uid": "u-class"}}, DeviceClass))
-        self.publish(node, gpus)
 
     async def look(self) -> None:
         """One round of what finds out what is in doubt, and of what takes back."""
         await self.resolver.resolve_round()
         await self.reclaimer.look()
-
-    def publish(self, node: str, gpus: int, generation: int = 1, **facts: Manifest) -> None:
-        """A node, and all that its driver has; `facts` are attributes of each device."""
-        self.ledger.upsert_node(decode_node({"metadata": {"name": node, "uid": f"u-{node}"}}))
-        devices = [{"name": f"gpu-{index}", "attributes": facts, "taints": [OWNED]} for index in range(gpus)]
-        pool = {"name": node, "generation": generation, "resourceSliceCount": 1}
-        spec = {"driver": "gpu.nvidia.com", "nodeName": node, "pool": pool, "devices": devices}
-        self.ledger.upsert_device(
-            msgspec.convert({"metadata": {"name": node, "uid": f"s-{node}"}, "spec": spec}, ResourceSlice)
-        )
 
     def tell(self, name: str) -> None:
         """A watch tells of a claim as the API server has it."""
@@ -203,12 +185,6 @@ class ClaimRig:
         assert asyncio.run(self.keeper.allocate(entry.pod))
         self.api.lose = lose
         return entry
-
-    def free(self, node: str = "n") -> int:
-        """Devices of a node that nobody has."""
-        devices = self.owned.devices_on(node)
-        assert devices is not None
-        return len(devices.inventory.devices) - devices.taken.bit_count()
 
     @staticmethod
     def _names(entry: Entry, key: str) -> bool:

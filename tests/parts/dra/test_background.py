@@ -35,10 +35,14 @@ def keeper_of(claims: ClaimRig) -> MakesAllocation:
 
 def test_what_goes_on_besides_is_what_takes_devices_back() -> None:
     async def story() -> None:
-        queue = Rig(keeper=keeper_of(ClaimRig())).queue
-        queue.start()
-        assert "queue's ResourceClaims" in queue.tasks.names
-        await queue.stop()
+        names = []
+        for keeper in (None, keeper_of(ClaimRig())):
+            queue = Rig(keeper=keeper).queue
+            queue.start()
+            names.append(set(queue.tasks.names))
+            await queue.stop()
+        assert names[1] - names[0] == {"queue's ResourceClaims"}
+        assert names[0] < names[1]
 
     asyncio.run(story())
 

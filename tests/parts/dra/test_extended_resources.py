@@ -1,7 +1,6 @@
 """Pods that ask by an extended resource are made to ask by a ResourceClaim, which Kerf then creates."""
 
 import asyncio
-import base64
 import copy
 import json
 from typing import Any, cast
@@ -13,9 +12,8 @@ from extender.kube.client import ApiError, Transport
 from extender.kube.objects import Pod
 from extender.parts.dra.extended_resources import Rewriting
 from extender.parts.dra.maker import ClaimMaker, _asked_of, _manifest_of
-from extender.parts.webhook.gate import gate
 from extender.queueing.pods.entries import Entry
-from tests.api.bodies import Manifest, pod, review
+from tests.api.bodies import Manifest, pod
 
 CLASSES = {"nvidia.com/gpu": "gpu.nvidia.com", "deviceclass.resource.kubernetes.io/mig": "mig"}
 ANNOTATION = "kerf.dev/claim"
@@ -36,11 +34,10 @@ def asking(*containers: dict[str, str], init: dict[str, str] | None = None, **me
 
 def patched(manifest: Manifest, classes: dict[str, str] | None = None) -> tuple[Manifest, list[str]]:
     """The pod as the API server makes it of the answer, and the warnings."""
-    body = json.dumps(review(manifest)).encode()
-    response = json.loads(gate(body, Rewriting(CLASSES if classes is None else classes)))["response"]
-    assert response["allowed"] is True
+    rewriting = Rewriting(CLASSES if classes is None else classes)
+    operations, warnings = rewriting.operations(msgspec.Raw(msgspec.json.encode(manifest)), annotated=False)
     found = copy.deepcopy(manifest)
-    for operation in json.loads(base64.b64decode(response.get("patch", "") or "W10=")):
+    for operation in operations:
         *parents, last = [part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:]]
         at: Any = found
         for part in parents:
@@ -52,7 +49,7 @@ def patched(manifest: Manifest, classes: dict[str, str] | None = None) -> tuple[
             at.append(operation["value"])
         else:
             at[last] = operation["value"]
-    return found, response.get("warnings", [])
+    return found, warnings
 
 
 def claim_of(found: Manifest) -> Manifest:
@@ -73,8 +70,6 @@ def test_containers_ask_by_requests_of_one_claim() -> None:
         {"limits": {}, "requests": {}, "claims": [{"name": name, "request": "container-2"}]},
     ]
     assert entry["name"] == name
-    assert found["spec"]["schedulingGates"] == [{"name": "kerf.dev/queue"}]
-    assert found["metadata"]["annotations"]["kerf.dev/queued-by"] == "namespace"
     claim = claim_of(found)
     assert claim["metadata"]["name"] == name
     assert claim["metadata"]["ownerReferences"] == [
@@ -118,7 +113,6 @@ def test_what_is_there_already_stays() -> None:
         (asking({"nvidia.com/gpu": "1"}, annotations={ANNOTATION: "{}"}), "is there already"),
         (asking({"nvidia.com/gpu": "0"}), ""),
         (asking({"example.com/fpga": "1"}), ""),
-        (asking({"nvidia.com/gpu": "1"}, labels={"kerf.dev/queue": "disabled"}), ""),
     ],
 )
 def test_what_can_not_ask_so_asks_as_it_did(manifest: Manifest, told: str) -> None:

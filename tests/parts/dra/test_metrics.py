@@ -7,7 +7,8 @@ import msgspec
 
 from extender.dra.objects import ResourceClaim, ResourceSlice
 from extender.parts.dra.metrics import DeviceFigures, device_metrics
-from tests.parts.dra.rigs import OWNED, ClaimRig
+from tests.dra.owned_rig import OWNED
+from tests.parts.dra.rigs import ClaimRig
 
 
 def values(rig: ClaimRig) -> dict[str, float | dict[str, float]]:

@@ -6,15 +6,17 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from extender.parts.traces.settings import PART
 from tests.api import bodies
 from tests.api.bodies import pod
 from tests.api.services import running
+from tests.docs.example import broken
+from tests.parts.test_parts import LISTS, PACKAGE, run
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
@@ -117,5 +119,9 @@ def test_without_the_extra_it_is_said_so() -> None:
     assert "pip install 'kerf[otel]'" in ended.stderr
 
 
-def test_calls_are_traced_also_where_one_part_is_all_that_is_served() -> None:
-    assert PART.beside_one_alone
+def test_calls_are_traced_also_where_one_part_is_all_that_is_served(tmp_path: Path) -> None:
+    alone = PACKAGE.replace("module=__name__", "module=__name__, alone=lambda acme: True")
+    broken(tmp_path, "[kerf.parts]\nacme = kerf_broken:PART", alone)
+    done = run("-c", LISTS, "acme.level=1", "traces.endpoint=http://127.0.0.1:9", site=tmp_path)
+    parts = {name for name in done.stdout.split() if name.endswith(".part")}
+    assert parts == {"extender.parts.traces.part"}, done.stderr

@@ -5,9 +5,11 @@ import base64
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from extender.api.calls import Endpoint, calls_of
+from extender.api.reviews import Operation, RewritesRequests
 from extender.parts.webhook.gate import gate
 from tests.api.bodies import Manifest, node, pod, review
 from tests.api.services import call, running
@@ -15,9 +17,18 @@ from tests.api.services import call, running
 GATE = {"name": "kerf.dev/queue"}
 
 
-def answer(manifest: Manifest, **request: Any) -> tuple[list[Manifest], list[str]]:
+class Rewriter:
+    """Has every pod ask for nothing any more."""
+
+    def operations(self, body: msgspec.Raw, *, annotated: bool) -> tuple[list[Operation], list[str]]:
+        return [{"op": "remove", "path": "/spec/containers/0/resources"}], ["rewritten", str(annotated)]
+
+
+def answer(
+    manifest: Manifest, rewrites: RewritesRequests | None = None, **request: Any
+) -> tuple[list[Manifest], list[str]]:
     """The operations of the patch, and the warnings."""
-    response = json.loads(gate(json.dumps(review(manifest, **request)).encode()))["response"]
+    response = json.loads(gate(json.dumps(review(manifest, **request)).encode(), rewrites))["response"]
     assert response["allowed"] is True
     patch = json.loads(base64.b64decode(response.get("patch", "") or "W10="))
     return patch, response.get("warnings", [])
@@ -51,6 +62,16 @@ def test_who_gets_the_gate(labels: dict[str, str], by: str | None) -> None:
             {"op": "add", "path": "/metadata/annotations", "value": {"kerf.dev/queued-by": by}},
         ]
     )
+
+
+def test_what_those_that_wait_ask_for_is_rewritten_after_the_gate() -> None:
+    patch, warnings = answer(waits(), Rewriter())
+    assert patch[0]["value"] == [GATE]
+    assert patch[-1] == {"op": "remove", "path": "/spec/containers/0/resources"}
+    assert warnings == ["kerf: rewritten", "kerf: True"]
+    assert answer(waits({"schedulingGates": [GATE]}), Rewriter())[1] == ["kerf: rewritten", "kerf: False"]
+    for stays in (waits(labels={"kerf.dev/queue": "disabled"}), waits({"nodeName": "n"})):
+        assert answer(stays, Rewriter()) == ([], [])
 
 
 def test_what_is_there_already_stays() -> None:

@@ -21,7 +21,7 @@ from extender.parts.what_if.questions import Question, needs_of, read_question
 from extender.parts.what_if.waiting import Waiting
 from extender.plugins.holdings import whole_gpus
 from extender.queueing.pods.objects import decode_node, decode_pod
-from tests.parts.dra.rigs import ClaimRig
+from tests.dra.owned_rig import OwnedRig
 from tests.parts.what_if.test_what_if_process import four_at_once
 from tests.parts.what_if.what_if_facts import Manifest, node, pod
 from tests.plugins.claims import resource_claim
@@ -190,9 +190,9 @@ def claiming(name: str, claim: str) -> Manifest:
     return pod(name, spec={"resourceClaims": [{"name": "gpu", "resourceClaimName": claim}]})
 
 
-def owned(*names: str, **options: Any) -> tuple[ClaimRig, Asked]:
+def owned(*names: str, **options: Any) -> tuple[OwnedRig, Asked]:
     """A cluster of a GPU on each of two nodes, which Kerf allocates, and claims of which those named exist."""
-    rig = ClaimRig(gpus=1)
+    rig = OwnedRig(gpus=1)
     rig.publish("m", 1)
     for name in names:
         rig.ledger.upsert_device(resource_claim(name, ONE))

@@ -17,7 +17,7 @@ from extender.parts.what_if.grounds import Facts
 from extender.parts.what_if.process import _answer
 from extender.parts.what_if.questions import WhatIfError, WhatIfResult, read_question
 from tests.core.dra.machines import a100_node, partition
-from tests.parts.dra.rigs import ClaimRig
+from tests.dra.owned_rig import OwnedRig
 from tests.plugins.claims import resource_claim
 
 ONE = {"name": "gpu", "exactly": {"deviceClassName": "gpu", "allocationMode": "ExactCount", "count": 1}}
@@ -29,7 +29,7 @@ def node(name: str) -> dict[str, Any]:
     return {"metadata": {"name": name, "uid": f"u-{name}"}, "spec": {}, "status": status}
 
 
-def facts(rig: ClaimRig, *claims: ResourceClaim, pods_on: dict[str, bytes] | None = None) -> Facts:
+def facts(rig: OwnedRig, *claims: ResourceClaim, pods_on: dict[str, bytes] | None = None) -> Facts:
     """All of a rig's ledger, as it reaches the other process."""
     nodes = [node(name) for name in rig.ledger.rows.names()]
     for manifest in nodes:
@@ -66,13 +66,13 @@ def template(name: str, count: int = 1) -> dict[str, Any]:
 _CONFIG = {"opaque": {"driver": "gpu.nvidia.com", "parameters": {"kind": "GpuConfig"}}}
 
 
-def told(rig: ClaimRig, *claims: ResourceClaim, **question: Any) -> WhatIfResult:
+def told(rig: OwnedRig, *claims: ResourceClaim, **question: Any) -> WhatIfResult:
     return _answer(read_question(msgspec.json.encode(question)), facts(rig, *claims))
 
 
 def test_replicas_get_claims_of_their_own_from_a_template_given_beside_them() -> None:
     pods = [pod("train", resourceClaimTemplateName="one")]
-    found = told(ClaimRig(gpus=2), pods=pods, replicas=3, claimTemplates=[template("one")])
+    found = told(OwnedRig(gpus=2), pods=pods, replicas=3, claimTemplates=[template("one")])
     assert (found["pods"], found["placed"]) == (3, 2)
     assert found["reasons"] == {
         "needs 1 device by ResourceClaim, request gpu: needs 1 device of one node; 2 would do, 0 free (node n)": 1
@@ -80,7 +80,7 @@ def test_replicas_get_claims_of_their_own_from_a_template_given_beside_them() ->
 
 
 def test_what_claims_of_the_cluster_have_is_taken_and_nothing_is_left_of_the_question() -> None:
-    rig = ClaimRig(gpus=2)
+    rig = OwnedRig(gpus=2)
     rig.ledger.upsert_device(resource_claim("has", devices=("gpu-0",), pool="n"))
     pods = [pod("train", resourceClaimTemplateName="two")]
     assert told(rig, pods=pods, claimTemplates=[template("two", 2)])["placed"] == 0
@@ -97,7 +97,7 @@ def placed(claim: ResourceClaim, node: str) -> ResourceClaim:
 
 
 def test_a_claim_with_devices_keeps_its_pod_where_these_are() -> None:
-    rig = ClaimRig(gpus=1)
+    rig = OwnedRig(gpus=1)
     rig.publish("m", 1)
     claim = placed(resource_claim("has", devices=("gpu-0",), pool="m"), "m")
     found = told(rig, claim, pods=[pod("p", resourceClaimName="has")])
@@ -107,12 +107,12 @@ def test_a_claim_with_devices_keeps_its_pod_where_these_are() -> None:
 def test_a_claim_without_devices_gets_them_for_the_first_pod_that_names_it() -> None:
     claim = {"metadata": {"name": "shared"}, "spec": {"devices": {"requests": [ONE]}}}
     pods = [pod("a", resourceClaimName="shared"), pod("b", resourceClaimName="shared")]
-    found = told(ClaimRig(), pods=pods, claims=[claim])
+    found = told(OwnedRig(), pods=pods, claims=[claim])
     assert [entry["pod"] for entry in found["assignments"]] == ["default/a"]
     why = "its ResourceClaim shared gets its devices for default/a: it goes where these are"
     assert found["unassigned"] == [{"pod": "default/b", "reason": why}]
     claims = [claim, claim | {"metadata": {"name": "own"}}]
-    assert told(ClaimRig(), pods=[pods[0], pod("b", resourceClaimName="own")], claims=claims)["placed"] == 2
+    assert told(OwnedRig(), pods=[pods[0], pod("b", resourceClaimName="own")], claims=claims)["placed"] == 2
 
 
 @pytest.mark.parametrize(
@@ -123,11 +123,11 @@ def test_a_claim_without_devices_gets_them_for_the_first_pod_that_names_it() -> 
     ],
 )
 def test_a_claim_that_nobody_knows_is_named(claim: dict[str, str], why: str) -> None:
-    assert told(ClaimRig(), pods=[pod("p", **claim)])["unassigned"] == [{"pod": "default/p", "reason": why}]
+    assert told(OwnedRig(), pods=[pod("p", **claim)])["unassigned"] == [{"pod": "default/p", "reason": why}]
 
 
 def test_nodes_that_are_added_like_another_have_its_devices_free() -> None:
-    rig = ClaimRig(gpus=1)
+    rig = OwnedRig(gpus=1)
     rig.ledger.upsert_device(resource_claim("has", devices=("gpu-0",), pool="n"))
     pods = [pod("p", resourceClaimTemplateName="one")]
     question: dict[str, Any] = {"pods": pods, "claimTemplates": [template("one")]}
@@ -139,7 +139,7 @@ def test_nodes_that_are_added_like_another_have_its_devices_free() -> None:
 
 
 def test_new_nodes_like_another_have_its_devices_and_what_devices_those_of_the_question_have_nobody_knows() -> None:
-    rig = ClaimRig(gpus=1)
+    rig = OwnedRig(gpus=1)
     rig.ledger.upsert_device(resource_claim("has", devices=("gpu-0",), pool="n"))
     large, pods = node("n"), [pod("p", resourceClaimTemplateName="one")]
     large["status"]["allocatable"]["cpu"] = "64"
@@ -160,14 +160,14 @@ def test_new_nodes_like_another_have_its_devices_and_what_devices_those_of_the_q
 def test_a_partition_that_is_taken_leaves_what_its_gpu_has_besides(profile: str, room: int) -> None:
     inventory = a100_node("n", 1)
     devices = NodeDevices.of(inventory, [Taking(partition(inventory, 0, profile, 0))])
-    made = facts(rig := ClaimRig())
+    made = facts(rig := OwnedRig())
     of_gpu = DeviceFacts({"n": pack(devices, pickle.dumps(inventory))}, {}, dict(rig.owned.classes))
     question = {"pods": [pod("p", resourceClaimTemplateName="one")], "replicas": 8, "claimTemplates": [template("one")]}
     assert _answer(read_question(msgspec.json.encode(question)), replace(made, devices=of_gpu))["placed"] == room
 
 
 def test_a_pod_of_a_drained_node_gets_devices_elsewhere_for_the_claim_that_it_has() -> None:
-    rig = ClaimRig(gpus=1)
+    rig = OwnedRig(gpus=1)
     rig.publish("m", 1)
     claim = placed(resource_claim("made", ONE, devices=("gpu-0",), pool="n", pods=("p",)), "n")
     rig.ledger.upsert_device(claim)
@@ -181,7 +181,7 @@ def test_a_pod_of_a_drained_node_gets_devices_elsewhere_for_the_claim_that_it_ha
 
 
 def test_where_kerf_allocates_nothing_that_is_said() -> None:
-    rig = ClaimRig()
+    rig = OwnedRig()
     made = facts(rig)
     made = replace(made, devices=None)
     found = _answer(read_question(msgspec.json.encode({"pods": [pod("p", resourceClaimName="x")]})), made)
@@ -191,7 +191,7 @@ def test_where_kerf_allocates_nothing_that_is_said() -> None:
 
 def test_claims_that_cant_be_read_are_refused() -> None:
     with pytest.raises(WhatIfError, match="claims: "):
-        told(ClaimRig(), claims=[{"metadata": {"name": 5}}])
+        told(OwnedRig(), claims=[{"metadata": {"name": 5}}])
 
 
 def test_the_names_that_pods_give_are_what_is_asked_of_the_cluster() -> None:
@@ -202,7 +202,7 @@ def test_the_names_that_pods_give_are_what_is_asked_of_the_cluster() -> None:
 
 
 def test_a_ledger_goes_to_another_process_without_devices() -> None:
-    rig = ClaimRig()
+    rig = OwnedRig()
     rig.ledger.snapshot(rig.now)  # from here on only what moves is copied
     copy: Ledger = pickle.loads(pickle.dumps(rig.ledger.apart(rig.now)))  # noqa: S301
     cluster = copy.extended([])  # type: ignore[attr-defined]

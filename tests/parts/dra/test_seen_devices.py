@@ -16,8 +16,8 @@ from tests.controlplane.processes import wait_until
 from tests.e2e.claims import API, DRIVER, add_slice, device_classes, make_claim, selecting
 from tests.e2e.clusters import WITHIN_S, KerfCluster, Manifest
 from tests.e2e.fixtures import Clusters
-from tests.e2e.test_owned_devices import GPU_CLASS, OWNED, gpus, open_owner, publish, submit, submit_gated
 from tests.e2e.test_queueing import skipped
+from tests.parts.dra.test_end_to_end import GPU_CLASS, OWNED, gpus, open_owner, publish, submit, submit_gated
 
 pytestmark = [pytest.mark.e2e, pytest.mark.controlplane]
 

@@ -12,8 +12,8 @@ from tests.controlplane.processes import wait_until
 from tests.e2e.claims import CLAIMS, device_classes
 from tests.e2e.clusters import WITHIN_S, Manifest
 from tests.e2e.fixtures import Clusters
-from tests.e2e.test_owned_devices import GPU_CLASS, given, gpus, open_owner, publish
 from tests.e2e.webhooks import gating
+from tests.parts.dra.test_end_to_end import GPU_CLASS, given, gpus, open_owner, publish
 
 pytestmark = [pytest.mark.e2e, pytest.mark.controlplane, dra.TAINTS]
 

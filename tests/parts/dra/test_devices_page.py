@@ -9,9 +9,9 @@ from playwright.sync_api import Page, expect
 from tests.e2e.claims import DRIVER
 from tests.e2e.clusters import KerfCluster
 from tests.e2e.fixtures import Clusters
-from tests.e2e.test_owned_devices import GPU_CLASS, gpus, publish
 from tests.e2e.test_queueing import skipped
-from tests.e2e.test_seen_devices import MIG_CLASS, MODEL, ask, publish_partitions, with_classes
+from tests.parts.dra.test_end_to_end import GPU_CLASS, gpus, publish
+from tests.parts.dra.test_seen_devices import MIG_CLASS, MODEL, ask, publish_partitions, with_classes
 
 pytestmark = [pytest.mark.e2e, pytest.mark.controlplane]
 
