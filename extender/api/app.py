@@ -16,7 +16,7 @@ from extender.api.routes import KerfApp, Only, endpoints_of, install_routes, ver
 from extender.api.service import Service
 from extender.core.vendors.registry import VENDORS
 from extender.kube.client import Transport
-from extender.kube.rights import MissingRights, NotingRights
+from extender.kube.rights import Given, MissingRights, NotingRights
 from extender.ledger.mirror import Mirror
 from extender.metrics.usage import usage_metrics
 from extender.page.routes import install_page
@@ -39,7 +39,7 @@ def create_app(
 
     `feed` is where telemetry comes from, a reading process when none is given.
     """
-    rights = MissingRights(clock, rights_of(settings))
+    rights = MissingRights(clock, Given(rights_of(settings)))
     transport = NotingRights(transport, rights)
     parts = build_parts(settings, transport, clock, feed)
     service = build_service(settings, parts, rights)

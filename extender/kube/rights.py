@@ -114,17 +114,25 @@ def _given_by(all_rights: Iterable[Rights]) -> Mapping[Right, Rights]:
     }
 
 
-_GIVEN: Final = _given_by(_KERNEL)
-
-
 def manifest_of(need: Need) -> str:
     """The manifest that gives what the kernel needs."""
     return next((rights.manifest for rights in _KERNEL if need in rights.needs), _BASE)
 
 
-def manifest_giving(right: Right) -> str:
-    """The manifest that gives a right of the kernel."""
-    return _GIVEN[right].manifest if right in _GIVEN else "the chart"
+class Given:
+    """Who takes which right, and by which manifest it is given."""
+
+    def __init__(self, of_parts: Iterable[Rights] = ()) -> None:
+        """`of_parts` are taken besides the kernel's."""
+        self._given = {**_given_by(of_parts), **_given_by(_KERNEL)}
+
+    def who(self, right: Right) -> str:
+        """What takes it, as sentences name it."""
+        return self._given[right].who if right in self._given else "Kerf"
+
+    def manifest(self, right: Right) -> str:
+        """What gives it."""
+        return self._given[right].manifest if right in self._given else "the chart"
 
 
 @dataclass(slots=True)
@@ -137,10 +145,9 @@ class _Lacking:
 class MissingRights:
     """Those that were refused, until they are there or nobody has asked for long."""
 
-    def __init__(self, clock: Callable[[], float], of_parts: Iterable[Rights] = ()) -> None:
-        """`of_parts` are taken besides the kernel's."""
+    def __init__(self, clock: Callable[[], float], given: Given) -> None:
         self._clock = clock
-        self._given = {**_given_by(of_parts), **_GIVEN}
+        self._given = given
         self._lacking: dict[Right, _Lacking] = {}
 
     def told(self) -> list[str]:
@@ -158,8 +165,7 @@ class MissingRights:
         if known is None:
             if len(self._lacking) >= _MOST:
                 return
-            rights = self._given.get(right)
-            who, manifest = (rights.who, rights.manifest) if rights is not None else ("Kerf", "the chart")
+            who, manifest = self._given.who(right), self._given.manifest(right)
             words = f"{who} may not {right}: user {user} lacks that right, which {manifest} gives"
             known = self._lacking[asked] = _Lacking(printable(words))
             logger.warning("%s", known.words)

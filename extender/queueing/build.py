@@ -5,6 +5,7 @@ from collections.abc import Callable
 from functools import partial
 
 from extender.core.resources.requests import GpuRequest
+from extender.kube.rights import Given
 from extender.kube.watches import BOUND_PODS
 from extender.queueing.asked import Asked
 from extender.queueing.controller import QueueController
@@ -16,7 +17,7 @@ from extender.queueing.options import Options
 from extender.queueing.roomless import LetsRoomlessGo
 from extender.scheduling.build import Foundation
 from extender.scheduling.placer import Placer, PodIdentity
-from extender.settings.tree import Settings
+from extender.settings.tree import Settings, rights_of
 
 
 def build_queue(
@@ -46,6 +47,7 @@ def build_queue(
         takes_more=takes_more,
         why_refused=why_refused,
         crowd=base.mirror.tenants.crowd,
+        rights=Given(rights_of(settings)),
         kept_places=kept_places,
         lets_roomless_go=lets_roomless_go,
         mode=partial(Asked, resolver=base.resolver) if settings.queue.extender else _direct(base),

@@ -24,6 +24,7 @@ from extender.kube.background import Tasks, give_way, until_set
 from extender.kube.client import ClusterError, Transport
 from extender.kube.events import EventRecorder
 from extender.kube.objects import Pod
+from extender.kube.rights import Given
 from extender.kube.transport import NAMESPACES_PATH
 from extender.kube.watches import BOUND_PODS, NODES, PENDING_PODS, PODS, Feed, Reflector, WatchHub
 from extender.ledger.ledger import Ledger
@@ -75,21 +76,21 @@ class QueueController(QueueRules):
         wall_clock: Callable[[], float],
         standby: Callable[[], str],
         mirror_fault: Callable[[], str],
-        page_size: int = 500,
         events: EventRecorder | None = None,
         takes_more: Callable[[GpuRequest], bool] = lambda request: False,
         why_refused: Callable[[PodIdentity], str] = lambda pod: "",
         mode: Callable[..., Mode],
         keeper: MakesAllocation | None = None,
         crowd: Crowd | None = None,
+        rights: Given | None = None,
         kept_places: Callable[[], KeepsPlaces | None] = lambda: None,
         lets_roomless_go: Callable[[], LetsRoomlessGo | None] = lambda: None,
     ) -> None:
         """`takes_more`: whether a pod takes more of a GPU's worth than its part of it; it gives way for
         `Options.patience_s`. `why_refused`: why Kerf refused a pod the nodes that it was asked about last, "" when it
         did not. `mode` makes how pods are let go, `keeper` what allocates devices to their ResourceClaims;
-        `crowd` is who runs, `kept_places` what keeps places for pods that it moves, and `lets_roomless_go` what lets
-        pods go that have no room, if anything does.
+        `crowd` is who runs, `rights` what gives those that Kerf takes, `kept_places` what keeps places for pods that it
+        moves, and `lets_roomless_go` what lets pods go that have no room, if anything does.
         """
         self._transport, self._ledger, self._placer, self.options = transport, ledger, placer, options
         self._events = events
@@ -115,7 +116,7 @@ class QueueController(QueueRules):
         self.passed = PassedPods(self.namespaces, lambda: self._of_namespaces.synced, standby, events)
         self.running = RunningPods(hub.part(BOUND_PODS), self.durations, wall_clock)
         self.use = QuotaUse(options.quotas, ledger, self.backlog, self.running)
-        self._gangs = Gangs(transport, clock, page_size)
+        self._gangs = Gangs(transport, clock)
         self.members = GangMembers(wall_clock)
         self.gang_eviction = GangEviction(
             transport, self._gangs, self.members.gangs, timeout_s=options.gang_timeout_s, clock=clock, standby=standby
@@ -154,6 +155,7 @@ class QueueController(QueueRules):
             changed=self._dirty.set,
             claims=self._claims.keeper,
             may_hold=self.refusals.may_hold,
+            rights=rights or Given(),
         )
         self._leavers = Leavers(self.dispatcher, self.backlog, self.counts, standby)
         self._shares = Shares(options.max_open, self.backlog, clock)
@@ -357,7 +359,7 @@ class QueueController(QueueRules):
         unsynced = next((name for name, one in self.reflectors.items() if not one.synced), "")
         error = self.reflectors[unsynced].last_error[:_MAX_FAULT] if unsynced else ""
         why = f"its {unsynced} are not synced yet{error and f': {error}'}" if unsynced else _UNHEARD
-        reason = no_right(error) or Code.NOT_PLANNED.reason(why=printable(why))
+        reason = no_right(error, self.dispatcher.rights) or Code.NOT_PLANNED.reason(why=printable(why))
         for number, entry in enumerate(list(self.backlog.entries.values()), start=1):
             entry.pass_over(reason, self._wall_clock())
             if number % _PORTION == 0:

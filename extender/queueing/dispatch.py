@@ -17,7 +17,7 @@ from extender.kube.background import Work, all_of
 from extender.kube.client import ClusterError
 from extender.kube.commit import FencedError, Term
 from extender.kube.objects import Pod
-from extender.kube.rights import manifest_giving
+from extender.kube.rights import Given
 from extender.kube.transport import right_lacking
 from extender.kube.turns import Pauses
 from extender.ledger.ledger import Ledger
@@ -98,6 +98,7 @@ class Dispatcher:
     """Hears of pods that have to be planned again."""
     may_hold: Callable[[Collection[Entry]], bool] = field(default=lambda entries: True, kw_only=True)
     """Whether a unit that a plan lets go may still hold what it got."""
+    rights: Given = field(default_factory=Given, kw_only=True)
     claims: KeepsDevices | None = field(default=None, kw_only=True)
     """What allocates devices to their ResourceClaims."""
     pauses: Pauses = field(default_factory=Pauses, init=False)
@@ -134,7 +135,7 @@ class Dispatcher:
         if error is None:
             return None
         said = str(error)[:_MAX_WORDS]
-        return no_right(said) or Code.NOT_WRITTEN.reason(error=printable(said))
+        return no_right(said, self.rights) or Code.NOT_WRITTEN.reason(error=printable(said))
 
     async def carry_out(self, plan: Plan, names: Sequence[str], batch: Sequence[tuple[Entry, PlanPod]]) -> None:
         """Let go the pods of a batch that have a node in the plan; `names` are those of its rows."""
@@ -316,10 +317,10 @@ def _unit_of(entry: Entry) -> str:
     return (entry.planned.gang if entry.planned is not None else "") or entry.uid
 
 
-def no_right(words: str) -> WaitReason | None:
+def no_right(words: str, given: Given) -> WaitReason | None:
     """That Kerf lacks a right, where that is what the API server says."""
     lacking = right_lacking(words)
     if lacking is None:
         return None
     right, user = lacking
-    return Code.NO_RIGHT.reason(right=str(right), user=printable(user), manifest=manifest_giving(right))
+    return Code.NO_RIGHT.reason(right=str(right), user=printable(user), manifest=given.manifest(right))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from extender.kube.rights import MissingRights, NotingRights, _right_to
+from extender.kube.rights import Given, MissingRights, NotingRights, _right_to
 from extender.kube.transport import ApiError, Query, Right, UnreachableError
 
 PODS = "/api/v1/namespaces/default/pods"
@@ -63,7 +63,7 @@ class Rig:
     def __init__(self) -> None:
         self.now = 0.0
         self.server = Server()
-        self.rights = MissingRights(lambda: self.now)
+        self.rights = MissingRights(lambda: self.now, Given())
         self.transport = NotingRights(self.server, self.rights)
 
     def patch(self, path: str = f"{PODS}/q1", error: Exception | None = None) -> None:

@@ -3,6 +3,8 @@
 import pytest
 
 from extender.kube.client import ApiError, ClusterError, UnreachableError
+from extender.kube.rights import Given, Need, Rights
+from extender.queueing.dispatch import no_right
 from tests.kube.test_rights import forbidden
 from tests.queueing.rigs import Rig
 
@@ -83,3 +85,11 @@ def test_a_queue_that_can_not_plan_says_so_on_its_pods(error: str, said: str) ->
     rig.round(31.0)
     assert "needs 2 GPUs" in why(rig, "a")
     assert rig.queue.backlog.entries["a"].lacks_room_since == 600.0, "it was waiting for room all the while"
+
+
+def test_a_right_that_a_part_takes_is_given_by_its_manifest() -> None:
+    needs = (Need("", "claims/status", ("patch",), "nothing is written"),)
+    of_part = Rights(who="a part", manifest="manifests/part/rbac.yaml", needs=needs)
+    words = str(forbidden("patch", "claims/status"))
+    assert str(no_right(words, Given([of_part]))).endswith("lacks that right, which manifests/part/rbac.yaml gives")
+    assert str(no_right(words, Given())).endswith("lacks that right, which the chart gives")

@@ -66,9 +66,10 @@ class Installed:
         return "" if self.is_static else self.user.removeprefix(SERVICE_ACCOUNTS).replace(":", "/")
 
     def fix(self, value: str, manifest: str) -> str:
-        """The command that brings what a value of the chart brings; without a chart a manifest does."""
-        by_chart = self.name and not self.is_static
-        return f"{self.upgrade} --set {value}" if by_chart else f"kubectl apply -f {manifest}"
+        """What brings what a value of the chart brings: a command, where the chart or a manifest is what does."""
+        if self.name and not self.is_static:
+            return f"{self.upgrade} --set {value}"
+        return f"kubectl apply -f {manifest}" if manifest.endswith(".yaml") else f"bring it as {manifest} does"
 
 
 @dataclass(frozen=True, slots=True)

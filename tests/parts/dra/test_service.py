@@ -1,10 +1,15 @@
 """Allocation of devices in a service: what it is made of, its metrics, and that it is not there unless wanted."""
 
+from contextlib import nullcontext
 from typing import Any
 
+import pytest
+
 from extender.api.reviews import RewritesRequests
+from extender.kube.transport import Right
 from extender.parts.dra.extended_resources import Rewriting
 from extender.parts.dra.keeper import ClaimKeeper
+from extender.settings.load import SettingsError, load_settings
 from tests.api.bodies import node
 from tests.api.services import running
 from tests.parts.pages import assert_its_metrics_are_on_its_page
@@ -25,6 +30,8 @@ def test_what_allocates_goes_by_what_the_kernel_knows() -> None:
         assert (keeper.fence, keeper.resolver, keeper.transport) == (base.fence, base.resolver, base.transport)
         assert (keeper.clock, keeper.max_age_s, keeper.classes_to_make) == (base.clock, 77.0, {"gpu.class"})
         assert parts.capabilities.get(RewritesRequests) == Rewriting(CLASSES)
+        right = Right("patch", "resource.k8s.io", "resourceclaims/status")
+        assert parts.queue.dispatcher.rights.manifest(right) == "manifests/dra/rbac.yaml"
 
 
 def test_its_metrics_are_on_its_page() -> None:
@@ -33,11 +40,24 @@ def test_its_metrics_are_on_its_page() -> None:
 
 
 def test_who_only_rewrites_allocates_nothing() -> None:
-    with running(NODES, **QUEUE, dra__rewrite_extended_resources=CLASSES) as kerf:
+    with running(NODES, dra__rewrite_extended_resources=CLASSES) as kerf:
         parts = kerf._app.state.parts  # noqa: SLF001
-        assert parts.queue.claims is None
         assert parts.base.ledger.rows.owned is None
         assert parts.capabilities.get(RewritesRequests) == Rewriting(CLASSES)
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ({"dra.allocate": True}, "dra: allocate needs queue.enabled"),
+        ({"dra.rewrite_extended_resources": CLASSES, "queue.enabled": True}, "needs allocate"),
+        ({"dra.rewrite_extended_resources": CLASSES}, ""),
+        ({"dra.rewrite_extended_resources": CLASSES, "queue.enabled": True, "dra.allocate": True}, ""),
+    ],
+)
+def test_what_can_not_work_is_refused_at_the_start(flags: dict[str, Any], told: str) -> None:
+    with pytest.raises(SettingsError, match=told) if told else nullcontext():
+        load_settings(flags=flags)
 
 
 def test_as_shipped_nothing_of_it_is_imported_but_its_settings() -> None:
