@@ -13,6 +13,7 @@ from extender.api.posts import Call
 from extender.api.reads import Reads
 from extender.explain.processes import Turns
 from extender.queueing.controller import QueueController
+from extender.queueing.devices import MakesAllocation
 from extender.ranking.service import LearnedRank
 from extender.scheduling.build import Foundation
 from extender.scheduling.placer import Placer
@@ -117,6 +118,8 @@ def prepared(settings: Settings, base: Foundation) -> Capabilities:
         if part.early:
             module, section = importlib.import_module(part.module), getattr(settings, part.name)
             capabilities.offer(module.prepare(base, section, settings.cluster.max_age_s))
+        if part.allocates(getattr(settings, part.name)) and capabilities.get(MakesAllocation) is None:
+            raise PartError(f"part {part.name} allocates devices, and its prepare() brings no MakesAllocation")
     return capabilities
 
 

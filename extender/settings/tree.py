@@ -77,8 +77,12 @@ GONE: Final[Mapping[str, str]] = {
 
 def alone(settings: Settings) -> Part | None:
     """The part that is all that is served, None where Kerf is."""
+    return next(iter(_all_alone(settings)), None)
+
+
+def _all_alone(settings: Settings) -> list[Part]:
     sections = [(part, getattr(settings, part.name)) for part in PARTS]
-    return next((part for part, section in sections if part.wanted(section) and part.alone(section)), None)
+    return [part for part, section in sections if part.wanted(section) and part.alone(section)]
 
 
 def allocates(settings: Settings) -> bool:
@@ -94,7 +98,9 @@ def wanted_parts(settings: Settings) -> list[Part]:
 
 def lacking(settings: Settings) -> list[str]:
     """What parts lack that are wanted, a sentence each."""
-    return [f"{part.name}: {lacks}" for part in wanted_parts(settings) if (lacks := part.lacks(settings))]
+    found = [f"{part.name}: {lacks}" for part in wanted_parts(settings) if (lacks := part.lacks(settings))]
+    names = [part.name for part in _all_alone(settings)]
+    return found + [f"{' and '.join(names)}: only one part can be all that is served"] * (len(names) > 1)
 
 
 def rights_of(settings: Settings) -> list[Rights]:

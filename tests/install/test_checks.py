@@ -8,18 +8,19 @@ from typing import Any, cast
 
 import pytest
 import yaml
+from pytest import MonkeyPatch
 from typer.testing import CliRunner
 
 from extender.cli.install.checks import checks_of
-from extender.cli.install.findings import Finding, Needs, findings_of
+from extender.cli.install.findings import Finding, Needs, Verdict, findings_of
 from extender.cli.install.kerf import Installed, Look
 from extender.cli.install.schedulers import control_plane
 from extender.cli.main import app
+from extender.core.faces import Face
 from extender.kube.client import Transport
 from extender.kube.rights import _SERVING, QUEUEING, Need, electing, serving
-from extender.parts.dra.settings import ALLOCATING
-from extender.settings.load import settings_elsewhere
-from extender.settings.tree import Settings, rights_of
+from extender.settings.load import load_settings, settings_elsewhere
+from extender.settings.tree import PARTS, Settings, rights_of
 from tests.cli.test_doctor import KUBECONFIG
 from tests.controlplane import dra
 from tests.controlplane.kerf import ROOT
@@ -49,10 +50,18 @@ def test_the_rights_that_are_looked_for_are_those_that_are_given() -> None:
     assert known == set(FLOWS), "those that tests/install/test_rights.py compares with manifests/rbac.yaml"
 
 
-@pytest.mark.parametrize(("rights", "manifest"), [(QUEUEING, "queue"), (ALLOCATING, "dra")])
-def test_the_rights_of_the_queue_and_of_dra_are_those_that_are_given(rights: tuple[Need, ...], manifest: str) -> None:
+ROLES_OF_THEIR_OWN = [("manifests/queue/rbac.yaml", QUEUEING)] + [
+    (rights.manifest, rights.needs)
+    for part in PARTS
+    for rights in part.rights
+    if rights.manifest.endswith("/rbac.yaml") and rights.manifest != "manifests/rbac.yaml"
+]
+
+
+@pytest.mark.parametrize(("manifest", "rights"), ROLES_OF_THEIR_OWN)
+def test_the_rights_of_the_queue_and_of_parts_are_those_that_are_given(manifest: str, rights: tuple[Need, ...]) -> None:
     known = {(right.group, right.resource, verb) for right in rights for verb in right.verbs}
-    roles = yaml.safe_load_all((ROOT / "manifests" / manifest / "rbac.yaml").read_text())
+    roles = yaml.safe_load_all((ROOT / manifest).read_text())
     (role,) = (document for document in roles if document["kind"] == "ClusterRole")
     assert known == {
         (group, resource, verb)
@@ -299,7 +308,9 @@ def test_the_planner_needs_the_rights_of_the_queue_and_none_to_bind(plane: Contr
         command = ["install", "check", "--kubeconfig", str(plane.kubeconfig("admin"))]
         wait_until(lambda: "may not patch pods:" in CliRunner().invoke(app, command).stdout, 20.0, "rights are gone")
         said = CliRunner().invoke(app, command).stdout
-        for right in (*serving(extender=False), *QUEUEING, *ALLOCATING):
+        settings = load_settings(flags={"queue.enabled": True, "dra.allocate": True})
+        of_parts = [need for rights in rights_of(settings) for need in rights.needs]
+        for right in (*serving(extender=False), *QUEUEING, *of_parts):
             for verb in right.verbs:
                 assert f"kerf may not {verb} {right.resource}: {right.without}" in said
         assert "pods/binding" not in said
@@ -502,3 +513,11 @@ def test_no_cluster_is_said_so(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["install", "check", "--kubeconfig", str(tmp_path / "none")])
     assert result.exit_code == 1
     assert "no usable credentials" in result.output
+
+
+def test_checks_of_a_part_that_can_not_be_loaded_are_told_and_the_others_go_on(monkeypatch: MonkeyPatch) -> None:
+    monkeypatch.setattr("extender.cli.install.checks.faces", lambda: {"acme": Face(checks="acme_of_nobody:checks")})
+    checks = checks_of(Needs.CLUSTER)
+    assert len(checks) > 5
+    found = asyncio.run(findings_of([check for check in checks if check.name == "part acme"], None))
+    assert [(one.verdict, "acme_of_nobody" in one.told) for one in found] == [(Verdict.BROKEN, True)]

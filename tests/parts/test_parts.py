@@ -112,3 +112,27 @@ def test_one_that_can_not_be_loaded_keeps_kerf_from_starting(tmp_path: Path, nam
     done = run("-m", "extender", "config", "check", site=tmp_path)
     assert done.returncode != 0
     assert f"part {name}" in done.stderr and told in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("of_part", "setting", "told"),
+    [
+        ("alone=lambda acme: True", "webhook.alone=true", "webhook and acme: only one part can be all that is served"),
+        (
+            "allocates=lambda acme: True",
+            "queue.enabled=true",
+            "part acme allocates devices, and its prepare() brings no MakesAllocation",
+        ),
+    ],
+)
+def test_what_a_part_says_and_does_not_do_keeps_kerf_from_starting(
+    tmp_path: Path, of_part: str, setting: str, told: str
+) -> None:
+    broken(
+        tmp_path,
+        "[kerf.parts]\nacme = kerf_broken:PART",
+        PACKAGE.replace("module=__name__", f"module=__name__, {of_part}"),
+    )
+    done = run("-c", LISTS, "acme.level=1", setting, site=tmp_path)
+    assert done.returncode != 0
+    assert told in " ".join(done.stderr.split())

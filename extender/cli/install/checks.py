@@ -1,18 +1,20 @@
-"""The one list of checks: what `kerf install check` and `kerf doctor` look at, each those for which it has what they
-need. All of them only read."""
+"""The one list of checks, those of parts (`Face.checks`) among them: what `kerf install check` and `kerf doctor` look
+at, each those for which it has what they need. All of them only read."""
 
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from typing import Any, Final
 
 from extender.cli.install.access import admission_policy, rights
 from extender.cli.install.devices import EXPORTER, devices, telemetry
-from extender.cli.install.findings import Check, Needs, Verdict
+from extender.cli.install.findings import Check, Finding, Needs, Verdict, broken
 from extender.cli.install.running import certificate, reading, running, stopped
 from extender.cli.install.schedulers import configuration, control_plane, extender_order, kerf, kubernetes, version_skew
 from extender.core.faces import faces, named
 
 _UNSEEN: Final = "whether the queue's gate, its webhook and node agents are at work can't be seen"
 
-_CHECKS: Final[tuple[Check[Any], ...]] = (
+_BEFORE: Final[tuple[Check[Any], ...]] = (
     Check("Kubernetes", Needs.CLUSTER, kubernetes),
     Check("Kerf", Needs.CLUSTER, kerf, unread="what is installed can't be read", fix=""),
     Check("scheduler configuration", Needs.CLUSTER, configuration),
@@ -22,7 +24,8 @@ _CHECKS: Final[tuple[Check[Any], ...]] = (
     Check("rights", Needs.CLUSTER, rights),
     Check("admission policy", Needs.CLUSTER, admission_policy),
     Check("device plugin", Needs.CLUSTER, devices, unread="nodes can't be read", fix=""),
-    *(check for face in faces().values() if face.checks for check in named(face.checks)()),
+)
+_AFTER: Final[tuple[Check[Any], ...]] = (
     Check(EXPORTER, Needs.CLUSTER, telemetry, unread="pods can't be read", fix=""),
     Check("telemetry", Needs.SETTINGS, reading),
     Check("certificate", Needs.SETTINGS, certificate),
@@ -33,4 +36,18 @@ _CHECKS: Final[tuple[Check[Any], ...]] = (
 
 def checks_of(*needs: Needs) -> list[Check[Any]]:
     """Those that need nothing but this."""
-    return [check for check in _CHECKS if check.needs in needs]
+    return [check for check in (*_BEFORE, *_of_parts(), *_AFTER) if check.needs in needs]
+
+
+def _of_parts() -> Iterator[Check[Any]]:
+    for name, face in faces().items():
+        if not face.checks:
+            continue
+        try:
+            yield from named(face.checks)()
+        except (ImportError, AttributeError) as error:
+            yield Check(f"part {name}", Needs.CLUSTER, partial(_not_loaded, str(error)))
+
+
+async def _not_loaded(why: str, look: Any) -> AsyncIterator[Finding]:
+    yield broken(f"its checks can't be loaded: {why}", "install the part's package again, or take it out")

@@ -22,6 +22,7 @@ PART: Final = Part(
     settings=AutoscalingSettings,
     wanted=lambda autoscaling: autoscaling.enabled,
     module="extender.parts.autoscaling.part",
+    lacks=lambda all_of_them: "" if all_of_them.queue.enabled else "enabled needs queue.enabled: its pods are let go",
     renamed={
         "queue.release_for_autoscalers": "autoscaling.enabled",
         "queue.release_after_s": "autoscaling.after_s",

@@ -1,6 +1,6 @@
 """Whether devices of DRA drivers are allocated."""
 
-from typing import Final
+from typing import Any, Final
 
 from pydantic import field_validator
 
@@ -30,7 +30,8 @@ class DraSettings(Section):
     Needs queue.enabled. `false`: kube-scheduler allocates, and nobody does in pools that were given to Kerf."""
     rewrite_extended_resources: dict[str, str] = {}
     """Device classes by extended resource, `{acme.com/gpu: gpu.acme.com}`: the queue's webhook makes pods that ask
-    for such a resource ask by a ResourceClaim of the class, which Kerf creates. They run by DRA drivers alone then."""
+    for such a resource ask by a ResourceClaim of the class, which Kerf creates where it allocates. They run by DRA
+    drivers alone then."""
 
     @field_validator("rewrite_extended_resources")
     @classmethod
@@ -41,6 +42,14 @@ class DraSettings(Section):
         return classes
 
 
+def _lacking(settings: Any) -> str:
+    if settings.dra.allocate:
+        return "" if settings.queue.enabled else "allocate needs queue.enabled: devices are for pods that wait there"
+    if settings.queue.enabled:
+        return "rewrite_extended_resources needs allocate: else nobody creates the claims that pods wait for"
+    return ""  # it serves webhooks beside a Kerf that allocates
+
+
 PART: Final = Part(
     name="dra",
     settings=DraSettings,
@@ -48,6 +57,7 @@ PART: Final = Part(
     module="extender.parts.dra.part",
     allocates=lambda dra: dra.allocate,
     early=True,
+    lacks=_lacking,
     beside_one_alone=True,  # a process of webhooks alone rewrites what pods ask for
     rights=(
         Rights(

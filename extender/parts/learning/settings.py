@@ -1,8 +1,8 @@
 """By which evidence a rank comes to serve."""
 
-from typing import Final
+from typing import Final, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from extender.settings.parts import Part
 from extender.settings.section import Section
@@ -25,6 +25,12 @@ class LearningSettings(Section):
     """Pods that have to come meanwhile, each time, to judge it by."""
     canary_frac: float = Field(default=0.1, gt=0, le=0.5)
     """Fraction of the pods that it places as a canary."""
+
+    @model_validator(mode="after")
+    def _tries_what_is_handed_over(self) -> Self:
+        if self.config_map and not self.enabled:
+            raise ValueError("config_map needs enabled: nobody else tries what is handed over there")
+        return self
 
 
 PART: Final = Part(

@@ -2,7 +2,10 @@
 
 from typing import Any
 
+import pytest
+
 from extender.queueing.roomless import LetsRoomlessGo
+from extender.settings.load import SettingsError, load_settings
 from tests.api.bodies import node
 from tests.api.services import running
 from tests.parts.pages import assert_its_metrics_are_on_its_page
@@ -19,8 +22,8 @@ def test_its_metric_is_on_its_page() -> None:
 
 
 def test_without_a_queue_there_is_nothing_to_let_go() -> None:
-    with running(NODES, **ON) as kerf:
-        assert kerf.service.contributions["autoscaling"].offers == {}
+    with pytest.raises(SettingsError, match=r"autoscaling: enabled needs queue\.enabled"):
+        load_settings(flags={"autoscaling.enabled": True})
     with running(NODES, **ON, **QUEUE) as kerf:
         assert LetsRoomlessGo in kerf.service.contributions["autoscaling"].offers
 

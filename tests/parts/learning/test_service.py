@@ -3,6 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from extender.settings.load import SettingsError, load_settings
 from tests.api.bodies import pod
 from tests.api.services import running
 from tests.ledger.builders import until
@@ -57,3 +60,8 @@ def test_turned_off_it_is_gone_from_the_process_and_the_model_serves() -> None:
     with running(NODES, learning__enabled=False) as kerf:
         told = kerf.get("/model").json()
         assert (told["evidence"], told["learning"]) == (None, None)
+
+
+def test_what_nobody_would_try_is_not_named() -> None:
+    with pytest.raises(SettingsError, match="config_map needs enabled"):
+        load_settings(flags={"learning.enabled": False, "learning.config_map": "ns/learned"})
