@@ -145,6 +145,7 @@ class Endpoint:
         settings = service.settings
         self._call = call
         self._service = service
+        self._a_second = webhooks_per_s
         self._rates = (
             Rates(per_s=webhooks_per_s, burst=int(_BURST_S * webhooks_per_s), at_once=_MANY, clock=time.monotonic)
             if call.caller is Caller.API_SERVER
@@ -196,7 +197,7 @@ class Endpoint:
         if not self._guarded and (foreign := access.foreign_page(scope, self._own_hosts)):
             return foreign
         if self._rates is not None and (wait_s := self._rates.wait_s(access.client_of(scope))):
-            return access.too_many(f"{_WEBHOOKS_PER_S:g} a second of one address", wait_s)
+            return access.too_many(f"{self._a_second:g} a second of one address", wait_s)
         return None
 
     async def _body(self, receive: Receive) -> bytes:

@@ -31,8 +31,8 @@ _OWN: Final = {
     "config": Command("Show or check settings.", Heading.LOOK),
     "version": Command("Print the version."),
 }
-"""Those of the kernel. The command `hand-in` is `hand_in` in `extender.cli.hand_in` unless it names a module, a group
-`app` in its module."""
+"""Those of the kernel. A command NAME is the function of its name in `extender.cli.NAME` unless it names a module, a
+group `app` in its module."""
 COMMANDS: Final[Mapping[str, Command]] = MappingProxyType(
     _OWN | {name: command for face in faces().values() for name, command in face.commands.items()}
 )

@@ -79,5 +79,6 @@ def api_server(settings: "ClusterSettings") -> "ApiServer":
     return ApiServer(
         kubeconfig=settings.kubeconfig,
         context=settings.context,
+        service_account_dir=settings.service_account_dir,
         request_timeout_s=settings.request_timeout_s,
     )

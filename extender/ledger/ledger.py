@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from extender.core.clusters import WHOLE_MILLI, Cluster
-from extender.core.resources.nodes import NodeReading
+from extender.core.resources.nodes import MEMORY_TOLERANCE_FRAC, NodeReading
 from extender.core.resources.requests import PodRequest
 from extender.dra.pod_claims import Hold
 from extender.dra.uses import DeviceUse
@@ -106,7 +106,7 @@ class Ledger(Bookings):
         self,
         *,
         reservation_ttl_s: float,
-        memory_tolerance_frac: float = 0.02,
+        memory_tolerance_frac: float = MEMORY_TOLERANCE_FRAC,
         model_aliases: Mapping[str, Iterable[str]] | None = None,
         allocates: bool = False,
         extender: bool = True,

@@ -49,7 +49,7 @@ _HALF_LIFE_PODS: Final = 2000.0
 
 @dataclass(frozen=True, slots=True)
 class _Pace:
-    """How often what ranks is worked out and tried again."""
+    """How often what ranks is worked out again."""
 
     refresh_s: float = 30.0
     """Shortest time between two computations of the prices; after one that took long, `_RESTS` times as long."""

@@ -5,6 +5,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from extender.core.resources.requests import GpuRequest
 from extender.kube.client import Transport
@@ -24,6 +25,9 @@ from extender.scheduling.unbound_pods import UnboundPods
 from extender.scheduling.waking import Waker
 from extender.settings.leader_election import ElectionMode, LeaderElectionSettings
 from extender.settings.tree import Settings, allocates, alone
+
+_MAX_RETRY_S: Final = 2.0
+"""Between two looks at the Lease: who leaves waits no longer than 10 s for a successor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +148,8 @@ def build_corrections(base: Foundation) -> Corrections:
 def _election(settings: LeaderElectionSettings, transport: Transport, clock: Callable[[], float]) -> Election:
     identity = settings.identity or socket.gethostname()
     lease = LeaseName(settings.namespace, settings.lease_name)
-    times = LeaseTimes(settings.duration_s, 0.75 * settings.duration_s, 0.25 * settings.duration_s)
+    retry_s = min(0.25 * settings.duration_s, _MAX_RETRY_S)
+    times = LeaseTimes(settings.duration_s, 0.75 * settings.duration_s, retry_s)
     match settings.mode:
         case ElectionMode.OFF:
             return Unelected()

@@ -54,7 +54,7 @@ def epoch_key(lease: str = "") -> str:
 class Leadership:
     """Opens the fence while this process leads, from `start` to `stop`."""
 
-    def __init__(  # noqa: PLR0913 - what it works with
+    def __init__(
         self,
         transport: Transport,
         election: Election,
@@ -63,7 +63,6 @@ class Leadership:
         clock: Callable[[], float],
         *,
         key: str = _EPOCH,
-        page_size: int = 500,
         marks_gated: bool = False,
         catch_ups: Sequence[Callable[[], Awaitable[None]]] = (),
     ) -> None:
@@ -77,9 +76,7 @@ class Leadership:
         self._mirror = mirror
         self._clock = clock
         self._key = key
-        self._unbound_pods = Lister(
-            transport, PODS_PATH, objects.Pod, {"fieldSelector": PENDING_PODS.field_selector}, page_size
-        )
+        self._unbound_pods = Lister(transport, PODS_PATH, objects.Pod, {"fieldSelector": PENDING_PODS.field_selector})
         self._tenure = ""
         self._epoch = ""  # what pods are marked with in this tenure
         self._taken_over = False

@@ -22,7 +22,7 @@ class LeaderElectionSettings(Section):
 
     GONE = {
         "renew_deadline_s": "always three quarters of leader_election.duration_s",
-        "retry_s": "always a quarter of leader_election.duration_s",
+        "retry_s": "always a quarter of leader_election.duration_s, at most 2",
     }
 
     mode: ElectionMode = ElectionMode.OFF
@@ -41,8 +41,8 @@ class LeaderElectionSettings(Section):
     """Mode own: NAMESPACE/NAME of the pod that Kerf runs in. While it leads, that pod has the label `kerf.dev/leads`
     with the Lease's name, by which a Service finds the leader; empty: no label."""
     duration_s: int = Field(default=2, ge=1)
-    """Mode own: another replica takes over after this many seconds without a renewal; the leader renews every quarter
-    of them, and stops deciding three quarters after its last renewal."""
+    """Mode own: another replica takes over after this many seconds without a renewal; the leader stops deciding three
+    quarters after its last one. It renews every quarter, at most 2 s; mode scheduler: the Lease is read as often."""
 
     @field_validator("mode", mode="before")
     @classmethod

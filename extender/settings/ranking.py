@@ -41,7 +41,7 @@ class RankSettings(Section):
     `decisions.policy` is neither `auto` nor `kerf`."""
     mode: ModelMode = ModelMode.SERVE
     """`serve`: policy `auto` means `kerf`. `canary`: only for the pods selected below. `shadow`: scores alongside the
-    active policy, for metrics only. `off`: no model is loaded."""
+    active policy, for metrics only (part learning). `off`: no model is loaded."""
     canary_namespaces: list[str] = []
     """Mode canary: namespaces whose pods use policy `kerf`."""
     canary_labels: dict[str, str] = {}

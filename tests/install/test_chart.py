@@ -110,7 +110,7 @@ def test_the_job_that_fits_reads_what_kerf_writes_and_may_hand_in_alone(helm: He
     assert "/var/lib/kerf" in mounts_of(deployment)
     assert settings["history"]["path"] == "/var/lib/kerf/history"
     assert f"--history {settings['history']['path']} " in fit["args"][0]
-    learned = settings["model"]["learned"]
+    learned = settings["learning"]["config_map"]
     namespace, _, name = learned.partition("/")
     assert f"--to {learned}\n" in fit["args"][0]
     assert only(objects, "ConfigMap", name)["metadata"]["namespace"] == namespace

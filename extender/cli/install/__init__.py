@@ -12,7 +12,7 @@ from extender.core.faces import faces, named
 
 app = typer.Typer(
     cls=Group,
-    help="Check what a cluster has, and lacks, for Kerf; give it devices.",
+    help="Check what a cluster has, and lacks, for Kerf, and change it where a part has to.",
     no_args_is_help=True,
     add_completion=False,
 )

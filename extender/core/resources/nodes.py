@@ -10,6 +10,8 @@ from extender.core.resources.quantities import parse_quantity
 from extender.core.vendors.registry import PRODUCT_MEMORY_MIB, VENDORS
 from extender.core.vendors.vendor import Vendor
 
+MEMORY_TOLERANCE_FRAC: Final = 0.02
+"""By how much of it the memory that a driver tells may be less than the nominal size."""
 MAX_GPUS_PER_NODE: Final = 64
 """Arrays are as wide as the node with most GPUs: one of 500 among 5,000 nodes of 8 would make a decision take 20 times
 as long (24 ms for 1.1 ms, `fit` on all rows), and each change of a node 70 ms."""
@@ -128,7 +130,7 @@ NO_GPUS: Final = NodeOffer()
 class NodeReading:
     """How the facts of nodes are understood."""
 
-    memory_tolerance_frac: float = 0.02
+    memory_tolerance_frac: float = MEMORY_TOLERANCE_FRAC
     aliases: Mapping[str, Iterable[str]] = field(default_factory=dict)
     allocates: bool = False
     """Whether Kerf allocates devices to ResourceClaims where it owns the pool."""
@@ -153,7 +155,7 @@ def read_node(
     labels: Mapping[str, str],
     *,
     capacity: Quantities | None = None,
-    memory_tolerance_frac: float = 0.02,
+    memory_tolerance_frac: float = MEMORY_TOLERANCE_FRAC,
     aliases: Mapping[str, Iterable[str]] | None = None,
 ) -> NodeOffer:
     """The offer of a node. `capacity` has the unhealthy devices, too.

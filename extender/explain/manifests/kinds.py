@@ -4,19 +4,17 @@ What an author has left out is filled in as Kubernetes, or the controller of tha
 that run at once.
 """
 
-import importlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
-from extender.core.faces import faces
+from extender.core.faces import faces, named
 from extender.explain.manifests import built_in, frameworks
 from extender.explain.manifests.batches import Made
 
 
 def _of_part(where: str) -> Callable[[Any, str], Made]:
     """What reads a kind of a part's, imported when there is such an object."""
-    module, _, function = where.partition(":")
-    return lambda manifest, name: cast(Made, getattr(importlib.import_module(module), function)(manifest, name))
+    return lambda manifest, name: cast(Made, named(where)(manifest, name))
 
 
 _VOLCANO: Final = "batch.volcano.sh/"

@@ -50,7 +50,6 @@ class PipelineController(Background):
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
         standby: Callable[[], str],
-        page_size: int = 500,
         mlflows: bool = False,
     ) -> None:
         """With `mlflows` MLTaskScheduler's objects become pipelines."""
@@ -64,12 +63,12 @@ class PipelineController(Background):
         self.pipelines = Cache[Pipeline, Pipeline](lambda pipeline: pipeline, indexes=[BY_FLOW])
         self.jobs = Cache[Job, Job](lambda job: job, indexes=[_BY_OWNER])
         """Both as the watches have told of them, and as they were written since."""
-        self._flows = Flows(transport, self.pipelines, clock, wall_clock, standby, page_size) if mlflows else None
+        self._flows = Flows(transport, self.pipelines, clock, wall_clock, standby) if mlflows else None
         self.pipelines.subscribe(self._pipeline_changed)
         self.jobs.subscribe(self._job_changed)
         self._reflectors: tuple[Reflector[Any], ...] = (
-            Reflector(transport, PIPELINES_PATH, Pipeline, self.pipelines, clock, page_size=page_size, whole=True),
-            Reflector(transport, JOBS_PATH, Job, self.jobs, clock, label_selector=PIPELINE_LABEL, page_size=page_size),
+            Reflector(transport, PIPELINES_PATH, Pipeline, self.pipelines, clock, whole=True),
+            Reflector(transport, JOBS_PATH, Job, self.jobs, clock, label_selector=PIPELINE_LABEL),
         )
 
     def start(self) -> None:

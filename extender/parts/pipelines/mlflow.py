@@ -232,7 +232,6 @@ class Flows:
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
         standby: Callable[[], str] = lambda: "",
-        page_size: int = 500,
     ) -> None:
         """`pipelines` are all that there are, with the index `BY_FLOW`."""
         self._transport = transport
@@ -243,7 +242,7 @@ class Flows:
         self.flows.subscribe(self._flow_changed)
         self._pipelines = pipelines
         pipelines.subscribe(self._pipeline_changed)
-        self.reflector = Reflector(transport, _FLOWS_PATH, Flow, self.flows, clock, page_size=page_size, whole=True)
+        self.reflector = Reflector(transport, _FLOWS_PATH, Flow, self.flows, clock, whole=True)
 
     def _flow_changed(self, old: Flow | None, new: Flow | None) -> None:
         """Look at a flow that is new, is to be something else, or is gone. A status is Kerf's own."""

@@ -25,12 +25,13 @@ class SetAsideSettings(Section):
     GPU pods for a while."""
     namespaces: int = Field(default=3, ge=1, le=100)
     """Namespaces that the pods must be of which failed on a node within a minute of their start, five of them in ten
-    minutes; fewer than 3 only where tenants trust each other."""
+    minutes, or as many as these namespaces; fewer than 3 only where tenants trust each other."""
     max_frac: float = Field(default=0.05, ge=0, le=0.5)
     """Most nodes that are set aside at a time, as a fraction of those with GPUs; one at least where there are
     several."""
     for_s: float = Field(default=1800.0, ge=1)
-    """Time for which a node is set aside, in seconds; twice as long each time in a row, a day at most."""
+    """Time for which a node is set aside, in seconds; twice as long each time in a row, a day at most unless this is
+    more."""
 
 
 PART: Final = Part(

@@ -27,9 +27,9 @@ _HELP_OF_MODELS: Final = {
 }
 _MS: Final = 1000
 _MAX_NAMESPACES: Final = 100
+"""With idle pods, that have series of their own."""
 _MAX_NODES: Final = 100
 """Nodes that have metrics of their own: those with GPUs out of use, then the first by name."""
-"""With idle pods, that have series of their own."""
 
 
 def gpu_hour_metrics(usage: Usage) -> Iterator[Metric]:

@@ -21,7 +21,7 @@ from extender.core.clusters import Cluster, Mask
 from extender.core.evaluations import Memo
 from extender.core.fit.checks import could_fit
 from extender.core.resources.gpu_models import describe_model, models_allowed
-from extender.core.resources.nodes import nominal_mib
+from extender.core.resources.nodes import MEMORY_TOLERANCE_FRAC, nominal_mib
 from extender.core.resources.requests import AskedUnit, GpuRequest, PodRequest, RequestError
 from extender.core.vendors.registry import VENDORS
 from extender.core.vendors.vendor import Vendor
@@ -93,7 +93,6 @@ class AffinityWriter:
     products: tuple[str, ...] = ()
     """Of node pools that may have no node now."""
     aliases: Mapping[str, Iterable[str]] = field(default_factory=dict)
-    memory_tolerance_frac: float = 0.02
     clock: Callable[[], float] = lambda: 0.0
     _memo: Memo = field(default_factory=Memo, init=False)
     _known: _Known | None = field(default=None, init=False)
@@ -169,7 +168,7 @@ class AffinityWriter:
                     "(setting webhook.products)"
                 )
         if request.memory_each_mib and vendor.memory_label:
-            least = _least_reported_mib(request.memory_each_mib, self.memory_tolerance_frac)
+            least = _least_reported_mib(request.memory_each_mib, MEMORY_TOLERANCE_FRAC)
             wanted.append(_requirement(vendor.memory_label, "Gt", [str(least - 1)]))
         if request.unit is AskedUnit.WHOLE and request.count and vendor.count_label:
             wanted.append(_requirement(vendor.count_label, "Gt", [str(request.count - 1)]))

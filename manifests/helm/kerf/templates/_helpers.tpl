@@ -72,7 +72,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if .Values.history.enabled }}
 {{- $config = mergeOverwrite (dict "history" (dict "path" "/var/lib/kerf/history")) $config }}
 {{- end }}
-{{- if .Values.learning.enabled }}
+{{- if and .Values.learning.enabled (not ($config.model).learned) }}{{- /* its name before, which still holds */}}
 {{- $config = mergeOverwrite (dict "learning" (dict "config_map" (printf "%s/%s" .Release.Namespace (include "kerf.learned" .)))) $config }}
 {{- end }}
 {{- if .Values.defrag.enabled }}
