@@ -61,6 +61,8 @@ def serving(*, extender: bool) -> tuple[Need, ...]:
     return tuple(need for need in _SERVING if extender or need.resource not in _OF_EXTENDERS)
 
 
+BY_CHART: Final = "the chart"
+"""Gives what no manifest does."""
 QUEUEING: Final = (
     Need("", "pods", ("patch",), "pods never leave the queue"),
     Need("", "pods/eviction", ("create",), "gangs that have lost a pod hold what they have (queue.gangs_end_whole)"),
@@ -92,6 +94,7 @@ class Rights:
     who: str
     """What takes them, as sentences name it."""
     manifest: str
+    """Its file, or `BY_CHART`."""
     needs: tuple[Need, ...]
     wanted: Callable[[Any], bool] = lambda settings: True
     """Whether the settings of the part's section take them, of a part that is on."""
@@ -132,7 +135,7 @@ class Given:
 
     def manifest(self, right: Right) -> str:
         """What gives it."""
-        return self._given[right].manifest if right in self._given else "the chart"
+        return self._given[right].manifest if right in self._given else BY_CHART
 
 
 @dataclass(slots=True)

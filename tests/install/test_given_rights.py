@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from extender.kube.rights import _KERNEL, _given_by
+from extender.kube.rights import _KERNEL, BY_CHART, _given_by
 from extender.kube.transport import Right
 from extender.settings.tree import PARTS
 from tests.controlplane.kerf import ROOT
@@ -24,7 +24,7 @@ def given(manifest: str) -> set[Right]:
 
 
 GIVEN = _given_by([*_KERNEL, *(rights for part in PARTS for rights in part.rights)])
-MANIFESTS = sorted({rights.manifest for rights in GIVEN.values()})
+MANIFESTS = sorted({rights.manifest for rights in GIVEN.values()} - {BY_CHART})
 
 
 @pytest.mark.parametrize("manifest", MANIFESTS)

@@ -9,6 +9,7 @@ import yaml
 
 from extender.cli.install.findings import ANY, KERF, listed
 from extender.kube.client import ClusterError, Transport
+from extender.kube.rights import BY_CHART
 from extender.kube.transport import PODS_PATH
 from extender.ledger.ledger import MIRROR
 from extender.settings.load import settings_elsewhere
@@ -69,7 +70,7 @@ class Installed:
         """What brings what a value of the chart brings: a command, where the chart or a manifest is what does."""
         if self.name and not self.is_static:
             return f"{self.upgrade} --set {value}"
-        return f"kubectl apply -f {manifest}" if manifest.endswith(".yaml") else f"bring it as {manifest} does"
+        return f"kubectl apply -f {manifest}" if manifest != BY_CHART else f"bring it as {manifest} does"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from pydantic import field_validator
 
-from extender.kube.rights import Need, Rights
+from extender.kube.rights import BY_CHART, Need, Rights
 from extender.settings.parts import Part
 from extender.settings.section import Section
 
@@ -68,7 +68,7 @@ PART: Final = Part(
         ),
         Rights(
             who="the allocator of devices",
-            manifest="the chart",
+            manifest=BY_CHART,
             needs=_CREATING,
             wanted=lambda dra: dra.allocate and bool(dra.rewrite_extended_resources),
         ),
