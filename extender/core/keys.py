@@ -75,9 +75,9 @@ _KEYS: Final = (
     _Key("kerf.dev/gang-topology"),
     _Key("kerf.dev/movable", of="defrag"),
     _Key("kerf.dev/last-checkpoint", of="defrag"),
-    _Key("kerf.dev/inject", _Kind.LABEL),
-    _Key("kerf.dev/inject", _Kind.LABEL, _On.NAMESPACE),
-    _Key("kerf.dev/gpu-containers"),
+    _Key("kerf.dev/inject", _Kind.LABEL, of="webhook"),
+    _Key("kerf.dev/inject", _Kind.LABEL, _On.NAMESPACE, of="webhook"),
+    _Key("kerf.dev/gpu-containers", of="webhook"),
     # What Kerf writes on it
     _Key("kerf.dev/assigned-gpus", written=True),
     _Key("kerf.dev/assigned-uuids", written=True),
@@ -111,10 +111,10 @@ _KEYS: Final = (
     _Key("kerf.dev/takes-flows-from", on=_On.NAMESPACE, of="pipelines"),
     _Key("kerf.dev/flow", on=_On.PIPELINE, written=True, of="pipelines"),
     _Key("kerf.dev/flow-uid", on=_On.PIPELINE, written=True, of="pipelines"),
-    _Key("kerf.dev/touched", on=_On.CLAIM, written=True),
+    _Key("kerf.dev/touched", on=_On.CLAIM, written=True, of="dra"),
     _Key("kerf.dev/owned", _Kind.TAINT, _On.DEVICE, written=True),
-    _Key("kerf.dev/learning", on=_On.CONFIG_MAP, written=True),
-    _Key("kerf.dev/pin", on=_On.CONFIG_MAP),
+    _Key("kerf.dev/learning", on=_On.CONFIG_MAP, written=True, of="learning"),
+    _Key("kerf.dev/pin", on=_On.CONFIG_MAP, of="learning"),
 )
 
 _WRITTEN_BEGIN: Final = tuple(f"{_PREFIX}{word}-" for word in ("assigned", "epoch", "planned", "skipped"))

@@ -114,25 +114,24 @@ def test_one_that_can_not_be_loaded_keeps_kerf_from_starting(tmp_path: Path, nam
     assert f"part {name}" in done.stderr and told in " ".join(done.stderr.split())
 
 
+def of_a_package(name: str, of_part: str) -> str:
+    """A part of PACKAGE's, by another name, of which something more is said."""
+    made = f'PART_{name.upper()} = Part(name="{name}", settings=Settings, wanted=lambda one: one.level > 0, '
+    return f"{made}module=__name__, {of_part})\n"
+
+
 @pytest.mark.parametrize(
-    ("of_part", "setting", "told"),
+    ("of_part", "names", "told"),
     [
-        ("alone=lambda acme: True", "webhook.alone=true", "webhook and acme: only one part can be all that is served"),
-        (
-            "allocates=lambda acme: True",
-            "queue.enabled=true",
-            "part acme allocates devices, and its prepare() brings no MakesAllocation",
-        ),
+        ("alone=lambda one: True", ("one", "two"), "one and two: only one part can be all that is served"),
+        ("allocates=lambda one: True", ("one",), "part one allocates devices, and its prepare() brings no MakesAlloc"),
     ],
 )
 def test_what_a_part_says_and_does_not_do_keeps_kerf_from_starting(
-    tmp_path: Path, of_part: str, setting: str, told: str
+    tmp_path: Path, of_part: str, names: tuple[str, ...], told: str
 ) -> None:
-    broken(
-        tmp_path,
-        "[kerf.parts]\nacme = kerf_broken:PART",
-        PACKAGE.replace("module=__name__", f"module=__name__, {of_part}"),
-    )
-    done = run("-c", LISTS, "acme.level=1", setting, site=tmp_path)
+    entries = "".join(f"{name} = kerf_broken:PART_{name.upper()}\n" for name in names)
+    broken(tmp_path, f"[kerf.parts]\n{entries}", PACKAGE + "".join(of_a_package(name, of_part) for name in names))
+    done = run("-c", LISTS, *(f"{name}.level=1" for name in names), site=tmp_path)
     assert done.returncode != 0
     assert told in " ".join(done.stderr.split())
