@@ -22,7 +22,7 @@ class LeaderElectionSettings(Section):
 
     GONE = {
         "renew_deadline_s": "always three quarters of leader_election.duration_s",
-        "retry_s": "always a quarter of leader_election.duration_s, at most 2",
+        "retry_s": "always a quarter of leader_election.duration_s, and 2 at most",
     }
 
     mode: ElectionMode = ElectionMode.OFF
@@ -42,7 +42,8 @@ class LeaderElectionSettings(Section):
     with the Lease's name, by which a Service finds the leader; empty: no label."""
     duration_s: int = Field(default=2, ge=1)
     """Mode own: another replica takes over after this many seconds without a renewal; the leader stops deciding three
-    quarters after its last one. It renews every quarter, at most 2 s; mode scheduler: the Lease is read as often."""
+    quarters after its last one. It renews every quarter, and every 2 s at least; mode scheduler: the Lease is read as
+    often."""
 
     @field_validator("mode", mode="before")
     @classmethod

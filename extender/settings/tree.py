@@ -98,7 +98,9 @@ def wanted_parts(settings: Settings) -> list[Part]:
 
 def lacking(settings: Settings) -> list[str]:
     """What parts lack that are wanted, a sentence each."""
-    found = [f"{part.name}: {lacks}" for part in wanted_parts(settings) if (lacks := part.lacks(settings))]
+    one = alone(settings)
+    parts_on = wanted_parts(settings) if one is None else [one]  # beside it others serve a Kerf that is elsewhere
+    found = [f"{part.name}: {lacks}" for part in parts_on if (lacks := part.lacks(settings))]
     names = [part.name for part in _all_alone(settings)]
     return found + [f"{' and '.join(names)}: only one part can be all that is served"] * (len(names) > 1)
 

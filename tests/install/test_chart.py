@@ -82,6 +82,33 @@ def test_bad_values_are_refused_by_name(helm: Helm, value: str, fault: str) -> N
         helm.render(value)
 
 
+@pytest.mark.parametrize(
+    ("values", "fault"),
+    [
+        (("config.autoscaling.enabled=true",), "config.autoscaling.enabled needs queue.enabled"),
+        (("queue.enabled=true", r"config.dra.rewrite_extended_resources.nvidia\.com/gpu=gpu"), "needs dra.enabled"),
+        (("learning.enabled=true", "config.learning.enabled=false"), "needs config.learning.enabled"),
+    ],
+)
+def test_what_kerf_would_not_start_with_is_refused(helm: Helm, values: tuple[str, ...], fault: str) -> None:
+    of_learning = next(found for found in MATRIX if "learning.enabled=true" in found)
+    with pytest.raises(HelmError, match=fault):
+        helm.render(*(of_learning if "learning.enabled=true" in values else ()), *values)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [("model.learned=a/b", "learning.config_map", "a/b"), ("queue.mlflows=true", "pipelines.mlflows", True)],
+)
+def test_what_settings_say_by_a_former_name_holds(helm: Helm, tmp_path: Path, old: str, new: str, told: object) -> None:
+    of_learning = next(found for found in MATRIX if "learning.enabled=true" in found)
+    objects = helm.render(*of_learning, "queue.enabled=true", "queue.pipelines=true", f"config.{old}")
+    settings = tmp_path / "kerf.yaml"
+    settings.write_text(only(objects, "ConfigMap", "kerf")["data"]["kerf.yaml"])
+    section, _, key = new.partition(".")
+    assert getattr(getattr(load_settings(settings), section), key) == told
+
+
 def mounts_of(deployment: dict[str, Any]) -> set[str]:
     return {mount["mountPath"] for mount in containers(deployment)["kerf"]["volumeMounts"]}
 

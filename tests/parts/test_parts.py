@@ -135,3 +135,12 @@ def test_what_a_part_says_and_does_not_do_keeps_kerf_from_starting(
     done = run("-c", LISTS, *(f"{name}.level=1" for name in names), site=tmp_path)
     assert done.returncode != 0
     assert told in " ".join(done.stderr.split())
+
+
+def test_what_serves_beside_one_that_is_alone_lacks_nothing(tmp_path: Path) -> None:
+    lacks = 'beside_one_alone=True, lacks=lambda settings: "there is no queue"'
+    parts = of_a_package("one", "alone=lambda one: True") + of_a_package("two", lacks)
+    broken(tmp_path, "[kerf.parts]\none = kerf_broken:PART_ONE\ntwo = kerf_broken:PART_TWO", PACKAGE + parts)
+    assert run("-c", LISTS, "one.level=1", "two.level=1", site=tmp_path).returncode == 0
+    refused = run("-c", LISTS, "two.level=1", site=tmp_path)
+    assert "two: there is no queue" in refused.stderr

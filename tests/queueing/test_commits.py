@@ -325,14 +325,14 @@ class World:
 
     async def step(self) -> None:
         """One request comes a step further, or is lost; or somebody looks after what is unknown."""
-        requests = self.open()
+        requests, processes = self.open(), [self.a, self.b]
         if self.ended.is_set() and self.is_paused and not self.b.leads:
-            requests = [one for one in requests if one.line.name == "b"]
+            requests, processes = [one for one in requests if one.line is self.b.line], [self.b]
         elif self.slow.server.leader == "b" and not self.is_paused and self.chance.random() < 0.1:
             self.a.lease.has_heard = True
         prompt = [one for one in requests if one.awaited or self.chance.random() >= self.lateness]
         if not prompt or self.chance.random() < 0.1:
-            process = self.chance.choice((self.a, self.b))
+            process = self.chance.choice(processes)
             renews = process.leads and self.chance.random() < 0.5
             work = process.lease.renew if renews else process.resolver.resolve_round
             self.tasks.append(asyncio.create_task(work()))

@@ -84,8 +84,11 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- /* In mode scheduler Kerf decides exactly while the kube-scheduler of its pod holds the scheduler's lease. */}}
 {{- $election := dict "mode" (ternary "scheduler" "own" (eq .Values.mode "scheduler")) "namespace" .Release.Namespace "lease" (include "kerf.name" .) }}
 {{- $queue := dict "enabled" .Values.queue.enabled "extender" (ne .Values.mode "planner") }}
-{{- if .Values.queue.pipelines }}
-{{- $config = mergeOverwrite (dict "pipelines" (dict "enabled" true "mlflows" .Values.queue.mlflows)) $config }}
+{{- if .Values.queue.pipelines }}{{- /* but for what the settings say by the name that it had before */}}
+{{- $pipelines := dict }}
+{{- if not (hasKey ($config.queue | default dict) "pipelines") }}{{- $_ := set $pipelines "enabled" true }}{{- end }}
+{{- if not (hasKey ($config.queue | default dict) "mlflows") }}{{- $_ := set $pipelines "mlflows" .Values.queue.mlflows }}{{- end }}
+{{- $config = mergeOverwrite (dict "pipelines" $pipelines) $config }}
 {{- end }}
 {{- $config := mergeOverwrite (dict "server" $server "leader_election" $election "queue" $queue) $config }}
 {{- toYaml $config }}
