@@ -4,6 +4,7 @@ import asyncio
 import importlib
 import logging
 import selectors
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,7 +20,6 @@ from tests.controlplane.processes import wait_until
 from tests.install import queue_rights, rights
 from tests.install.rights import Flow
 from tests.install.stages import Rule, Stage
-from tests.ledger.builders import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.controlplane, podgroups.NEEDED]
 
@@ -78,13 +78,18 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
 
 @pytest.fixture(scope="module")
 def runner() -> Iterator[asyncio.Runner]:
-    """One event loop for all: connections by TLS close some time after their session, and it ends when all have."""
+    """One event loop for all, which ends when all connections have: asyncio waits for the other side's end of TLS for
+    half a minute."""
     selector = selectors.DefaultSelector()
     with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as found:
         found.get_loop()
         idle = len(selector.get_map())
         yield found
-        found.run(until(lambda: len(selector.get_map()) <= idle))
+        deadline = time.monotonic() + 60.0
+        while len(selector.get_map()) > idle and time.monotonic() < deadline:
+            found.run(asyncio.sleep(0.05))
+        open_now = [key.fileobj for key in selector.get_map().values()]
+        assert len(open_now) <= idle, f"still open: {open_now}, at work: {asyncio.all_tasks(found.get_loop())}"
 
 
 @pytest.fixture
