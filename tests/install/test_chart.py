@@ -16,8 +16,8 @@ from tests.install.helm import CHART, MATRIX, Helm, HelmError, only
 from tests.install.manifests import SCHEMA, render_manifests, render_schema
 
 ROOT = CHART.parents[2]
-
-
+LEARNING = next(values for values in MATRIX if "learning.enabled=true" in values)
+"""Of a chart whose nightly job fits ranks."""
 MIGRATING = (ROOT / "docs" / "guides" / "migrating.md").read_text()
 
 
@@ -91,9 +91,8 @@ def test_bad_values_are_refused_by_name(helm: Helm, value: str, fault: str) -> N
     ],
 )
 def test_what_kerf_would_not_start_with_is_refused(helm: Helm, values: tuple[str, ...], fault: str) -> None:
-    of_learning = next(found for found in MATRIX if "learning.enabled=true" in found)
     with pytest.raises(HelmError, match=fault):
-        helm.render(*(of_learning if "learning.enabled=true" in values else ()), *values)
+        helm.render(*(LEARNING if "learning.enabled=true" in values else ()), *values)
 
 
 @pytest.mark.parametrize(
@@ -101,8 +100,7 @@ def test_what_kerf_would_not_start_with_is_refused(helm: Helm, values: tuple[str
     [("model.learned=a/b", "learning.config_map", "a/b"), ("queue.mlflows=true", "pipelines.mlflows", True)],
 )
 def test_what_settings_say_by_a_former_name_holds(helm: Helm, tmp_path: Path, old: str, new: str, told: object) -> None:
-    of_learning = next(found for found in MATRIX if "learning.enabled=true" in found)
-    objects = helm.render(*of_learning, "queue.enabled=true", "queue.pipelines=true", f"config.{old}")
+    objects = helm.render(*LEARNING, "queue.enabled=true", "queue.pipelines=true", f"config.{old}")
     settings = tmp_path / "kerf.yaml"
     settings.write_text(only(objects, "ConfigMap", "kerf")["data"]["kerf.yaml"])
     section, _, key = new.partition(".")
@@ -122,8 +120,7 @@ def names_of(wanted: dict[str, bool]) -> set[str]:
 
 
 def test_the_job_that_fits_reads_what_kerf_writes_and_may_hand_in_alone(helm: Helm) -> None:
-    values = next(values for values in MATRIX if "learning.enabled=true" in values)
-    objects = helm.render(*values)
+    objects = helm.render(*LEARNING)
     deployment, job = only(objects, "Deployment", "kerf"), only(objects, "CronJob", "kerf-fit")
     settings = yaml.safe_load(only(objects, "ConfigMap", "kerf")["data"]["kerf.yaml"])
     claim = {"persistentVolumeClaim": {"claimName": "history"}}
@@ -486,8 +483,7 @@ def test_certificates_of_cert_manager_are_for_the_service_and_for_kube_scheduler
     ids=["as shipped", "a user of one's own", "whom the image names", "OpenShift", "OpenShift, a user of one's own"],
 )
 def test_as_whom_pods_run(helm: Helm, options: tuple[str, ...], user: int | None) -> None:
-    values = next(values for values in MATRIX if "learning.enabled=true" in values)
-    objects = helm.render(*values, "queue.enabled=true", options=options)
+    objects = helm.render(*LEARNING, "queue.enabled=true", options=options)
     pods = [only(objects, "Deployment", name)["spec"]["template"]["spec"] for name in ("kerf", "kerf-webhook")]
     pods.append(only(objects, "CronJob", "kerf-fit")["spec"]["jobTemplate"]["spec"]["template"]["spec"])
     for spec in pods:

@@ -18,7 +18,7 @@ from extender.cli.install.schedulers import control_plane
 from extender.cli.main import app
 from extender.core.faces import Face
 from extender.kube.client import Transport
-from extender.kube.rights import _SERVING, QUEUEING, Need, electing, serving
+from extender.kube.rights import _SERVING, BY_CHART, QUEUEING, Need, electing, serving
 from extender.settings.load import load_settings, settings_elsewhere
 from extender.settings.tree import PARTS, Settings, rights_of
 from tests.cli.test_doctor import KUBECONFIG
@@ -521,3 +521,9 @@ def test_checks_of_a_part_that_can_not_be_loaded_are_told_and_the_others_go_on(m
     assert len(checks) > 5
     found = asyncio.run(findings_of([check for check in checks if check.name == "part acme"], None))
     assert [(one.verdict, "acme_of_nobody" in one.told) for one in found] == [(Verdict.BROKEN, True)]
+
+
+def test_what_no_manifest_brings_is_not_told_as_a_command() -> None:
+    assert Installed().fix("rbac.create=true", BY_CHART) == "give it by a role of your own, as the chart does"
+    assert Installed().fix("rbac.create=true", "manifests/rbac.yaml") == "kubectl apply -f manifests/rbac.yaml"
+    assert Installed("kerf", NAMESPACE).fix("rbac.create=true", BY_CHART).endswith("--set rbac.create=true")

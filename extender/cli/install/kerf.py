@@ -67,10 +67,12 @@ class Installed:
         return "" if self.is_static else self.user.removeprefix(SERVICE_ACCOUNTS).replace(":", "/")
 
     def fix(self, value: str, manifest: str) -> str:
-        """What brings what a value of the chart brings: a command, where the chart or a manifest is what does."""
+        """How to get what a value of the chart brings: a command, unless no manifest brings it."""
         if self.name and not self.is_static:
             return f"{self.upgrade} --set {value}"
-        return f"kubectl apply -f {manifest}" if manifest != BY_CHART else f"bring it as {manifest} does"
+        if manifest == BY_CHART:
+            return f"give it by a role of your own, as {manifest} does"
+        return f"kubectl apply -f {manifest}"
 
 
 @dataclass(frozen=True, slots=True)
