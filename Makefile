@@ -27,7 +27,7 @@ export SSL_CERT_FILE ?= $(PIP_CERT)
 endif
 
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-train demo test test-unit test-nightly mutants lint format bench manifests protos image licences \
+.PHONY: help setup setup-train demo test test-unit test-nightly test-changed mutants lint format bench manifests protos image licences \
 	lock clean
 
 help: ## list the verbs (the default)
@@ -59,6 +59,10 @@ test-nightly: $(STAMP) ## run the tests that make images, and the control plane 
 	@status=0; $(PYTEST) -m nightly $(ARGS) || status=1; for minor in $(OLDER_KUBERNETES); do echo "Kubernetes $$minor"; \
 	  KERF_TEST_KUBERNETES=$$minor $(PYTEST) -m "(controlplane or e2e) and not nightly" $(ARGS) || status=1; \
 	  done; exit $$status
+
+test-changed: $(STAMP) ## run of the nightly tests those that belong to what differs from the merge base with main
+	@$(PYTEST) -m nightly --changed $(ARGS); status=$$?; test $$status = 5 && echo "no nightly test belongs to this change" \
+	  || exit $$status
 
 mutants: $(STAMP) ## break the rules in thousands of ways: a test has to fail each time (hours)
 	@exec $(BIN)/python -m tests.tools.mutants $(ARGS)

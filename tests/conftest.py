@@ -7,6 +7,7 @@ import pytest
 import re2
 from hypothesis import HealthCheck, settings
 
+from tests.changes import belongs, changed_files
 from tests.skips import not_tested
 
 pytest_plugins = [
@@ -24,6 +25,26 @@ os.environ.setdefault("GOGC", "400")
 settings.register_profile("kerf", deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("quick", settings.get_profile("kerf"), max_examples=10)  # make test-unit
 settings.load_profile("kerf")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--changed`, for `make test-changed`."""
+    told = "Of the nightly tests those alone that belong to what differs from the merge base with main."
+    parser.addoption("--changed", action="store_true", help=told)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With `--changed` those nightly tests are left out that no change asks for."""
+    if not config.getoption("changed"):
+        return
+    changed = changed_files(config.rootpath)
+    left_out = [
+        item
+        for item in items
+        if (mark := item.get_closest_marker("nightly")) and not belongs(mark.kwargs.get("of", ()), changed)
+    ]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in set(left_out)]
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

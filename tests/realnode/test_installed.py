@@ -27,7 +27,9 @@ pytestmark = [
     pytest.mark.controlplane,
     pytest.mark.e2e,
     pytest.mark.slow,
-    pytest.mark.nightly,
+    pytest.mark.nightly(
+        of=("manifests/helm/", "Dockerfile", "requirements/", "extender/parts/agent/", "tests/realnode/")
+    ),
     pytest.mark.skipif(bool(lacking() or building.lacking_builder()), reason=lacking() or building.lacking_builder()),
 ]
 
