@@ -36,7 +36,7 @@ def test_all_of_a_branch_counts_and_what_is_not_committed(root: Path) -> None:
     commit(root, "d")
     (root / "b").write_text("changed")
     (root / "e").write_text("new")
-    assert changed_files(root) == {"a/old", "a/new", "b", "c", "d", "e"}
+    assert changed_files(root) == frozenset({"a/old", "a/new", "b", "c", "d", "e"})
 
 
 def test_what_main_has_gained_meanwhile_does_not_count(root: Path) -> None:
@@ -45,13 +45,13 @@ def test_what_main_has_gained_meanwhile_does_not_count(root: Path) -> None:
     git(root, "switch", "--quiet", "main")
     commit(root, "d")
     git(root, "switch", "--quiet", "work")
-    assert changed_files(root) == {"c"}
+    assert changed_files(root) == frozenset({"c"})
 
 
 def test_on_main_it_is_the_last_commit(root: Path) -> None:
     commit(root, "c")
     commit(root, "d")
-    assert changed_files(root) == {"d"}
+    assert changed_files(root) == frozenset({"d"})
 
 
 def test_without_anything_to_compare_with_everything_counts(

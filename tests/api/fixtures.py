@@ -1,11 +1,20 @@
 """Fixtures of the service's tests."""
 
+import gc
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import cache
+from importlib.metadata import EntryPoints, entry_points
+from typing import Any
 
 import pytest
 
-from tests.api.services import Kerf, running
+from extender.api import openapi
+from extender.api.posts import Call
+from tests.api.services import Kerf, Shared, running
+from tests.explain.here import Here
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -16,6 +25,48 @@ def no_settings_from_outside() -> Iterator[None]:
             if name.startswith("KERF_") and not name.startswith(("KERF_TEST_", "KERF_REFERENCE")):
                 patch.delenv(name)
         yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def kept_out_of_collections() -> None:
+    """What is loaded stays: no collection of garbage has to look through it."""
+    gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def found_out_once() -> Iterator[None]:
+    """What packages bring and the schemas of bodies are the same for each of a thousand services here, and two fifths
+    of the time in which one begins."""
+
+    @cache
+    def brought(group: str, places: tuple[str, ...]) -> EntryPoints:
+        return entry_points(group=group)
+
+    def schemas(calls: Sequence[Call], reads: Mapping[str, type]) -> dict[str, Any]:
+        key = frozenset(kind for call in calls for kind in (call.asks, call.answers)), frozenset(reads.values())
+        if key not in known:
+            known[key] = components(calls, reads)
+        return known[key]
+
+    known: dict[object, dict[str, Any]] = {}
+    components = openapi._components  # noqa: SLF001 - for want of another place
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("extender.core.entry_points.entry_points", lambda group: brought(group, tuple(sys.path)))
+        patch.setattr(openapi, "_components", schemas)
+        yield
+
+
+@pytest.fixture
+def answered_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Questions that take a process of their own are answered in this one: what it says is what is tested."""
+    monkeypatch.setattr("extender.explain.processes.Child", Here)
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Shared]:
+    """Services for tests that leave them as they are."""
+    with ExitStack() as stack:
+        yield Shared(stack)
 
 
 @pytest.fixture

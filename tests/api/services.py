@@ -6,7 +6,7 @@ Nothing runs between two calls, and time moves only when a test moves it.
 import asyncio
 import json
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,9 @@ from extender.api.app import create_app
 from extender.api.build import Parts
 from extender.api.service import Service
 from extender.kube.memory import Manifest, MemoryCluster
+from extender.ledger.ledger import ClaimState
 from extender.page.stream import Streams
+from extender.scheduling.lost_answers import LostAnswers
 from extender.settings.load import load_settings
 from extender.telemetry.readings import Feed
 from tests.api import bodies
@@ -106,7 +108,8 @@ class Kerf:
 
     def metric(self, name: str, **labels: str) -> float:
         """One sample of /metrics; 0 when there is none."""
-        text = self.get("/metrics").content.decode()
+        lines = self.get("/metrics").content.decode().splitlines(keepends=True)
+        text = "".join(line for line in lines if line.startswith((f"{name}{{", f"{name} ")))  # parsing all takes long
         return next(
             (
                 sample.value
@@ -119,8 +122,11 @@ class Kerf:
 
     @property
     def num_reservations(self) -> int:
-        """How many reservations there are now."""
-        return int(self.metric("kerf_reservations"))
+        """How many reservations there are now, as /metrics has it."""
+        self._keep_current()
+        self.service.placer.snapshot()
+        ledger = self.parts.base.ledger
+        return ledger.num_claims(ClaimState.RESERVED) + ledger.num_claims(ClaimState.UNDECIDED)
 
     def get(self, path: str, headers: Mapping[str, str] | None = None, *, stays: bool = False) -> Answer:
         """GET; `stays` as of `call`."""
@@ -225,6 +231,26 @@ def running(
         kerf = Kerf(app, cluster, clock, runner)
         kerf.settle()
         yield kerf
+
+
+class Shared:
+    """Services that stay, one for all tests of a module that ask for the same: for what changes nothing but
+    reservations and which answers came to nothing, of which there are none whenever one is asked for."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self._known: dict[str, Kerf] = {}
+
+    def __call__(self, cluster: Iterable[Manifest] = bodies.CLUSTER, **flags: Any) -> Kerf:
+        """As of `running`."""
+        objects = tuple(cluster)
+        key = repr((objects, flags))
+        if key not in self._known:
+            self._known[key] = self._stack.enter_context(running(objects, **flags))
+        kerf = self._known[key]
+        kerf.clock.now += 1000.0  # longer than any TTL
+        kerf.service.placer.lost = LostAnswers(kerf.clock)
+        return kerf
 
 
 @contextmanager

@@ -19,7 +19,7 @@ import pytest
 
 from tests.api import bodies
 from tests.api.bodies import GPU, NAMES, node, pod
-from tests.api.services import Kerf, running
+from tests.api.services import Kerf, Shared, running
 
 GOOD = bodies.args(pod("good", 1), NAMES)
 NUMBERS = itertools.count()
@@ -246,19 +246,19 @@ def test_a_large_body_is_answered(kerf: Kerf, body: bytes) -> None:
 @pytest.mark.parametrize(
     ("excess", "refused"), [(0, False), (1, True), (9_000_000, True)], ids=["at the limit", "one byte more", "10 MB"]
 )
-def test_a_body_over_the_limit_is_refused(chunked: bool, excess: int, refused: bool) -> None:
+def test_a_body_over_the_limit_is_refused(chunked: bool, excess: int, refused: bool, shared: Shared) -> None:
     limit = 1024 * 1024
     body = GOOD + b" " * (limit + excess - len(GOOD))
     sent = [body[start : start + 65536] for start in range(0, len(body), 65536)] if chunked else body
     sentence = "the request body is larger than 1 MiB (setting server.max_body_mib)"
-    with running(server__max_body_mib=1) as kerf:
-        answers = {verb: kerf.post(f"/{verb}", sent) for verb in ALL}
-        assert [answer.status for answer in answers.values()] == [200, 413 if refused else 200, 200]
-        assert (answers["filter"].json()["Error"] == sentence) is refused
-        assert (answers["prioritize"].json() == {"Error": sentence}) is refused
-        assert (answers["bind"].json() == {"Error": sentence}) is refused
-        assert kerf.num_reservations == (0 if refused else 1)
-        assert kerf.filter(pod("good", 1), NAMES)["NodeNames"] == ["t4-0"]
+    kerf = shared(server__max_body_mib=1)
+    answers = {verb: kerf.post(f"/{verb}", sent) for verb in ALL}
+    assert [answer.status for answer in answers.values()] == [200, 413 if refused else 200, 200]
+    assert (answers["filter"].json()["Error"] == sentence) is refused
+    assert (answers["prioritize"].json() == {"Error": sentence}) is refused
+    assert (answers["bind"].json() == {"Error": sentence}) is refused
+    assert kerf.num_reservations == (0 if refused else 1)
+    assert kerf.filter(pod("good", 1), NAMES)["NodeNames"] == ["t4-0"]
 
 
 @pytest.mark.parametrize("declared", ["-1", "x", "", "1e9"])

@@ -15,7 +15,7 @@ from extender.server.access import METRICS, PROBES
 from extender.settings.tree import Settings
 from tests.api.bodies import CLUSTER, pod
 from tests.api.cut_off import CutOff
-from tests.api.services import Kerf, running
+from tests.api.services import Kerf, Shared, running
 from tests.parts.pages import paths_of_parts
 
 STALE_S = 130.0
@@ -68,13 +68,13 @@ def test_a_stale_answer_carries_how_old_it_is(stale: Kerf, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", READS)
-def test_a_current_answer_carries_nothing_of_that(path: str) -> None:
-    with running([*CLUSTER, pod("train-1", 8)]) as kerf:
-        kerf.filter(pod("train-1", 8), ["t4-0"])
-        answer = kerf.get(asked(path))
-        assert answer.status == 200
-        assert not {"staleSeconds", "notReady"} & answer.json().keys()
-        assert _STALE_HEADER not in answer.headers
+def test_a_current_answer_carries_nothing_of_that(shared: Shared, path: str) -> None:
+    kerf = shared([*CLUSTER, pod("train-1", 8)])
+    kerf.filter(pod("train-1", 8), ["t4-0"])
+    answer = kerf.get(asked(path))
+    assert answer.status == 200
+    assert not {"staleSeconds", "notReady"} & answer.json().keys()
+    assert _STALE_HEADER not in answer.headers
 
 
 @pytest.mark.parametrize("path", READS)

@@ -6,7 +6,7 @@ import pytest
 
 from tests.api import bodies
 from tests.api.bodies import Manifest, node, pod
-from tests.api.services import Kerf, running
+from tests.api.services import Kerf, Shared, running
 
 PREFERS: Any = {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1}]}}}
 FEW: Any = {"decisions__near_best_nodes": 2}
@@ -32,25 +32,25 @@ def asking(cpu: str) -> Manifest:
 
 @pytest.mark.parametrize("entry", ["/filter", "/others/filter"])
 @pytest.mark.parametrize("names", [NAMES, NAMES[::-1], [*NAMES, "unknown"], ["n-5", "n-1", "n-4"]])
-def test_the_nodes_that_lose_least_are_left(entry: str, names: list[str]) -> None:
-    with running([*NODES, *HELD], **FEW) as kerf:
-        answer = kerf.post(entry, bodies.args(pod("web"), names)).json()
-        assert (answer["NodeNames"], answer["FailedNodes"], answer["Error"]) == (["n-4", "n-5"], {}, "")
-        assert kerf.num_reservations == 0
+def test_the_nodes_that_lose_least_are_left(entry: str, names: list[str], shared: Shared) -> None:
+    kerf = shared([*NODES, *HELD], **FEW)
+    answer = kerf.post(entry, bodies.args(pod("web"), names)).json()
+    assert (answer["NodeNames"], answer["FailedNodes"], answer["Error"]) == (["n-4", "n-5"], {}, "")
+    assert kerf.num_reservations == 0
 
 
-def test_scores_follow_what_is_lost() -> None:
-    with running([*NODES, *HELD]) as kerf:
-        _, scores = others(kerf, pod("web"), NAMES)
-        assert scores == {"n-0": 6, "n-1": 7, "n-2": 8, "n-3": 9, "n-4": 10, "n-5": 10}
+def test_scores_follow_what_is_lost(shared: Shared) -> None:
+    kerf = shared([*NODES, *HELD])
+    _, scores = others(kerf, pod("web"), NAMES)
+    assert scores == {"n-0": 6, "n-1": 7, "n-2": 8, "n-3": 9, "n-4": 10, "n-5": 10}
 
 
-def test_a_node_without_room_is_left_to_nobody() -> None:
+def test_a_node_without_room_is_left_to_nobody(shared: Shared) -> None:
     """n-4 has 60 of its 64 cores left: it comes last, whatever kube-scheduler thinks."""
-    with running([*NODES, *HELD], **FEW) as kerf:
-        assert others(kerf, asking("61"), NAMES)[0] == ["n-0"]  # the others hold pods
-        assert others(kerf, asking("61"), NAMES)[1] == {**dict.fromkeys(NAMES, 0), "n-0": 10}
-        assert others(kerf, asking("65"), NAMES)[0] == NAMES  # kube-scheduler may know better: nothing is taken away
+    kerf = shared([*NODES, *HELD], **FEW)
+    assert others(kerf, asking("61"), NAMES)[0] == ["n-0"]  # the others hold pods
+    assert others(kerf, asking("61"), NAMES)[1] == {**dict.fromkeys(NAMES, 0), "n-0": 10}
+    assert others(kerf, asking("65"), NAMES)[0] == NAMES  # kube-scheduler may know better: nothing is taken away
 
 
 @pytest.mark.parametrize(
@@ -64,9 +64,11 @@ def test_a_node_without_room_is_left_to_nobody() -> None:
         pytest.param([], {"decisions__policy": "spread"}, pod("web"), NAMES, id="the policy knows nothing of them"),
     ],
 )
-def test_all_candidates_stay(changed: list[Manifest], flags: Any, manifest: Manifest, names: list[str]) -> None:
-    with running([*NODES, *HELD, *changed], **FEW, **flags) as kerf:
-        assert others(kerf, manifest, names)[0] == names
+def test_all_candidates_stay(
+    changed: list[Manifest], flags: Any, manifest: Manifest, names: list[str], shared: Shared
+) -> None:
+    kerf = shared([*NODES, *HELD, *changed], **FEW, **flags)
+    assert others(kerf, manifest, names)[0] == names
 
 
 def test_nodes_without_gpus_that_are_no_candidates_change_nothing() -> None:
@@ -84,7 +86,7 @@ def test_who_may_not_be_current_takes_nothing_away() -> None:
         assert kerf.post("/others/filter", bodies.args(pod("web"), NAMES)).json()["NodeNames"] == NAMES
 
 
-def test_whole_nodes_come_back_whole() -> None:
-    with running([*NODES, *HELD], **FEW) as kerf:
-        answer = kerf.post("/others/filter", bodies.args(pod("web"), None, NODES)).json()
-        assert [item["metadata"]["name"] for item in answer["Nodes"]["items"]] == ["n-4", "n-5"]
+def test_whole_nodes_come_back_whole(shared: Shared) -> None:
+    kerf = shared([*NODES, *HELD], **FEW)
+    answer = kerf.post("/others/filter", bodies.args(pod("web"), None, NODES)).json()
+    assert [item["metadata"]["name"] for item in answer["Nodes"]["items"]] == ["n-4", "n-5"]

@@ -97,7 +97,7 @@ def answers_as_described(
     operation = description.find_operation_by_label(label)
     assert operation
 
-    num_examples = 10 if label in ("POST /what-if", "POST /defrag") else 60  # each is a process of its own
+    num_examples = 20 if label in ("POST /what-if", "POST /defrag") else 60  # questions are large
 
     @settings(max_examples=num_examples, deadline=None, suppress_health_check=list(HealthCheck))
     @given(case=operation.as_strategy(generation_mode=mode))

@@ -8,9 +8,14 @@ import pytest
 from extender.plugins.pod_resources import UNMARKED
 from tests.api import bodies
 from tests.api.bodies import CLUSTER, NAMES, Manifest, pod
-from tests.api.services import Kerf, running
+from tests.api.services import Kerf, Shared, running
 
 ONE = {"kerf.dev/gpu-count": "1"}
+
+
+@pytest.fixture
+def kerf(shared: Shared) -> Kerf:
+    return shared()
 
 
 def filter_others(kerf: Kerf, manifest: Manifest, names: Sequence[str]) -> Any:

@@ -9,7 +9,7 @@ import pytest
 from extender.kube.memory import MemoryCluster
 from tests.api import bodies
 from tests.api.bodies import Manifest, pod
-from tests.api.services import Kerf, running
+from tests.api.services import Kerf, Shared, running
 from tests.ledger.builders import until
 
 
@@ -36,8 +36,14 @@ HOLDERS = (
 
 
 @pytest.fixture
-def busy() -> Iterator[Kerf]:
-    """Three nodes without a free GPU."""
+def busy(shared: Shared) -> Kerf:
+    """Three nodes without a free GPU, which stay as they are."""
+    return shared([*bodies.CLUSTER, *HOLDERS])
+
+
+@pytest.fixture
+def own() -> Iterator[Kerf]:
+    """The same for one test, which may change it."""
     with running([*bodies.CLUSTER, *HOLDERS]) as kerf:
         yield kerf
 
@@ -164,22 +170,22 @@ def test_who_was_nominated_elsewhere_may_evict(busy: Kerf) -> None:
     assert asked(busy, nominated(TWO_OF_40, "somewhere"), {"a100-0": uids("whole")}) == ["a100-0"]
 
 
-def test_room_that_another_has_taken_is_not_waited_for(busy: Kerf) -> None:
-    assert asked(busy, TWO_OF_40, {"a100-40-0": uids("a0", "a1")}) == ["a100-40-0"]
+def test_room_that_another_has_taken_is_not_waited_for(own: Kerf) -> None:
+    assert asked(own, TWO_OF_40, {"a100-40-0": uids("a0", "a1")}) == ["a100-40-0"]
     for name in ("a0", "a1"):
-        busy.cluster.delete(next(item for item in HOLDERS if item["metadata"]["name"] == name))
-    busy.create(holder("thief", "a100-40-0", "0,1"))
+        own.cluster.delete(next(item for item in HOLDERS if item["metadata"]["name"] == name))
+    own.create(holder("thief", "a100-40-0", "0,1"))
     again = nominated(TWO_OF_40, "a100-40-0")
-    assert asked(busy, again, {"a100-0": uids("whole")}) == ["a100-0"]
+    assert asked(own, again, {"a100-0": uids("whole")}) == ["a100-0"]
 
 
-def test_nobody_is_evicted_for_a_pod_that_fits_meanwhile(busy: Kerf) -> None:
+def test_nobody_is_evicted_for_a_pod_that_fits_meanwhile(own: Kerf) -> None:
     """kube-scheduler asks about another node, for a pod that Kerf has rejected a moment ago."""
-    assert busy.filter(TWO_OF_40, ["a100-40-0", "t4-0"])["NodeNames"] == []
+    assert own.filter(TWO_OF_40, ["a100-40-0", "t4-0"])["NodeNames"] == []
     for name in ("a0", "a1"):
-        busy.cluster.delete(next(item for item in HOLDERS if item["metadata"]["name"] == name))
-    busy.settle()
-    assert asked(busy, TWO_OF_40, {"a100-0": uids("whole")}) == []
+        own.cluster.delete(next(item for item in HOLDERS if item["metadata"]["name"] == name))
+    own.settle()
+    assert asked(own, TWO_OF_40, {"a100-0": uids("whole")}) == []
 
 
 # What makes a node a candidate at all
@@ -305,28 +311,29 @@ def test_a_body_over_the_limit_is_refused() -> None:
     ],
 )
 def test_nobody_is_evicted_for_a_pod_that_no_node_would_take(busy: Kerf, asking: Manifest) -> None:
+    before = busy.metric("kerf_preemption_candidates_total", verdict="refused")
     assert busy.preempt(asking, {"a100-40-0": uids("a0", "a1")}) == {}
-    assert busy.metric("kerf_preemption_candidates_total", verdict="refused") == 1
+    assert busy.metric("kerf_preemption_candidates_total", verdict="refused") == before + 1
 
 
-def test_nobody_is_evicted_by_an_old_mirror(busy: Kerf) -> None:
+def test_nobody_is_evicted_by_an_old_mirror(own: Kerf) -> None:
     proposal = {"a100-40-0": uids("a0", "a1")}
-    assert busy.preempt(TWO_OF_40, proposal) == proposal
-    busy.stop_mirror()
-    assert busy.get("/readyz").status == 503
-    assert busy.preempt(TWO_OF_40, proposal) == {}
-    assert busy.preempt(pod("web"), proposal) == proposal
+    assert own.preempt(TWO_OF_40, proposal) == proposal
+    own.stop_mirror()
+    assert own.get("/readyz").status == 503
+    assert own.preempt(TWO_OF_40, proposal) == {}
+    assert own.preempt(pod("web"), proposal) == proposal
 
 
 def test_nobody_is_evicted_from_what_kerf_does_not_know(busy: Kerf) -> None:
     assert busy.preempt(TWO_OF_40, {"nowhere": uids("a0", "a1")}) == {}
 
 
-def test_verdicts_are_counted(busy: Kerf) -> None:
-    busy.preempt(TWO_OF_40, {"t4-0": uids("t0", "t1"), "a100-40-0": uids("a0", "a1", "a2")})
-    assert busy.metric("kerf_preemption_candidates_total", verdict="kept") == 1
-    assert busy.metric("kerf_preemption_candidates_total", verdict="dropped") == 1
-    assert busy.metric("kerf_spared_victims_total") == 1
+def test_verdicts_are_counted(own: Kerf) -> None:
+    own.preempt(TWO_OF_40, {"t4-0": uids("t0", "t1"), "a100-40-0": uids("a0", "a1", "a2")})
+    assert own.metric("kerf_preemption_candidates_total", verdict="kept") == 1
+    assert own.metric("kerf_preemption_candidates_total", verdict="dropped") == 1
+    assert own.metric("kerf_spared_victims_total") == 1
 
 
 # Shares

@@ -1,7 +1,6 @@
 """From filter to bind: what is held in between, and for how long."""
 
 from collections.abc import Iterator, Sequence
-from itertools import permutations
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ from extender.kube.client import ApiError, UnreachableError
 from extender.kube.memory import Manifest, MemoryCluster
 from tests.api import bodies
 from tests.api.bodies import CLUSTER, node, pod
-from tests.api.services import Kerf, running
+from tests.api.services import Kerf, Shared, running
 
 TTL_S = 30.0
 TWO_NODES = [node("n-0", 2), node("n-1", 2)]
@@ -23,6 +22,12 @@ def two_nodes() -> Iterator[Kerf]:
         yield service
 
 
+@pytest.fixture
+def still(shared: Shared) -> Kerf:
+    """The same, where no pod comes."""
+    return shared(TWO_NODES)
+
+
 def chosen(kerf: Kerf, asking: Manifest, names: Sequence[str] = ("n-0", "n-1")) -> list[str]:
     """The nodes that filter leaves."""
     return list(kerf.filter(asking, names)["NodeNames"])
@@ -31,7 +36,7 @@ def chosen(kerf: Kerf, asking: Manifest, names: Sequence[str] = ("n-0", "n-1")) 
 # A burst
 
 
-@pytest.mark.parametrize("order", list(permutations(range(4))), ids=str)
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (1, 3, 0, 2), (2, 0, 3, 1)], ids=str)
 def test_a_burst_fills_nodes_and_never_over_commits_in_whatever_order_binds_come(
     two_nodes: Kerf, order: tuple[int, ...]
 ) -> None:
@@ -66,26 +71,26 @@ def test_scores_mode_does_not_over_commit_either() -> None:
         assert "no longer fits" in kerf.bind(first, "n-1")
 
 
-def test_a_pod_asked_about_twice_holds_one_reservation(two_nodes: Kerf) -> None:
+def test_a_pod_asked_about_twice_holds_one_reservation(still: Kerf) -> None:
     asking = pod("a", 2)
     for _ in range(2):
-        assert chosen(two_nodes, asking) == ["n-0"]
-    assert two_nodes.num_reservations == 1
-    assert chosen(two_nodes, asking, ["n-1"]) == ["n-1"]
-    assert chosen(two_nodes, pod("b", 2)) == ["n-0"]
+        assert chosen(still, asking) == ["n-0"]
+    assert still.num_reservations == 1
+    assert chosen(still, asking, ["n-1"]) == ["n-1"]
+    assert chosen(still, pod("b", 2)) == ["n-0"]
 
 
-def test_a_pod_that_fits_no_more_gives_back_what_it_had(two_nodes: Kerf) -> None:
-    assert chosen(two_nodes, pod("a", 2)) == ["n-0"]
-    assert chosen(two_nodes, pod("a", 9)) == []
-    assert two_nodes.num_reservations == 0
+def test_a_pod_that_fits_no_more_gives_back_what_it_had(still: Kerf) -> None:
+    assert chosen(still, pod("a", 2)) == ["n-0"]
+    assert chosen(still, pod("a", 9)) == []
+    assert still.num_reservations == 0
 
 
-def test_a_pod_without_uid_reserves_nothing(two_nodes: Kerf) -> None:
+def test_a_pod_without_uid_reserves_nothing(still: Kerf) -> None:
     asking = pod("a", 1)
     del asking["metadata"]["uid"]
-    assert chosen(two_nodes, asking) == ["n-0"]
-    assert two_nodes.num_reservations == 0
+    assert chosen(still, asking) == ["n-0"]
+    assert still.num_reservations == 0
 
 
 # Time
@@ -94,18 +99,18 @@ def test_a_pod_without_uid_reserves_nothing(two_nodes: Kerf) -> None:
 @pytest.mark.parametrize(
     ("waited_s", "free"), [(0.0, False), (TTL_S - 0.001, False), (TTL_S, True)], ids=["at once", "before", "after"]
 )
-def test_a_reservation_ends_with_its_ttl(two_nodes: Kerf, waited_s: float, free: bool) -> None:
-    assert chosen(two_nodes, pod("a", 2), ["n-0"]) == ["n-0"]
-    two_nodes.clock.now += waited_s
-    assert chosen(two_nodes, pod("b", 2), ["n-0"]) == (["n-0"] if free else [])
-    assert two_nodes.num_reservations == 1
+def test_a_reservation_ends_with_its_ttl(still: Kerf, waited_s: float, free: bool) -> None:
+    assert chosen(still, pod("a", 2), ["n-0"]) == ["n-0"]
+    still.clock.now += waited_s
+    assert chosen(still, pod("b", 2), ["n-0"]) == (["n-0"] if free else [])
+    assert still.num_reservations == 1
 
 
-def test_asking_again_begins_the_ttl_anew(two_nodes: Kerf) -> None:
+def test_asking_again_begins_the_ttl_anew(still: Kerf) -> None:
     for _ in range(3):
-        assert chosen(two_nodes, pod("a", 2), ["n-0"]) == ["n-0"]
-        two_nodes.clock.now += TTL_S - 1
-    assert chosen(two_nodes, pod("b", 2), ["n-0"]) == []
+        assert chosen(still, pod("a", 2), ["n-0"]) == ["n-0"]
+        still.clock.now += TTL_S - 1
+    assert chosen(still, pod("b", 2), ["n-0"]) == []
 
 
 @pytest.mark.parametrize(
@@ -119,14 +124,14 @@ def test_asking_again_begins_the_ttl_anew(two_nodes: Kerf) -> None:
     ],
 )
 def test_to_ask_for_the_node_reserved_alone_decides_nothing_anew(
-    two_nodes: Kerf, asked: list[str], gpus: int, waited_s: float, decided: bool
+    still: Kerf, asked: list[str], gpus: int, waited_s: float, decided: bool
 ) -> None:
-    chosen(two_nodes, pod("a", 1), ["n-0"])
-    before = len(two_nodes.service.placer.decided.after(0))
-    two_nodes.clock.now += waited_s
-    assert chosen(two_nodes, pod("a", gpus), asked) == asked[:1]
-    assert len(two_nodes.service.placer.decided.after(0)) - before == decided
-    assert two_nodes.num_reservations == 1
+    chosen(still, pod("a", 1), ["n-0"])
+    before = len(still.service.placer.decided.after(0))
+    still.clock.now += waited_s
+    assert chosen(still, pod("a", gpus), asked) == asked[:1]
+    assert len(still.service.placer.decided.after(0)) - before == decided
+    assert still.num_reservations == 1
 
 
 def test_the_node_reserved_is_not_taken_without_a_look_when_something_else_came_there(two_nodes: Kerf) -> None:
@@ -247,15 +252,15 @@ def test_gpus_are_free_again_when_a_pod_has_ended(two_nodes: Kerf, phase: str) -
     ],
 )
 def test_a_bind_that_can_not_be_says_why_and_leaves_nothing_reserved(
-    change: dict[str, str], name: str, error: str
+    change: dict[str, str], name: str, error: str, shared: Shared
 ) -> None:
-    with running([*TWO_NODES, node("cpu-0"), pod("a", 2)]) as kerf:
-        asking = pod("a", 2)
-        asking["metadata"].update(change)
-        assert kerf.bind(asking, name) == error
-        assert kerf.num_reservations == 0
-        assert kerf.metric("kerf_gpu_units_free") == 4
-        assert kerf.events() == []
+    kerf = shared([*TWO_NODES, node("cpu-0"), pod("a", 2)])
+    asking = pod("a", 2)
+    asking["metadata"].update(change)
+    assert kerf.bind(asking, name) == error
+    assert kerf.num_reservations == 0
+    assert kerf.metric("kerf_gpu_units_free") == 4
+    assert kerf.events() == []
 
 
 def test_a_request_that_can_not_be_understood_is_not_bound(kerf: Kerf) -> None:

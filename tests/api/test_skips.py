@@ -172,7 +172,7 @@ def test_off_as_shipped() -> None:
         assert Scene(kerf, pod("large", 2)).ask(pod("small", 1))["NodeNames"] == ["a"]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=settings().max_examples * 3 // 10)
 @given(
     steps=st.lists(st.floats(0.0, 25.0), min_size=1, max_size=30),
     max_skips=st.integers(1, 8),

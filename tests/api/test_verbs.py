@@ -8,7 +8,7 @@ import pytest
 from tests.api import bodies
 from tests.api.bodies import CLUSTER, NAMES, SHARED_GPU, node, pod
 from tests.api.cut_off import CutOff
-from tests.api.services import Kerf, running
+from tests.api.services import Kerf, Shared, running
 
 GPU_NODES = ["a100-0", "a100-1", "a100-40-0", "t4-0", "t4-1"]
 
@@ -25,6 +25,11 @@ SPREAD_ANYWAY: Spec = {"topologySpreadConstraints": [{"maxSkew": 1, "whenUnsatis
 SPREAD_STRICTLY: Spec = {"topologySpreadConstraints": [{"maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}]}
 
 
+@pytest.fixture
+def kerf(shared: Shared) -> Kerf:
+    return shared()
+
+
 # Decisive and scores mode
 
 
@@ -33,11 +38,11 @@ def test_decisive_filter_returns_the_best_node_and_reserves_it(kerf: Kerf) -> No
     assert kerf.num_reservations == 1
 
 
-def test_best_fit_prefers_the_small_node_with_one_gpu_left() -> None:
+def test_best_fit_prefers_the_small_node_with_one_gpu_left(shared: Shared) -> None:
     # T4: 2-1-1 = 0 GPUs left over on `small`, 8-4-1 = 3 on `large`.
     held = [pod("a", 1, node_name="small"), pod("b", 4, node_name="large")]
-    with running([node("large", 8), node("small", 2), *held]) as kerf:
-        assert kerf.filter(pod(gpus=1), ["large", "small"])["NodeNames"] == ["small"]
+    kerf = shared([node("large", 8), node("small", 2), *held])
+    assert kerf.filter(pod(gpus=1), ["large", "small"])["NodeNames"] == ["small"]
 
 
 @pytest.mark.parametrize("order", [list, reversed], ids=["as named", "reversed"])
@@ -45,21 +50,21 @@ def test_ties_go_to_the_smaller_name_whatever_the_order(kerf: Kerf, order: Any) 
     assert kerf.filter(pod(gpus=8), list(order(["a100-0", "a100-1"])))["NodeNames"] == ["a100-0"]
 
 
-def test_scores_filter_returns_all_that_fit_and_prioritize_reserves() -> None:
-    with running(decisions__mode="scores") as kerf:
-        assert kerf.filter(pod(gpus=2), NAMES)["NodeNames"] == GPU_NODES
-        assert kerf.num_reservations == 0
-        # Left over: t4 2-2 = 0, a100-40 4-2 = 2, a100 8-2 = 6: three levels from the top.
-        scores = {"a100-0": 8, "a100-1": 8, "a100-40-0": 9, "t4-0": 10, "t4-1": 10, "shared-0": 0, "cpu-0": 0}
-        assert kerf.prioritize(pod(gpus=2), NAMES) == scores
-        assert kerf.num_reservations == 1
+def test_scores_filter_returns_all_that_fit_and_prioritize_reserves(shared: Shared) -> None:
+    kerf = shared(decisions__mode="scores")
+    assert kerf.filter(pod(gpus=2), NAMES)["NodeNames"] == GPU_NODES
+    assert kerf.num_reservations == 0
+    # Left over: t4 2-2 = 0, a100-40 4-2 = 2, a100 8-2 = 6: three levels from the top.
+    scores = {"a100-0": 8, "a100-1": 8, "a100-40-0": 9, "t4-0": 10, "t4-1": 10, "shared-0": 0, "cpu-0": 0}
+    assert kerf.prioritize(pod(gpus=2), NAMES) == scores
+    assert kerf.num_reservations == 1
 
 
-def test_scores_filter_reserves_when_one_node_is_left() -> None:
+def test_scores_filter_reserves_when_one_node_is_left(shared: Shared) -> None:
     # kube-scheduler takes a single feasible node without asking for scores.
-    with running(decisions__mode="scores") as kerf:
-        assert kerf.filter(pod(gpus=4), ["a100-40-0", "t4-0"])["NodeNames"] == ["a100-40-0"]
-        assert kerf.num_reservations == 1
+    kerf = shared(decisions__mode="scores")
+    assert kerf.filter(pod(gpus=4), ["a100-40-0", "t4-0"])["NodeNames"] == ["a100-40-0"]
+    assert kerf.num_reservations == 1
 
 
 @pytest.mark.parametrize(
@@ -75,13 +80,13 @@ def test_scores_filter_reserves_when_one_node_is_left() -> None:
         pytest.param({}, ["t4-0"], id="none"),
     ],
 )
-def test_soft_preferences_get_the_near_best_few(spec: Spec, chosen: list[str]) -> None:
-    with running(decisions__near_best_nodes=3) as kerf:
-        manifest = pod(gpus=1, **spec)
-        assert kerf.filter(manifest, NAMES)["NodeNames"] == chosen
-        assert kerf.num_reservations == (1 if len(chosen) == 1 else 0)
-        assert max(kerf.prioritize(manifest, chosen).values()) == 10
-        assert kerf.num_reservations == 1
+def test_soft_preferences_get_the_near_best_few(spec: Spec, chosen: list[str], shared: Shared) -> None:
+    kerf = shared(decisions__near_best_nodes=3)
+    manifest = pod(gpus=1, **spec)
+    assert kerf.filter(manifest, NAMES)["NodeNames"] == chosen
+    assert kerf.num_reservations == (1 if len(chosen) == 1 else 0)
+    assert max(kerf.prioritize(manifest, chosen).values()) == 10
+    assert kerf.num_reservations == 1
 
 
 def test_soft_preferences_with_one_node_left_reserve_it(kerf: Kerf) -> None:
@@ -98,12 +103,12 @@ def test_soft_preferences_with_one_node_left_reserve_it(kerf: Kerf) -> None:
     [list(NAMES), list(reversed(NAMES)), ["cpu-0", "unknown", "t4-0"], ["t4-0", "t4-0"], []],
     ids=["all", "reversed", "unknown among them", "twice", "none"],
 )
-def test_a_pod_without_gpus_passes_untouched(mode: str, names: list[str]) -> None:
-    with running(decisions__mode=mode) as kerf:
-        answer = kerf.filter(pod(), names)
-        assert answer["NodeNames"] == names
-        assert (answer["FailedNodes"], answer["FailedAndUnresolvableNodes"], answer["Error"]) == ({}, {}, "")
-        assert kerf.num_reservations == 0
+def test_a_pod_without_gpus_passes_untouched(mode: str, names: list[str], shared: Shared) -> None:
+    kerf = shared(decisions__mode=mode)
+    answer = kerf.filter(pod(), names)
+    assert answer["NodeNames"] == names
+    assert (answer["FailedNodes"], answer["FailedAndUnresolvableNodes"], answer["Error"]) == ({}, {}, "")
+    assert kerf.num_reservations == 0
 
 
 def test_pods_without_gpus_are_kept_off_gpu_nodes_by_score(kerf: Kerf) -> None:
@@ -128,11 +133,11 @@ def test_pods_without_gpus_are_kept_off_gpu_nodes_by_score(kerf: Kerf) -> None:
         pytest.param(" spread ", "empty", id="spaces around it"),
     ],
 )
-def test_a_pod_chooses_its_policy(policy: str, best: str) -> None:
+def test_a_pod_chooses_its_policy(policy: str, best: str, shared: Shared) -> None:
     held = [pod("a", 1, node_name="half"), pod("b", 6, node_name="busy")]
-    with running([node("empty", 4), node("half", 2), node("busy", 8), *held]) as kerf:
-        asking = pod(gpus=1, annotations={"kerf.dev/policy": policy})
-        assert kerf.filter(asking, ["empty", "half", "busy"])["NodeNames"] == [best]
+    kerf = shared([node("empty", 4), node("half", 2), node("busy", 8), *held])
+    asking = pod(gpus=1, annotations={"kerf.dev/policy": policy})
+    assert kerf.filter(asking, ["empty", "half", "busy"])["NodeNames"] == [best]
 
 
 @pytest.mark.parametrize(
@@ -198,11 +203,11 @@ def test_only_unknown_nodes_means_none(kerf: Kerf) -> None:
     assert kerf.num_reservations == 0
 
 
-def test_a_name_given_twice_counts_once() -> None:
-    with running(decisions__mode="scores") as kerf:
-        assert kerf.filter(pod(gpus=2), ["t4-1", "a100-0", "t4-1"])["NodeNames"] == ["t4-1", "a100-0"]
-        answer = kerf.post("/prioritize", bodies.args(pod(gpus=2), ["t4-1", "a100-0", "t4-1"])).json()
-        assert answer == [{"Host": "t4-1", "Score": 10}, {"Host": "a100-0", "Score": 9}]
+def test_a_name_given_twice_counts_once(shared: Shared) -> None:
+    kerf = shared(decisions__mode="scores")
+    assert kerf.filter(pod(gpus=2), ["t4-1", "a100-0", "t4-1"])["NodeNames"] == ["t4-1", "a100-0"]
+    answer = kerf.post("/prioritize", bodies.args(pod(gpus=2), ["t4-1", "a100-0", "t4-1"])).json()
+    assert answer == [{"Host": "t4-1", "Score": 10}, {"Host": "a100-0", "Score": 9}]
 
 
 @pytest.mark.parametrize("gpus", [None, 1], ids=["without GPUs", "with GPUs"])
@@ -280,13 +285,13 @@ FREES_UP, STAYS = "FailedNodes", "FailedAndUnresolvableNodes"
     ],
 )
 def test_reasons_name_what_is_required_and_what_is_here(
-    gpus: int | None, annotations: dict[str, str], name: str, bucket: str, text: str
+    gpus: int | None, annotations: dict[str, str], name: str, bucket: str, text: str, shared: Shared
 ) -> None:
-    with running(BUSY_CLUSTER) as kerf:
-        answer = kerf.filter(pod("asking", gpus, annotations=annotations), [name])
-        assert answer.pop(bucket) == {name: text}
-        other = STAYS if bucket == FREES_UP else FREES_UP
-        assert answer == {"Nodes": None, "NodeNames": [], other: {}, "Error": ""}
+    kerf = shared(BUSY_CLUSTER)
+    answer = kerf.filter(pod("asking", gpus, annotations=annotations), [name])
+    assert answer.pop(bucket) == {name: text}
+    other = STAYS if bucket == FREES_UP else FREES_UP
+    assert answer == {"Nodes": None, "NodeNames": [], other: {}, "Error": ""}
 
 
 def test_shared_gpus_have_reasons_of_their_own(kerf: Kerf) -> None:
@@ -314,10 +319,10 @@ def test_a_rejection_is_the_same_text_at_every_try(kerf: Kerf) -> None:
         pytest.param(101, 3, 101, id="many candidates, rejected"),
     ],
 )
-def test_reasons_travel_where_somebody_reads_them(num_names: int, gpus: int, num_reasons: int) -> None:
+def test_reasons_travel_where_somebody_reads_them(num_names: int, gpus: int, num_reasons: int, shared: Shared) -> None:
     names = [f"cpu-{number}" for number in range(num_names - 1)]
-    with running([*map(node, names), node("gpu", 2)]) as kerf:
-        assert len(kerf.filter(pod(gpus=gpus), [*names, "gpu"])["FailedAndUnresolvableNodes"]) == num_reasons
+    kerf = shared([*map(node, names), node("gpu", 2)])
+    assert len(kerf.filter(pod(gpus=gpus), [*names, "gpu"])["FailedAndUnresolvableNodes"]) == num_reasons
 
 
 # A mirror that is not fit for use
@@ -355,15 +360,16 @@ def test_a_mirror_that_is_not_current_decides_nothing_about_gpus(state: str) -> 
 # Other routes
 
 
-def test_draining_answers_politely(kerf: Kerf) -> None:
-    assert kerf.get("/readyz").json() == {"status": "ok"}
+def test_draining_answers_politely() -> None:
     body = bodies.args(pod(gpus=1), NAMES)
-    assert "connection" not in kerf.post("/filter", body).headers
-    kerf.service.draining = True
-    assert (kerf.get("/readyz").status, kerf.get("/readyz").json()) == (503, {"status": "shutting down"})
-    for path in ("/filter", "/prioritize", "/bind"):
-        assert kerf.post(path, body).headers["connection"] == "close"
-    assert kerf.filter(pod("other", gpus=1), NAMES)["NodeNames"] == ["t4-0"]
+    with running() as kerf:
+        assert kerf.get("/readyz").json() == {"status": "ok"}
+        assert "connection" not in kerf.post("/filter", body).headers
+        kerf.service.draining = True
+        assert (kerf.get("/readyz").status, kerf.get("/readyz").json()) == (503, {"status": "shutting down"})
+        for path in ("/filter", "/prioritize", "/bind"):
+            assert kerf.post(path, body).headers["connection"] == "close"
+        assert kerf.filter(pod("other", gpus=1), NAMES)["NodeNames"] == ["t4-0"]
 
 
 def test_version_says_how_kerf_decides() -> None:

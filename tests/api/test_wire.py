@@ -12,10 +12,15 @@ import pytest
 from extender.api import wire
 from tests.api import bodies
 from tests.api.bodies import node, pod
-from tests.api.services import Kerf, running
+from tests.api.services import Kerf, Shared, running
 
 REFERENCE = Path(os.environ.get("KERF_REFERENCE", "/nowhere"))
 needs_reference = pytest.mark.skipif(not REFERENCE.is_dir(), reason="KERF_REFERENCE names no folder")
+
+
+@pytest.fixture
+def kerf(shared: Shared) -> Kerf:
+    return shared()
 
 
 def renamed(body: bytes, change: Callable[[str], str]) -> bytes:
@@ -48,9 +53,10 @@ def test_prioritize_answers_a_bare_array_with_integer_literals(kerf: Kerf) -> No
     assert answer.content == (b'[{"Host":"t4-0","Score":10},{"Host":"a100-0","Score":9},{"Host":"nowhere","Score":0}]')
 
 
-def test_bind_answers_error_alone(kerf: Kerf) -> None:
-    body = bodies.binding_args(kerf.create(pod(gpus=1)), "t4-0")
-    assert kerf.post("/bind", body).content == b'{"Error":""}'
+def test_bind_answers_error_alone() -> None:
+    with running() as kerf:
+        body = bodies.binding_args(kerf.create(pod(gpus=1)), "t4-0")
+        assert kerf.post("/bind", body).content == b'{"Error":""}'
 
 
 @pytest.mark.parametrize("gpus", [None, 1], ids=["without GPUs", "with GPUs"])
@@ -67,15 +73,16 @@ def test_scores_are_integer_literals_from_0_to_10(kerf: Kerf, gpus: int | None) 
 @pytest.mark.parametrize(
     "change", [str.lower, str.upper, str.swapcase, str.title], ids=["lower", "UPPER", "sWAPPED", "Title"]
 )
-def test_keys_are_read_in_any_case(kerf: Kerf, change: Callable[[str], str]) -> None:
+def test_keys_are_read_in_any_case(change: Callable[[str], str]) -> None:
     names = ["t4-0", "a100-0", "cpu-0"]
     by_names = bodies.args(pod(gpus=2), names)
     by_nodes = bodies.args(pod(gpus=2), None, [node(name, 2) for name in names])
-    binding = bodies.binding_args(kerf.create(pod(gpus=2)), "t4-0")
-    for path, body in (("/filter", by_names), ("/filter", by_nodes), ("/prioritize", by_names), ("/bind", binding)):
-        exact = kerf.post(path, body).content
-        assert b'"Error":"' not in exact.replace(b'"Error":""', b"")
-        assert kerf.post(path, renamed(body, change)).content == exact
+    with running() as kerf:
+        binding = bodies.binding_args(kerf.create(pod(gpus=2)), "t4-0")
+        for path, body in (("/filter", by_names), ("/filter", by_nodes), ("/prioritize", by_names), ("/bind", binding)):
+            exact = kerf.post(path, body).content
+            assert b'"Error":"' not in exact.replace(b'"Error":""', b"")
+            assert kerf.post(path, renamed(body, change)).content == exact
 
 
 def test_whole_nodes_go_back_as_they_came(kerf: Kerf) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from extender.plugins.pod_resources import UNMARKED
 from tests.api.bodies import node, pod
-from tests.api.services import running
+from tests.api.services import Shared, running
 from tests.explain.test_waiting_pods import made, told_once
 
 WRONG = [
@@ -62,9 +62,9 @@ def test_the_pod_gets_no_node_and_everybody_who_asks_is_told_why(
 
 
 @pytest.mark.parametrize("size", ["40Mi", "256", "40Gi", "0"])
-def test_a_size_that_is_meant_is_taken(size: str) -> None:
-    with running([node("n", 4)]) as kerf:
-        answer = kerf.filter(pod("p", 1, annotations={"kerf.dev/gpu-memory-each": size}), ["n"])
+def test_a_size_that_is_meant_is_taken(size: str, shared: Shared) -> None:
+    kerf = shared([node("n", 4)])
+    answer = kerf.filter(pod("p", 1, annotations={"kerf.dev/gpu-memory-each": size}), ["n"])
     assert answer["NodeNames"] == ["n"]
 
 

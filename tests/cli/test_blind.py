@@ -11,6 +11,9 @@ from typer.testing import CliRunner, Result
 
 from extender.cli.client import kubectl_plugin
 from extender.cli.main import app
+from extender.demo.cluster import sample_cluster
+from tests.api.cut_off import CutOff
+from tests.api.demos import Demo, demo_here
 from tests.api.processes import Server, demo
 
 FAILED = 1
@@ -42,14 +45,15 @@ def stale(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def unsynced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def unsynced() -> Iterator[Demo]:
     """It has heard nothing since its start."""
-    log = tmp_path_factory.mktemp("unsynced") / "log"
-    with demo(log, ["--unsynced"], module="tests.page.blind") as process:
-        yield Server(process, log)
+    cluster = CutOff(sample_cluster())
+    cluster.reachable = False
+    with demo_here(cluster, ready=False) as server:
+        yield server
 
 
-def kerf(server: Server, *arguments: str) -> Result:
+def kerf(server: Server | Demo, *arguments: str) -> Result:
     return CliRunner().invoke(app, arguments, env={"KERF_SERVER_URL": f"http://127.0.0.1:{server.port}"})
 
 
@@ -79,7 +83,7 @@ def test_data_stay_data_and_carry_how_old_they_are(stale: Server, command: str, 
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_before_the_first_sync_nothing_is_told(unsynced: Server, command: str) -> None:
+def test_before_the_first_sync_nothing_is_told(unsynced: Demo, command: str) -> None:
     result = kerf(unsynced, command, *COMMANDS[command])
     assert (result.exit_code, result.stdout) == (FAILED, "")
     first, second = result.stderr.splitlines()

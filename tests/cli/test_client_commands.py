@@ -1,4 +1,4 @@
-"""Commands that ask a running Kerf, against a demo in a process of its own."""
+"""Commands that ask a running Kerf, against a demo."""
 
 import contextlib
 import fcntl
@@ -22,17 +22,21 @@ from typer.testing import CliRunner, Result
 from extender.cli.client import kubectl_plugin
 from extender.cli.main import app
 from tests.api.bodies import args, pod
-from tests.api.processes import Server, ready_demo, request
+from tests.api.demos import Demo, demo_here
+from tests.api.processes import request
 from tests.controlplane.processes import wait_until
 from tests.telemetry.servers import serving
 
 PENDING, UNKNOWN, UNCHECKED, USAGE, FAILED = 3, 4, 5, 2, 1
 
 
+pytestmark = pytest.mark.usefixtures("answered_here")
+
+
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server() -> Iterator[Demo]:
     """A demo that has decided on two pods: one placed, one that asks for more than its candidates have."""
-    with ready_demo(tmp_path_factory.mktemp("clients") / "log") as server:
+    with demo_here() as server:
         with server.connection() as connection:
             for name, gpus in (("placed", 1), ("pending", 8)):
                 body = args(pod(name, gpus), ["a100-0", "t4-1", "cpu-0"])
@@ -40,13 +44,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-def kerf(server: Server, *arguments: str, text: str | None = None) -> Result:
+def kerf(server: Demo, *arguments: str, text: str | None = None) -> Result:
     """A command that asks the demo, with a text on standard input."""
     environment = {"KERF_SERVER_URL": f"http://127.0.0.1:{server.port}"}
     return CliRunner().invoke(app, [*arguments], env=environment, input=text)
 
 
-def test_explain_a_placed_pod(server: Server) -> None:
+def test_explain_a_placed_pod(server: Demo) -> None:
     result = kerf(server, "explain", "default/placed")
     assert result.exit_code == 0, result.output
     assert "default/placed: placed on " in result.output
@@ -81,7 +85,7 @@ def test_who_has_to_send_a_token_is_told_how(tmp_path: Path) -> None:
     assert "(KERF_SERVER_TOKEN_FILE)" in sent.output
 
 
-def test_explain_by_another_policy(server: Server) -> None:
+def test_explain_by_another_policy(server: Demo) -> None:
     result = kerf(server, "explain", "default/placed", "--policy", "binpack")
     assert result.exit_code == 0, result.output
     assert "By policy binpack: On " in result.output
@@ -92,7 +96,7 @@ def test_explain_by_another_policy(server: Server) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["default/pending"], ["pending"], ["pending", "-n", "default"]])
-def test_explain_a_pending_pod(server: Server, arguments: list[str]) -> None:
+def test_explain_a_pending_pod(server: Demo, arguments: list[str]) -> None:
     result = kerf(server, "explain", *arguments)
     assert result.exit_code == PENDING, result.output
     assert "default/pending: pending" in result.output
@@ -104,7 +108,7 @@ def test_explain_a_pending_pod(server: Server, arguments: list[str]) -> None:
     assert "GPUs instead of 8: " in result.output
 
 
-def test_explain_lists_first_where_others_are_in_the_way(server: Server) -> None:
+def test_explain_lists_first_where_others_are_in_the_way(server: Demo) -> None:
     """Not what has most of another kind free."""
     result = kerf(server, "explain", "default/train-2")
     listed = result.output.partition("\nNODE")[2].splitlines()[1:]
@@ -113,7 +117,7 @@ def test_explain_lists_first_where_others_are_in_the_way(server: Server) -> None
     assert names.index("t4-shared-0") > 5
 
 
-def test_explain_as_data(server: Server) -> None:
+def test_explain_as_data(server: Demo) -> None:
     as_json = kerf(server, "explain", "default/pending", "-o", "json")
     assert as_json.exit_code == PENDING
     as_yaml = kerf(server, "explain", "default/pending", "-o", "yaml")
@@ -122,14 +126,14 @@ def test_explain_as_data(server: Server) -> None:
     assert told["reasons"] == again["reasons"]
 
 
-def test_explain_a_pod_of_which_nothing_is_known(server: Server) -> None:
+def test_explain_a_pod_of_which_nothing_is_known(server: Demo) -> None:
     result = kerf(server, "explain", "default/nobody")
     assert result.exit_code == UNKNOWN
     assert "no recent decision about pod default/nobody" in result.output
     assert "there is no pod of that name" in result.output
 
 
-def test_explain_a_running_pod_of_which_no_decision_is_kept(server: Server) -> None:
+def test_explain_a_running_pod_of_which_no_decision_is_kept(server: Demo) -> None:
     result = kerf(server, "explain", "default/job-8")
     assert result.exit_code == 0, result.output
     where, has, why, *rest = result.output.splitlines()
@@ -154,7 +158,7 @@ def test_explain_a_running_pod_of_which_no_decision_is_kept(server: Server) -> N
         pytest.param([], id="nothing"),
     ],
 )
-def test_wrong_usage(server: Server, arguments: list[str]) -> None:
+def test_wrong_usage(server: Demo, arguments: list[str]) -> None:
     assert kerf(server, "explain", *arguments).exit_code == USAGE
 
 
@@ -180,7 +184,7 @@ def manifest(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_what_if(server: Server, manifest: str) -> None:
+def test_what_if(server: Demo, manifest: str) -> None:
     result = kerf(server, "what-if", "-f", manifest)
     assert result.exit_code == 0, result.output
     assert "1 of 1 pods would find a node, with 8 GPUs" in result.output
@@ -190,7 +194,7 @@ def test_what_if(server: Server, manifest: str) -> None:
     assert "x needs 8 GPUs, best node: " in result.output
 
 
-def test_what_if_with_other_nodes(server: Server, manifest: str) -> None:
+def test_what_if_with_other_nodes(server: Demo, manifest: str) -> None:
     asked = ["what-if", "-f", manifest, "--replicas", "30", "--add-node", "h100-0=40", "-o", "json"]
     told = json.loads(kerf(server, *asked).output)
     assert (told["placed"], told["unassigned"]) == (30, [])
@@ -203,8 +207,8 @@ def test_what_if_with_other_nodes(server: Server, manifest: str) -> None:
     )
 
 
-def test_what_if_finds_the_nodes_that_are_missing(server: Server, manifest: str, tmp_path: Path) -> None:
-    result = kerf(server, "what-if", "-f", manifest, "--replicas", "40", "--add-node", "auto")
+def test_what_if_finds_the_nodes_that_are_missing(server: Demo, manifest: str, tmp_path: Path) -> None:
+    result = kerf(server, "what-if", "-f", manifest, "--replicas", "10", "--add-node", "auto")
     assert result.exit_code == 0, result.output
     assert re.search(r"missing: \d+ nodes of 8 x ", result.output)
     told = json.loads(kerf(server, "what-if", "--waiting", "--add-node", "auto", "-o", "json").output)
@@ -227,7 +231,7 @@ spec:
 """
 
 
-def test_what_if_says_by_its_status_that_it_did_not_look_at_everything(server: Server, tmp_path: Path) -> None:
+def test_what_if_says_by_its_status_that_it_did_not_look_at_everything(server: Demo, tmp_path: Path) -> None:
     path = tmp_path / "pod.yaml"
     path.write_text(UNCHECKED_POD)
     result = kerf(server, "what-if", "-f", f"{path}")
@@ -239,7 +243,7 @@ def test_what_if_says_by_its_status_that_it_did_not_look_at_everything(server: S
     assert told["notChecked"] == {"what its RuntimeClass adds to it": 1}
 
 
-def test_what_if_of_what_the_api_server_would_refuse(server: Server, tmp_path: Path) -> None:
+def test_what_if_of_what_the_api_server_would_refuse(server: Demo, tmp_path: Path) -> None:
     path = tmp_path / "pod.yaml"
     path.write_text(POD.replace("nvidia.com/gpu", "gpu"))
     result = kerf(server, "what-if", "-f", f"{path}")
@@ -266,7 +270,7 @@ spec:
 """
 
 
-def test_what_if_of_a_job_from_standard_input_and_of_several_files(server: Server, manifest: str) -> None:
+def test_what_if_of_a_job_from_standard_input_and_of_several_files(server: Demo, manifest: str) -> None:
     result = kerf(server, "what-if", "-f", "-", "-f", manifest, text=JOB)
     assert result.exit_code == 0, result.output
     assert "3 of 3 pods would find a node, with 24 GPUs" in result.output
@@ -282,12 +286,12 @@ def test_what_if_of_a_job_from_standard_input_and_of_several_files(server: Serve
     assert re.search(r"^Job default/train-19: 0 of 2 pods; pending: needs 8 GPUs, best", result.output, re.MULTILINE)
 
 
-def test_nodes_are_added_for_the_pods_that_wait_where_nothing_else_is_asked_about(server: Server) -> None:
+def test_nodes_are_added_for_the_pods_that_wait_where_nothing_else_is_asked_about(server: Demo) -> None:
     told = json.loads(kerf(server, "what-if", "--add-node", "h100-0=2", "-o", "json").output)
     assert told["pods"] == json.loads(kerf(server, "what-if", "--waiting", "-o", "json").output)["pods"]
 
 
-def test_room_is_made_for_the_pods_of_a_job(server: Server) -> None:
+def test_room_is_made_for_the_pods_of_a_job(server: Demo) -> None:
     result = kerf(server, "defrag", "-f", "-", text=JOB.replace("parallelism: 2", "parallelism: 1"))
     assert result.exit_code == 0, result.output
     result = kerf(server, "defrag", "-f", "-", text=JOB.replace("parallelism: 2", "parallelism: x"))
@@ -311,7 +315,7 @@ status: {allocatable: {cpu: "64", memory: 512Gi, nvidia.com/gpu: 16}}
         pytest.param(["--drain", "a100-0", "--add-node", "x=y"], "NODE=3", id="number"),
     ],
 )
-def test_wrong_what_ifs(server: Server, arguments: list[str], fault: str) -> None:
+def test_wrong_what_ifs(server: Demo, arguments: list[str], fault: str) -> None:
     result = kerf(server, "what-if", *arguments)
     assert result.exit_code == USAGE
     assert fault in result.output
@@ -326,7 +330,7 @@ def test_wrong_what_ifs(server: Server, arguments: list[str], fault: str) -> Non
     ],
 )
 def test_what_is_wrong_in_a_file_is_told_with_its_place(
-    server: Server, manifest: str, tmp_path: Path, text: str, fault: str
+    server: Demo, manifest: str, tmp_path: Path, text: str, fault: str
 ) -> None:
     path = tmp_path / "wrong.yaml"
     path.write_text(text)
@@ -336,7 +340,7 @@ def test_what_is_wrong_in_a_file_is_told_with_its_place(
     assert fault in result.output
 
 
-def test_top_in_a_terminal_is_painted_again_and_again_until_interrupted(server: Server) -> None:
+def test_top_in_a_terminal_is_painted_again_and_again_until_interrupted(server: Demo) -> None:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 12, 140, 0, 0))
     environment = os.environ | {"TERM": "xterm", "KERF_SERVER_URL": f"http://127.0.0.1:{server.port}"}
@@ -373,7 +377,7 @@ def test_top_in_a_terminal_is_painted_again_and_again_until_interrupted(server: 
     assert "Traceback" not in seen
 
 
-def test_top(server: Server) -> None:
+def test_top(server: Demo) -> None:
     result = kerf(server, "top", "--once")
     assert result.exit_code == 0, result.output
     assert " GPUs booked" in result.output
@@ -384,7 +388,7 @@ def test_top(server: Server) -> None:
     assert len(told["items"]) == told["totals"]["gpuNodes"] == 34
 
 
-def test_the_kubectl_plugin(server: Server) -> None:
+def test_the_kubectl_plugin(server: Demo) -> None:
     environment = {"KERF_SERVER_URL": f"http://127.0.0.1:{server.port}"}
     for arguments in (["top", "--once"], ["what-if", "--drain", "cpu-0"], ["explain", "default/placed"]):
         result = CliRunner().invoke(kubectl_plugin.app, arguments, env=environment)

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from extender.cli.client import kubectl_plugin
 from extender.cli.main import app
-from tests.api.processes import ready_demo
+from tests.api.demos import demo_here
 
 KUBECTL = """#!{python}
 import json, pathlib, signal, sys
@@ -60,9 +60,9 @@ def kubectl_kerf(*arguments: str) -> Result:
 
 
 @pytest.fixture(scope="module")
-def port(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def port() -> Any:
     """Of a demo."""
-    with ready_demo(tmp_path_factory.mktemp("kubectl") / "log") as server:
+    with demo_here() as server:
         yield server.port
 
 

@@ -1,4 +1,4 @@
-"""`kerf pending`, against a demo in a process of its own, and its table of answers that it might get."""
+"""`kerf pending`, against a demo, and its table of answers that it might get."""
 
 import io
 import json
@@ -16,26 +16,27 @@ from extender.cli.consoles import age, shortened
 from extender.cli.main import app
 from extender.cli.pending import _print
 from tests.api.bodies import args, pod
-from tests.api.processes import Server, ready_demo, request
+from tests.api.demos import Demo, demo_here
+from tests.api.processes import request
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server() -> Iterator[Demo]:
     """A demo that has rejected a pod."""
-    with ready_demo(tmp_path_factory.mktemp("pending") / "log") as server:
+    with demo_here() as server:
         with server.connection() as connection:
             body = args(pod("large", 9), ["a100-0", "t4-1", "cpu-0"])
             assert request(connection, "POST", "/filter", body).status == 200
         yield server
 
 
-def kerf(server: Server, *arguments: str, group: Any = app) -> Result:
+def kerf(server: Demo, *arguments: str, group: Any = app) -> Result:
     environment = {"KERF_SERVER_URL": f"http://127.0.0.1:{server.port}"}
     return CliRunner().invoke(group, ["pending", *arguments], env=environment)
 
 
 @pytest.mark.parametrize(("program", "group"), [("kerf", app), ("kubectl kerf", kubectl_plugin.app)])
-def test_a_table_with_the_reason_and_the_next_command(server: Server, program: str, group: Any) -> None:
+def test_a_table_with_the_reason_and_the_next_command(server: Demo, program: str, group: Any) -> None:
     result = kerf(server, group=group)
     assert result.exit_code == 0, result.output
     assert "rejected by Kerf" in result.output
@@ -43,7 +44,7 @@ def test_a_table_with_the_reason_and_the_next_command(server: Server, program: s
     assert f"What would help: {program} explain " in result.output
 
 
-def test_as_data(server: Server) -> None:
+def test_as_data(server: Demo) -> None:
     as_json, as_yaml = (kerf(server, "-o", form).output for form in ("json", "yaml"))
     told = json.loads(as_json)
     assert told == yaml.safe_load(as_yaml)
@@ -51,13 +52,13 @@ def test_as_data(server: Server) -> None:
     assert any(item["pod"] == "default/large" for item in told["pods"])
 
 
-def test_a_namespace_where_nobody_waits(server: Server) -> None:
+def test_a_namespace_where_nobody_waits(server: Demo) -> None:
     result = kerf(server, "-n", "nowhere")
     assert (result.exit_code, result.output) == (0, "no pod waits for GPUs in namespace nowhere\n")
 
 
 @pytest.mark.parametrize("arguments", [("-n", "n" * 64), ("--limit", "0"), ("-o", "xml")])
-def test_wrong_usage(server: Server, arguments: tuple[str, ...]) -> None:
+def test_wrong_usage(server: Demo, arguments: tuple[str, ...]) -> None:
     assert kerf(server, *arguments).exit_code == 2
 
 

@@ -25,7 +25,8 @@ from extender.cli.main import COMMANDS, app
 from extender.cli.printing import as_json, as_yaml, shown
 from model.cli.console import console_on
 from tests.api.bodies import args, pod
-from tests.api.processes import Server, ready_demo, request
+from tests.api.demos import Demo, demo_here
+from tests.api.processes import request
 
 EVIL = "\x1b]52;c;ZXZpbA==\x07\x1b[2J\x9b31m\r\x08\x7f\x00\u202e\u2028[red][/blue]:smile:\\"
 """A clipboard, a screen, a colour in one character, the line's start; turned text; markup; an end that escapes."""
@@ -129,7 +130,7 @@ def poisoned(value: Any, key: str = "") -> Any:
 
 
 @contextmanager
-def poisoning(server: Server) -> Iterator[str]:
+def poisoning(server: Demo) -> Iterator[str]:
     """The address of what passes requests on to a Kerf, and poisons its answers."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -154,7 +155,7 @@ def poisoning(server: Server) -> Iterator[str]:
             """Nowhere."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as proxy:
-        thread = Thread(target=proxy.serve_forever, daemon=True)
+        thread = Thread(target=proxy.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         try:
             yield f"http://127.0.0.1:{proxy.server_port}"
@@ -164,9 +165,9 @@ def poisoning(server: Server) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def address() -> Iterator[str]:
     """Of a demo that has decided on two pods, behind what poisons its answers."""
-    with ready_demo(tmp_path_factory.mktemp("printing") / "log") as server:
+    with demo_here() as server:
         with server.connection() as connection:
             for name, gpus in (("placed", 1), ("pending", 8)):
                 body = args(pod(name, gpus), ["a100-0", "t4-1", "cpu-0"])
@@ -206,6 +207,7 @@ ASKED = [
 ]
 
 
+@pytest.mark.usefixtures("answered_here")
 @pytest.mark.parametrize("arguments", ASKED, ids=lambda arguments: shown(" ".join(arguments)))
 def test_no_command_hands_a_terminal_what_an_author_wrote(address: str, arguments: list[str]) -> None:
     forms = ["table", "json", "csv" if arguments[0] in ("usage", "workloads") else "yaml"]

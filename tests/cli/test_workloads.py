@@ -1,4 +1,4 @@
-"""`kerf workloads`, against a demo in a process of its own, and its tables of answers that it might get."""
+"""`kerf workloads`, against a demo, and its tables of answers that it might get."""
 
 import csv
 import io
@@ -15,23 +15,23 @@ from extender.cli.client import kubectl_plugin
 from extender.cli.main import app
 from extender.cli.workloads import _print
 from extender.explain.workloads import _STATES
-from tests.api.processes import Server, ready_demo
+from tests.api.demos import Demo, demo_here
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server() -> Iterator[Demo]:
     """A demo."""
-    with ready_demo(tmp_path_factory.mktemp("workloads") / "log") as server:
+    with demo_here() as server:
         yield server
 
 
-def kerf(server: Server, *arguments: str, group: Any = app) -> Result:
+def kerf(server: Demo, *arguments: str, group: Any = app) -> Result:
     environment = {"KERF_SERVER_URL": f"http://127.0.0.1:{server.port}"}
     return CliRunner().invoke(group, ["workloads", *arguments], env=environment)
 
 
 @pytest.mark.parametrize("group", [app, kubectl_plugin.app], ids=["kerf", "kubectl kerf"])
-def test_a_table_of_pods_under_what_they_come_to(server: Server, group: Any) -> None:
+def test_a_table_of_pods_under_what_they_come_to(server: Demo, group: Any) -> None:
     result = kerf(server, group=group)
     assert result.exit_code == 0, result.output
     head, headings, *rows = result.output.splitlines()
@@ -40,7 +40,7 @@ def test_a_table_of_pods_under_what_they_come_to(server: Server, group: Any) -> 
     assert any(row.split()[:4] == ["default/train-1", "Pod/train", "pending", "-"] for row in rows)
 
 
-def test_rows_by_owner_and_filters(server: Server) -> None:
+def test_rows_by_owner_and_filters(server: Demo) -> None:
     by_owner = kerf(server, "--by", "owner")
     assert by_owner.exit_code == 0, by_owner.output
     assert by_owner.output.splitlines()[1].split()[:4] == ["NAMESPACE", "OWNER", "PODS", "RUN"]
@@ -52,7 +52,7 @@ def test_rows_by_owner_and_filters(server: Server) -> None:
     assert "more (--limit, -n NAMESPACE)" in page.output
 
 
-def test_as_csv_it_has_a_heading_and_a_line_for_each_row(server: Server) -> None:
+def test_as_csv_it_has_a_heading_and_a_line_for_each_row(server: Demo) -> None:
     pods = list(csv.DictReader(io.StringIO(kerf(server, "-o", "csv").output)))
     assert {"pod", "owner", "state", "gpus", "indices"} <= pods[0].keys()
     assert any(pod["indices"] == "0 1" for pod in pods)
@@ -61,7 +61,7 @@ def test_as_csv_it_has_a_heading_and_a_line_for_each_row(server: Server) -> None
     assert sum(int(groups[0][state]) for state in _STATES) == int(groups[0]["pods"]) == len(pods)
 
 
-def test_nobody_of_that_name(server: Server) -> None:
+def test_nobody_of_that_name(server: Demo) -> None:
     result = kerf(server, "-n", "nowhere")
     assert (result.exit_code, result.output) == (0, "no such pod has GPUs or asks for some\n")
 
@@ -69,7 +69,7 @@ def test_nobody_of_that_name(server: Server) -> None:
 @pytest.mark.parametrize(
     "arguments", [("-n", "n" * 64), ("--limit", "0"), ("-o", "xml"), ("--state", "dead"), ("--by", "gang")]
 )
-def test_wrong_usage(server: Server, arguments: tuple[str, ...]) -> None:
+def test_wrong_usage(server: Demo, arguments: tuple[str, ...]) -> None:
     assert kerf(server, *arguments).exit_code == 2
 
 

@@ -16,7 +16,9 @@ _NOT_KEYS = {"kerf.dev/v1alpha1"}
 
 def texts_of(source: Path) -> set[str]:
     """Texts of a module that are keys as a whole."""
-    found = (node.value for node in ast.walk(ast.parse(source.read_text())) if isinstance(node, ast.Constant))
+    written = source.read_text()
+    nodes = ast.walk(ast.parse(written)) if _PREFIX in written else ()
+    found = (node.value for node in nodes if isinstance(node, ast.Constant))
     return {
         text
         for text in found

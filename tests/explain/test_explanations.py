@@ -10,7 +10,7 @@ import pytest
 from extender.core.gauges import Gauge
 from extender.page.gpu_cells import Mark
 from tests.api.bodies import node, pod
-from tests.api.services import Clock, Kerf, running
+from tests.api.services import Clock, Kerf, Shared, running
 from tests.explain.test_waiting_pods import told_once
 from tests.telemetry.feeds import FakeFeed
 
@@ -149,7 +149,8 @@ def test_the_newest_decision_counts_and_shows_the_cluster_of_that_moment(kerf: K
 @pytest.mark.parametrize(
     "path", ["default/nobody", "other/asking", "default/\0", "default/ё"], ids=["name", "namespace", "NUL", "Cyrillic"]
 )
-def test_a_pod_that_nothing_is_known_of(kerf: Kerf, path: str) -> None:
+def test_a_pod_that_nothing_is_known_of(shared: Shared, path: str) -> None:
+    kerf = shared()
     kerf.filter(pod("asking", 1), ["t4-0"])
     answer = kerf.get(f"/explain/pod/{path}")
     assert answer.status == 404

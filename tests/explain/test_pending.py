@@ -13,7 +13,7 @@ from extender.core.resources.requests import GpuRequest
 from extender.explain.sentences.nearest import nearest_of
 from extender.queueing.pods.objects import GATE
 from tests.api.bodies import node, pod
-from tests.api.services import Kerf, running
+from tests.api.services import Kerf, Shared, running
 from tests.explain.test_waiting_pods import made, told_once
 
 
@@ -125,9 +125,9 @@ def test_of_many_different_requests_a_bounded_number_is_compared_with_the_nodes(
 
 
 @pytest.mark.parametrize("query", ["?limit=0", "?limit=1001", "?limit=x", f"?namespace={'n' * 64}"])
-def test_what_is_out_of_range_is_refused(query: str) -> None:
-    with running([node("n", 1)]) as kerf:
-        assert kerf.get(f"/pending{query}").status == 422
+def test_what_is_out_of_range_is_refused(query: str, shared: Shared) -> None:
+    kerf = shared([node("n", 1)])
+    assert kerf.get(f"/pending{query}").status == 422
 
 
 def _by_hand(cluster: Cluster, count: int) -> str:

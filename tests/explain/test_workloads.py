@@ -31,7 +31,7 @@ from extender.explain.workloads import (
 )
 from extender.queueing.pods.objects import GATE
 from tests.api.bodies import Manifest, node, pod
-from tests.api.services import Kerf, running
+from tests.api.services import Kerf, Shared, running
 from tests.explain.test_waiting_pods import made
 from tests.ledger.builders import until
 
@@ -215,9 +215,9 @@ def test_pages_are_bounded_and_sorted_either_way() -> None:
         *("idle=perhaps", f"q={'q' * 201}", f"owner={'o' * 129}"),
     ],
 )
-def test_what_is_out_of_range_is_refused(query: str) -> None:
-    with running(NODES) as kerf:
-        assert kerf.get(f"/workloads?{query}").status == 422
+def test_what_is_out_of_range_is_refused(query: str, shared: Shared) -> None:
+    kerf = shared(NODES)
+    assert kerf.get(f"/workloads?{query}").status == 422
 
 
 def random_table(seed: int) -> WorkloadTable:

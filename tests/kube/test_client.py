@@ -277,7 +277,7 @@ def test_a_watch_outlasts_the_time_of_a_request(tmp_path: Path) -> None:
     async def handler(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
-        await asyncio.sleep(1.5)  # longer than that time
+        await asyncio.sleep(0.6)  # longer than that time
         await response.write(b"late\n")
         return response
 
@@ -285,7 +285,7 @@ def test_a_watch_outlasts_the_time_of_a_request(tmp_path: Path) -> None:
         batches = [batch async for batch in transport.watch("/x", {})]
         assert batches == [[], [b"late"]]
 
-    Rig(tmp_path, handler, request_timeout_s=1.0).run(scenario)
+    Rig(tmp_path, handler, request_timeout_s=0.5).run(scenario)
 
 
 def test_a_watch_that_is_silent_for_longer_than_it_was_to_last_is_dead(tmp_path: Path) -> None:

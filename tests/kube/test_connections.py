@@ -191,7 +191,7 @@ def test_an_answer_that_is_none(answer: bytes) -> None:
             await post(pool)
         assert await post(pool) == (200, b"ok"), "the connection is given up, the pool goes on"
 
-    run(server, scenario, timeout_s=1.0)
+    run(server, scenario, timeout_s=0.5)
 
 
 def test_who_stops_waiting_leaves_no_answer_to_the_next() -> None:
@@ -248,9 +248,9 @@ def test_the_wait_for_a_connection_counts_in_the_time_of_a_request() -> None:
     server = Server(*[[SILENCE]] * MAX_CONNECTIONS)
 
     async def scenario(pool: ConnectionPool) -> None:
-        # Twenty after one another for each connection: if each began to count when it got one, this would take 10 s.
-        async with asyncio.timeout(5):
+        # Twenty after one another for each connection: if each began to count when it got one, this would take 4 s.
+        async with asyncio.timeout(3):
             found = await asyncio.gather(*(get(pool) for _ in range(20 * MAX_CONNECTIONS)), return_exceptions=True)
         assert {type(error) for error in found} == {TimeoutError}
 
-    run(server, scenario, timeout_s=0.5)
+    run(server, scenario, timeout_s=0.2)

@@ -94,13 +94,13 @@ def test_what_can_not_be_found_out_is_asked_about_ever_later() -> None:
     rig = Rig()
     unreachable, refused = Unknown("a", error=UnreachableError("cut")), Unknown("b", error=ApiError(422, "", "denied"))
     rig.add(unreachable, refused)
-    for _ in range(400):
-        rig.round()
+    for _ in range(100):
+        rig.round(1.0)
     assert 4 <= refused.num_asked <= 12, "it is read where it can't be changed, and that tells nothing either"
     assert 4 <= unreachable.num_asked <= 25, "an API server may be back at any time"
     unreachable.error = refused.error = None
-    for _ in range(400):
-        rig.round()
+    for _ in range(100):
+        rig.round(1.0)
     assert (unreachable.outcomes, refused.outcomes) == ([Outcome.REFUSED], [Outcome.REFUSED])
 
 
@@ -225,7 +225,9 @@ def test_what_fails_is_told_in_the_log_and_keeps_nobody_else_waiting(caplog: pyt
     ]
 
 
-def test_it_works_in_the_background() -> None:
+def test_it_works_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("extender.kube.commit._INTERVAL_S", 0.01)
+
     class Awaited(Unknown):
         def settle(self, result: Result[Named]) -> None:
             super().settle(result)

@@ -3,9 +3,11 @@
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from functools import partial
 
 import pytest
 
+from extender.kube.background import Tasks
 from extender.kube.client import ApiError, Query, UnreachableError
 from extender.kube.memory import Manifest, MemoryCluster
 from extender.kube.transport import NODES_PATH, PODS_PATH
@@ -202,7 +204,11 @@ def test_a_mirror_that_was_cut_off_too_long_is_at_fault_until_it_is_current_agai
 
 
 @pytest.mark.parametrize(("path", "name"), [(NODES_PATH, "nodes"), (PODS_PATH, "pods")])
-def test_a_dead_task_is_a_fault_until_it_is_back_and_has_listed_anew(path: str, name: str) -> None:
+def test_a_dead_task_is_a_fault_until_it_is_back_and_has_listed_anew(
+    path: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("extender.kube.watches.Tasks", partial(Tasks, first_pause_s=0.02))
+
     async def scenario(rig: Rig) -> None:
         await until(rig.watching)
         num_lists = rig.mirror.num_lists

@@ -12,7 +12,7 @@ from extender import __version__
 from tests.api import bodies
 from tests.api.bodies import NAMES, pod
 from tests.api.certificates import Authority
-from tests.api.services import Clock, Kerf, running
+from tests.api.services import Clock, Kerf, Shared, running
 from tests.controlplane import wait_until
 from tests.telemetry.feeds import FakeFeed
 
@@ -101,8 +101,8 @@ def test_a_standby_asks_for_no_telemetry_and_tells_of_none() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else str(value) if isinstance(value, dict) else "",
 )
-def test_counters_move(kerf: Kerf, verb: str, body: bytes, moved: str, labels: dict[str, str]) -> None:
-    kerf.create(pod("held"))
+def test_counters_move(shared: Shared, verb: str, body: bytes, moved: str, labels: dict[str, str]) -> None:
+    kerf = shared([*bodies.CLUSTER, pod("held")])
     before = kerf.metric(moved, **labels)
     kerf.post(f"/{verb}", body)
     assert kerf.metric(moved, **labels) == before + 1

@@ -35,6 +35,7 @@ def as_it_happened(history: History, policy: str, seed: int = 1, late_s: float =
         model_names=offered.model_names, absences=offered.absences,
     )  # fmt: skip
     outcome = simulation.run()
+    slots = range(offered.nodes.gpu_free_milli.shape[1])
     pods = {name: column.copy() for name, column in history.pods.items()}
     since_s, until_s = history.about.since_s, history.about.until_s
     for job, rows in enumerate(known.rows):
@@ -42,7 +43,7 @@ def as_it_happened(history: History, policy: str, seed: int = 1, late_s: float =
             pods["started_s"][row] = since_s + outcome.started_s[job] + late_s
             pods["ended_s"][row] = since_s + outcome.ended_s[job] + late_s
             pods["node"][row] = known.node_names[node]
-            pods["gpu_indices"][row] = ",".join(str(gpu) for gpu in range(64) if bits >> gpu & 1)
+            pods["gpu_indices"][row] = ",".join(str(gpu) for gpu in slots if bits >> gpu & 1)
     for name in ("started_s", "ended_s"):
         pods[name] = np.where(pods[name] > until_s, np.nan, pods[name])
     missing = tuple(told for told in history.about.missing if "started" not in told and "where" not in told)

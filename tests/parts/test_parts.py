@@ -1,29 +1,56 @@
 """Parts that are off are not there, and packages bring parts of their own."""
 
+import builtins
+import importlib
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+from extender.api.app import create_app
+from extender.api.contributions import PartError, prepared
 from extender.core.faces import faces
+from extender.kube.memory import MemoryCluster
 from extender.parts import NAMES
-from extender.settings.load import _describe_section
+from extender.settings import tree
+from extender.settings.load import _describe_section, load_settings
+from extender.settings.parts import Part
+from extender.settings.section import Section
 from extender.settings.tree import PARTS
 from tests.docs.example import broken
 from tests.docs.pages import ROOT
 from tests.parts.pages import page_of
 
 LISTS = """
+import os, sys
+from extender.api.app import create_app
+from extender.kube.memory import MemoryCluster
+from extender.settings.load import load_settings
+for assignments in sys.argv[1:]:
+    if os.fork() == 0:
+        create_app(load_settings(assignments=assignments.split()), MemoryCluster([]))
+        print(*sorted(name for name in sys.modules if name.startswith("extender.parts.")), flush=True)
+        os._exit(0)
+    assert os.wait()[1] == 0
+"""
+"""Prints, a line for each Kerf with settings of its own, which modules of parts it has imported."""
+METRICS = """
 import sys
 from extender.api.app import create_app
 from extender.kube.memory import MemoryCluster
 from extender.settings.load import load_settings
-create_app(load_settings(assignments=sys.argv[1:]), MemoryCluster([]))
-print(*sorted(name for name in sys.modules if name.startswith("extender.parts.")))
+for assignment in sys.argv[1:]:
+    app = create_app(load_settings(assignments=[assignment]), MemoryCluster([]))
+    print(app.state.service.metrics.render().decode())
 """
-"""Prints which modules of parts a Kerf with such settings has imported."""
+"""Prints the metrics of a Kerf with each of these settings."""
 PACKAGE = """
 from extender.settings.parts import Part
 from extender.settings.section import Section
@@ -46,6 +73,9 @@ def build(kernel, settings):
 PART = Part(name="acme", settings=Settings, wanted=lambda acme: acme.level > 0, module=__name__)
 """
 
+OFF_BY = {"set_aside": "set_aside.mode=off"}
+"""What turns a part off that has no `enabled`."""
+
 
 def run(*arguments: str, site: Path | None = None) -> "subprocess.CompletedProcess[str]":
     """Python, with a package that is installed in a folder."""
@@ -54,19 +84,57 @@ def run(*arguments: str, site: Path | None = None) -> "subprocess.CompletedProce
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=120)
 
 
-def modules_of(*assignments: str) -> set[str]:
-    """What is imported of parts."""
-    done = run("-c", LISTS, *assignments)
+def imported_by(*kerfs: str) -> list[set[str]]:
+    """What is imported of parts, by Kerfs that each have the settings that are assigned."""
+    done = run("-c", LISTS, *kerfs)
     assert done.returncode == 0, done.stderr
-    return set(done.stdout.split())
+    return [set(line.split()) for line in done.stdout.splitlines()]
 
 
+def modules_of(*assignments: str) -> set[str]:
+    """The same of one Kerf."""
+    (found,) = imported_by(" ".join(assignments))
+    return found
+
+
+def of_part(name: str, modules: Iterable[str]) -> set[str]:
+    """Those that are a part's."""
+    return {module for module in modules if module.split(".")[2] == name}
+
+
+def off_by(part: Part) -> str:
+    """What turns off a part that is on as shipped."""
+    return OFF_BY.get(part.name, f"{part.name}.enabled=false")
+
+
+@pytest.mark.slow
 def test_of_parts_that_are_off_nothing_is_imported_but_their_settings() -> None:
-    on = {part.name for part in PARTS if part.wanted(part.settings())}
+    """As shipped, and of each part that is on then where that one alone is turned off."""
     faces = {f"extender.parts.{name}" for name in NAMES} | {f"extender.parts.{part.name}.settings" for part in PARTS}
-    assert {module for module in modules_of() if module.split(".")[2] not in on} == {
-        module for module in faces if module.split(".")[2] not in on
-    }
+    on = [part for part in PARTS if part.wanted(part.settings())]
+    shipped, *without = imported_by("", *map(off_by, on))
+    for part in PARTS:
+        assert of_part(part.name, shipped) == of_part(part.name, faces) or part in on
+    for part, modules in zip(on, without, strict=True):
+        assert of_part(part.name, modules) == of_part(part.name, faces) < of_part(part.name, shipped)
+
+
+def test_of_parts_that_are_off_nothing_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether or not it is there already: of what Kerf imports as it is built."""
+    asked: set[str] = set()
+
+    def note(name: str, *others: Any, to: Callable[..., Any]) -> Any:
+        asked.add(name)
+        return to(name, *others)
+
+    monkeypatch.setattr(importlib, "import_module", partial(note, to=importlib.import_module))
+    monkeypatch.setattr(builtins, "__import__", partial(note, to=builtins.__import__))
+    on = [part for part in PARTS if part.wanted(part.settings())]
+    create_app(load_settings(), MemoryCluster([]))
+    assert {part.module for part in PARTS} & asked == {part.module for part in on}
+    asked.clear()
+    create_app(load_settings(assignments=map(off_by, on)), MemoryCluster([]))
+    assert not {name for name in asked if name.startswith("extender.parts.")}
 
 
 def test_each_part_has_a_page_with_its_settings() -> None:
@@ -88,59 +156,63 @@ def test_a_package_brings_a_part(tmp_path: Path) -> None:
     broken(tmp_path, "[kerf.parts]\nacme = kerf_broken:PART", PACKAGE)
     shown = run("-m", "extender", "config", "show", "--set", "acme.level=3", site=tmp_path)
     assert shown.stdout.endswith("acme:\n  level: 3\n"), shown.stderr
-    reads = LISTS.rpartition("print(")[0].replace("create_app(", "app = create_app(")
-    metrics = "print(app.state.service.metrics.render().decode())"
-    assert "acme_level 3.0" in run("-c", reads + metrics, "acme.level=3", site=tmp_path).stdout
-    assert "acme_level" not in run("-c", reads + metrics, site=tmp_path).stdout
+    metrics = run("-c", METRICS, "acme.level=0", "acme.level=3", site=tmp_path).stdout
+    assert [line for line in metrics.splitlines() if line.startswith("acme_level")] == ["acme_level 3.0"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "source", "told"),
-    [
-        pytest.param("acme", "raise ImportError('no')", "of package kerf-broken could not be loaded: ImportError: no"),
-        pytest.param("acme", "PART = 1", "could not be loaded: it is not a Part of that name but 1"),
-        pytest.param(
-            "a-b", PACKAGE.replace('"acme"', '"a-b"'), "its name has to be one that a section of the settings can have"
-        ),
-        pytest.param("queue", PACKAGE.replace('"acme"', '"queue"'), "ValueError: Kerf already has a part of that name"),
-    ],
-    ids=["it fails", "no part", "no name of a section", "the kernel's section"],
-)
-def test_one_that_can_not_be_loaded_keeps_kerf_from_starting(tmp_path: Path, name: str, source: str, told: str) -> None:
-    broken(tmp_path, f"[kerf.parts]\n{name} = kerf_broken:PART", source)
+def test_one_that_can_not_be_loaded_keeps_kerf_from_starting(tmp_path: Path) -> None:
+    """Each for a reason of its own, and all are told."""
+    entries = "acme = kerf_fails:PART\none = kerf_broken:ONE\na-b = kerf_broken:HYPHEN\nqueue = kerf_broken:PART"
+    hyphen = PACKAGE.replace('"acme"', '"a-b"').rpartition("PART = ")[2]
+    broken(tmp_path, f"[kerf.parts]\n{entries}", f"{PACKAGE}ONE = 1\nHYPHEN = {hyphen}")
+    (tmp_path / "kerf_fails.py").write_text("raise ImportError('no')")
     done = run("-m", "extender", "config", "check", site=tmp_path)
     assert done.returncode != 0
-    assert f"part {name}" in done.stderr and told in " ".join(done.stderr.split())
+    said = " ".join(done.stderr.split())
+    for told in (
+        "part acme of package kerf-broken could not be loaded: ImportError: no",
+        "part one could not be loaded: it is not a Part of that name but 1",
+        "part a-b could not be loaded: its name has to be one that a section of the settings can have",
+        "part queue of package kerf-broken could not be loaded: ValueError: Kerf already has a part of that name",
+    ):
+        assert told in said
 
 
-def of_a_package(name: str, of_part: str) -> str:
-    """A part of PACKAGE's, by another name, of which something more is said."""
-    made = f'PART_{name.upper()} = Part(name="{name}", settings=Settings, wanted=lambda one: one.level > 0, '
-    return f"{made}module=__name__, {of_part})\n"
+Parted = Callable[..., Any]
 
 
-@pytest.mark.parametrize(
-    ("of_part", "names", "told"),
-    [
-        ("alone=lambda one: True", ("one", "two"), "one and two: only one part can be all that is served"),
-        ("allocates=lambda one: True", ("one",), "part one allocates devices, and its prepare() brings no MakesAlloc"),
-    ],
-)
-def test_what_a_part_says_and_does_not_do_keeps_kerf_from_starting(
-    tmp_path: Path, of_part: str, names: tuple[str, ...], told: str
-) -> None:
-    entries = "".join(f"{name} = kerf_broken:PART_{name.upper()}\n" for name in names)
-    broken(tmp_path, f"[kerf.parts]\n{entries}", PACKAGE + "".join(of_a_package(name, of_part) for name in names))
-    done = run("-c", LISTS, *(f"{name}.level=1" for name in names), site=tmp_path)
-    assert done.returncode != 0
-    assert told in " ".join(done.stderr.split())
+@pytest.fixture
+def parted(monkeypatch: pytest.MonkeyPatch) -> Parted:
+    """There are these parts and no others, all of them wanted: the settings of such a Kerf."""
+
+    def part(**parts: dict[str, Any]) -> Any:
+        given: dict[str, Any] = {"settings": Section, "wanted": lambda _: True, "module": ""}
+        made = [Part(name=name, **given | said) for name, said in parts.items()]
+        monkeypatch.setattr(tree, "PARTS", tuple(made))
+        return SimpleNamespace(**{name: Section() for name in parts})
+
+    return part
 
 
-def test_what_serves_beside_one_that_is_alone_lacks_nothing(tmp_path: Path) -> None:
-    lacks = 'beside_one_alone=True, lacks=lambda settings: "there is no queue"'
-    parts = of_a_package("one", "alone=lambda one: True") + of_a_package("two", lacks)
-    broken(tmp_path, "[kerf.parts]\none = kerf_broken:PART_ONE\ntwo = kerf_broken:PART_TWO", PACKAGE + parts)
-    assert run("-c", LISTS, "one.level=1", "two.level=1", site=tmp_path).returncode == 0
-    refused = run("-c", LISTS, "two.level=1", site=tmp_path)
-    assert "two: there is no queue" in refused.stderr
+def alone(_: Any) -> bool:
+    """It is to be all that is served."""
+    return True
+
+
+def test_only_one_part_can_be_all_that_is_served(parted: Parted) -> None:
+    assert tree.lacking(parted(one={"alone": alone})) == []
+    both = parted(one={"alone": alone}, two={"alone": alone})
+    assert tree.lacking(both) == ["one and two: only one part can be all that is served"]
+
+
+def test_a_part_that_allocates_has_to_bring_what_does(parted: Parted) -> None:
+    settings: Any = parted(one={"allocates": lambda _: True})
+    with pytest.raises(PartError, match=r"part one allocates devices, and its prepare\(\) brings no MakesAllocation"):
+        prepared(settings, Mock())
+
+
+def test_what_serves_beside_one_that_is_alone_lacks_nothing(parted: Parted) -> None:
+    two = {"beside_one_alone": True, "lacks": lambda _: "there is no queue"}
+    assert tree.lacking(parted(one={"alone": alone}, two=two)) == []
+    assert tree.lacking(parted(two=two)) == ["two: there is no queue"]

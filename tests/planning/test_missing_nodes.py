@@ -65,7 +65,7 @@ def big(key: str, gpus: int) -> PlanPod:
     return PlanPod(key, 1000, 1024, GpuRequest(gpus, memory_each_mib=40_000))
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", [*range(8), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(8, 25))])
 def test_no_numbers_of_nodes_are_cheaper(seed: int) -> None:
     random = np.random.default_rng(seed)
     shapes = [(A100, 4, 4), (T4, 2, 4), (A100, 8, 3)]

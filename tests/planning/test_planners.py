@@ -1,6 +1,6 @@
 """All planners on the same cases."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,15 +16,20 @@ from extender.planning.plan_state import state_after
 from extender.planning.planners import PLANNERS
 from extender.planning.planners.genetic import Genetic, _placed_pods
 from extender.planning.planners.problem import plan_of, problem_of
-from extender.planning.plans import Plan, PlanError, PlanPod, Quality, View, priority_weights
+from extender.planning.planners.q_learning import QLearning
+from extender.planning.plans import Plan, PlanError, Planner, PlanPod, Quality, View, priority_weights
 from tests.core.builders import all_rows, node, pattern
 from tests.queueing.builders import A100, T4, check, demo_pods, gpu_pod, gpu_view, plain_view, reasons, view_of
 
 names = pytest.mark.parametrize("name", list(PLANNERS))
+SHORT: Mapping[str, Planner] = {**PLANNERS, "genetic": Genetic(generations=50), "q-learning": QLearning(episodes=200)}
+"""They try as often as most cases here need."""
 
 
-def made(name: str, view: View, pods: Sequence[PlanPod], seed: int = 7) -> Plan:
-    plan = PLANNERS[name].make(view, pods, seed)
+def made(
+    name: str, view: View, pods: Sequence[PlanPod], seed: int = 7, planners: Mapping[str, Planner] = SHORT
+) -> Plan:
+    plan = planners[name].make(view, pods, seed)
     assert plan.planner == name
     assert plan.version == view.cluster.version
     check(view, pods, plan)
@@ -38,7 +43,7 @@ def quality(view: View, plan: Plan) -> Quality:
 @pytest.mark.slow
 @names
 def test_m3_demo(name: str) -> None:
-    plan = made(name, plain_view(3), demo_pods())
+    plan = made(name, plain_view(3), demo_pods(), planners=PLANNERS)
     assert plan.num_placed == 19  # 19 CPU of 24; one of 9 CPU fits no node of 8
     assert reasons(plan) == {19: "needs 9 CPU and 1024 MiB, no node has that much"}
 

@@ -57,7 +57,7 @@ def test_a_lock_that_stands_is_respected() -> None:
         set_lock(cluster, _format_lock("default", "b", NOW))
 
         with pytest.raises(LockError, match="default/b"):
-            await locks_on(cluster).take("n1", "default", "a")
+            await locks_on(cluster, wait_s=0.1).take("n1", "default", "a")
         assert lock_of(cluster) == _format_lock("default", "b", NOW)
 
     asyncio.run(scenario())
@@ -117,9 +117,8 @@ def test_a_lock_that_its_pod_no_longer_needs_is_taken_over_when_nobody_lets_it_g
     """Not at once: the plugin lets it go as soon as its pod is served, and whose it is by then it does not look at."""
 
     async def scenario() -> None:
-        cluster = MemoryCluster([holder] if holder else [])
-        passed = 0.0
-        locks = locks_on(cluster, clock=lambda: asyncio.get_running_loop().time() + passed)
+        cluster, clock = MemoryCluster([holder] if holder else []), Clock()
+        locks = locks_on(cluster, clock=clock, wait_s=0.0)
         for served in ("b", "c"):  # another pod's lock is another one
             set_lock(cluster, _format_lock("default", served, NOW - 1))
             if holder:
@@ -127,10 +126,10 @@ def test_a_lock_that_its_pod_no_longer_needs_is_taken_over_when_nobody_lets_it_g
             with pytest.raises(LockError):
                 await locks.take("n1", "default", "a")
             assert lock_of(cluster) == _format_lock("default", served, NOW - 1)
-            passed += 3.0
+            clock.now += 4.75
         with pytest.raises(LockError):
             await locks.take("n1", "default", "a")
-        passed += 2.0
+        clock.now += 0.25
         await locks.take("n1", "default", "a")
 
         assert lock_of(cluster) == _format_lock("default", "a", NOW)
@@ -144,7 +143,7 @@ def test_a_pod_that_is_about_to_be_bound_keeps_its_lock() -> None:
         set_lock(cluster, _format_lock("default", "b", NOW - 5))
 
         with pytest.raises(LockError):
-            await locks_on(cluster).take("n1", "default", "a")
+            await locks_on(cluster, clock=Clock(), wait_s=0.0).take("n1", "default", "a")
 
     asyncio.run(scenario())
 

@@ -156,7 +156,9 @@ CONTRACT: list[Callable[[Stand], Awaitable[None]]] = [
 ]
 
 
-def hold(transport: Transport, namespace: str, rule: Callable[[Stand], Awaitable[None]]) -> None:
+def hold(
+    transport: Transport, namespace: str, rule: Callable[[Stand], Awaitable[None]], *, closing_s: float = 0.0
+) -> None:
     """Check one rule of an API server."""
 
     async def run() -> None:
@@ -165,6 +167,6 @@ def hold(transport: Transport, namespace: str, rule: Callable[[Stand], Awaitable
             await rule(Stand(transport, namespace))
         finally:
             await transport.close()
-            await asyncio.sleep(0.25)  # connections by TLS are closed a moment later
+            await asyncio.sleep(closing_s)
 
     asyncio.run(run())

@@ -166,8 +166,12 @@ class Rig:
 
     def round(self, later_s: float = 0.1) -> None:
         self.now += later_s
-        asyncio.run(self.queue.run_round())
-        self.settle()
+
+        async def run() -> None:
+            await self.queue.run_round()
+            await self.resolver.resolve_round()
+
+        asyncio.run(run())
 
     def settle(self) -> None:
         """What goes on in the background."""

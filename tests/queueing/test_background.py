@@ -89,7 +89,7 @@ def test_a_round_begins_when_something_has_changed_or_the_last_one_is_long_ago()
         async with asyncio.timeout(30):
             while counts.rounds != before:
                 before = counts.rounds
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.02)
 
     async def story() -> None:
         rig.queue.start()

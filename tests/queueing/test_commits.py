@@ -366,7 +366,9 @@ class World:
 
     @staticmethod
     async def settle_down() -> None:
-        for _ in range(40):
+        """Until nobody can go on before another request is answered."""
+        loop: Any = asyncio.get_running_loop()
+        while loop._ready:  # noqa: ASYNC110, SLF001 - what else is to run, this task aside
             await asyncio.sleep(0)
 
     def check(self) -> None:
@@ -393,7 +395,7 @@ def takes_effect_once_or_never(case: Case, seed: int) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=4 * settings().max_examples)
 @given(seed=st.integers(0, 2**32))
 def test_a_write_takes_effect_once_or_never_and_it_is_known_which(case: Case, seed: int) -> None:
     takes_effect_once_or_never(case, seed)
@@ -423,4 +425,4 @@ def test_a_real_api_server_keeps_the_contract(
         },
     )
     server = ApiServer(kubeconfig=str(control_plane.kubeconfig()), service_account_dir=Path())
-    hold(server, namespace, rule)
+    hold(server, namespace, rule, closing_s=0.25)  # connections by TLS are closed a moment later

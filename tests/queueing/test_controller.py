@@ -282,7 +282,7 @@ def test_other_planners_are_followed_where_they_place_more() -> None:
     assert all(rig.node_of(name) for name in "abcd")  # greedy in that order leaves one out
 
 
-@pytest.mark.parametrize(("num_pods", "num_rounds"), [(2000, 8), pytest.param(10_000, 40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("num_pods", "num_rounds"), [(520, 3), pytest.param(2000, 8, marks=pytest.mark.slow)])
 def test_many_gated_pods_at_once_are_all_let_go_in_order(num_pods: int, num_rounds: int) -> None:
     rig = Rig()
     for number in range(num_pods // 8):

@@ -146,7 +146,11 @@ class Silent(Answers):
         pytest.param({"labels": {"scheduling.x-k8s.io/pod-group": "g"}}, id="by their PodGroups"),
     ],
 )
-def test_an_api_server_that_does_not_answer_holds_up_no_round_and_is_not_asked_more_and_more(said: Any) -> None:
+def test_an_api_server_that_does_not_answer_holds_up_no_round_and_is_not_asked_more_and_more(
+    said: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("extender.queueing.gangs._MAX_WAIT_S", 0.05)
+
     async def run() -> None:
         api = Silent()
         gangs = Gangs(api, lambda: 0.0)  # type: ignore[arg-type]

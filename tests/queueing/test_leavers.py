@@ -184,7 +184,10 @@ class Slow:
 
 
 @pytest.mark.parametrize("num_gangs", [1, 1000])
-def test_gangs_of_one_author_keep_no_other_gang_from_being_read(num_gangs: int) -> None:
+def test_gangs_of_one_author_keep_no_other_gang_from_being_read(
+    num_gangs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("extender.queueing.gangs._MAX_WAIT_S", 0.05)
     labels = {"scheduling.x-k8s.io/pod-group": "g"}
 
     async def scenario() -> None:

@@ -105,6 +105,7 @@ def test_a_net_serves(tmp_path: Path) -> None:
         assert kerf.metric("kerf_model_serving") == 1
 
 
+@pytest.mark.slow
 def test_it_gives_the_potential_that_the_simulator_gives(tmp_path: Path) -> None:
     """On the empty cluster, and once forty pods have been placed by the first one, shares among them."""
     trace = offered(12, 40, seed=3)

@@ -131,7 +131,7 @@ def test_what_comes_in_plenty_is_worth_nothing_as_the_lp_says(cluster: Cluster) 
 
 
 @given(st.integers(0, 2**32))
-@settings(max_examples=25)
+@settings(max_examples=settings().max_examples // 4)
 def test_the_service_expects_what_the_simulator_expects(seed: int) -> None:
     rng = np.random.default_rng(seed)
     nodes, asks, mix = random_nodes(rng, 6), random_asks(rng, 8), random_mix(rng, 4)

@@ -120,6 +120,7 @@ def test_worth_never_falls_with_what_is_left(seed: int) -> None:
     assert found.cpu_need_milli >= 1 and found.memory_need_mib >= 1
 
 
+@pytest.mark.slow
 @needs_traces
 def test_the_bound_of_a_public_trace_is_the_ceiling_known_for_it() -> None:
     """shared/traces: 96.91 % on `default`, for the pods of seed 42; here for the mix of the pod list."""

@@ -13,6 +13,7 @@ from extender.scheduling.leader_label import LeaderLabel
 from tests.ledger.builders import until
 
 PODS = "/api/v1/namespaces/gpu/pods"
+LOOK_AGAIN_S = 0.02
 
 
 class Api:
@@ -52,7 +53,7 @@ class Replica:
 
     def __init__(self, api: Any, name: str) -> None:
         self.fence = Fence(lambda: 0.0)
-        self.label = LeaderLabel(api, self.fence, f"gpu/{name}", "kerf", look_again_s=0.1)
+        self.label = LeaderLabel(api, self.fence, f"gpu/{name}", "kerf", look_again_s=LOOK_AGAIN_S)
 
     def lead(self) -> None:
         self.fence.take_over("taking over", lambda: 1.0, lambda: "")
@@ -81,12 +82,12 @@ def test_it_moves_with_the_lease() -> None:
     first, second = Replica(api, "a"), Replica(api, "b")
 
     async def scenario() -> None:
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(2 * LOOK_AGAIN_S)
         assert api.written == []  # nobody leads yet
         first.lead()
         await until(lambda: api.labels["a"] == "kerf")
         first.stand_by()
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(2 * LOOK_AGAIN_S)
         assert api.labels["a"] == "kerf", "who led last answers, until there is another"
         second.lead()
         await until(lambda: api.labels == {"a": None, "b": "kerf", "c": "other-kerf"})
@@ -104,7 +105,7 @@ def test_it_stays_with_others_until_the_pod_is_ready() -> None:
     async def scenario() -> None:
         first.lead()
         await until(lambda: api.labels["a"] == "kerf")
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(5 * LOOK_AGAIN_S)
         assert api.labels == {"a": "kerf", "b": "kerf"}
         api.unready = set()
         await until(lambda: api.labels["b"] is None)
@@ -114,7 +115,7 @@ def test_it_stays_with_others_until_the_pod_is_ready() -> None:
 
 
 def test_a_leader_that_is_never_ready_has_the_label_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("extender.scheduling.leader_label._READY_S", 0.3)
+    monkeypatch.setattr("extender.scheduling.leader_label._READY_S", 3 * LOOK_AGAIN_S)
     api = Api(a=None, b="kerf")
     first = Replica(api, "a")
     api.unready = {"a", "b"}
@@ -132,7 +133,7 @@ def test_who_goes_knows_when_another_has_it() -> None:
 
     async def scenario() -> None:
         waiting = asyncio.create_task(first.label.taken_off())
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(2 * LOOK_AGAIN_S)
         assert not waiting.done()
         second.lead()
         await waiting
@@ -142,7 +143,7 @@ def test_who_goes_knows_when_another_has_it() -> None:
 
 
 def test_who_goes_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr("extender.scheduling.leader_label._SUCCESSOR_S", 0.2)
+    monkeypatch.setattr("extender.scheduling.leader_label._SUCCESSOR_S", 2 * LOOK_AGAIN_S)
     replica = Replica(Api(a="kerf"), "a")
     run(replica.label.taken_off, replica)
     assert "no other leader has come" in caplog.text
@@ -158,7 +159,7 @@ def test_what_somebody_else_has_done_is_put_right() -> None:
         api.labels |= {"a": None, "late": "kerf"}
         await until(lambda: api.labels == {"a": "kerf", "late": None})
         num_written = len(api.written)
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(3 * LOOK_AGAIN_S)
         assert len(api.written) == num_written
 
     run(scenario, replica)
@@ -172,7 +173,7 @@ def test_a_label_that_can_not_be_set_is_said_once_and_tried_again(caplog: pytest
     async def scenario() -> None:
         replica.lead()
         await until(lambda: "may not" in caplog.text)
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(3 * LOOK_AGAIN_S)
         api.fault = None
         await until(lambda: api.labels["a"] == "kerf")
 

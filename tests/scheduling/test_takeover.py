@@ -15,6 +15,7 @@ from extender.kube.memory import Manifest, MemoryCluster
 from extender.kube.watches import PENDING_PODS, PODS
 from extender.ledger.ledger import Ledger
 from extender.ledger.mirror import Mirror
+from extender.scheduling import takeover
 from extender.scheduling.fence import Fence
 from extender.scheduling.takeover import Leadership, epoch_key
 from tests.ledger.builders import Clock, node_manifest, pod_manifest, until
@@ -22,6 +23,11 @@ from tests.ledger.builders import Clock, node_manifest, pod_manifest, until
 LEASE = LeaseName("kube-system", "kerf")
 KEY = epoch_key("kerf")
 ENDED = "the leader's term in which it was decided has ended"
+
+
+@pytest.fixture(autouse=True)
+def _tries_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(takeover, "_FIRST_RETRY_S", 0.01)
 
 
 class Server(MemoryCluster):

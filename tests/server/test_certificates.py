@@ -73,67 +73,57 @@ def call(server: Server, context: ssl.SSLContext, method: str, path: str, body: 
         return request(found, method, path, body)
 
 
-@pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(tmp_path / "first", "first")
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("certificates")
 
 
-@pytest.fixture
-def files(tmp_path: Path, authority: Authority) -> Files:
-    return Files(tmp_path / "mounted", authority)
+@pytest.fixture(scope="module")
+def authority(folder: Path) -> Authority:
+    return Authority(folder / "first", "first")
 
 
-def test_verbs_are_for_clients_with_a_certificate(tmp_path: Path, authority: Authority, files: Files) -> None:
-    with demo(tmp_path / "log", files.mutual()) as process:
-        server = Server(process, tmp_path / "log")
-        nobody, somebody = authority.client(), authority.client(authority.issue("kube-scheduler"))
-        server.wait_for(lambda: call(server, nobody, "GET", "/readyz").status == 200)  # a kubelet has none
-        assert call(server, somebody, "POST", "/filter", BODY).json()["Error"] == ""
-        with connection(server, somebody) as kept:
-            for _ in range(2):
-                assert request(kept, "POST", "/filter", BODY).json()["Error"] == ""
-        for verb in ("filter", "prioritize", "bind"):
-            answer = call(server, nobody, "POST", f"/{verb}", BODY)
-            assert answer.status == 403
-            assert answer.json()["Error"].startswith("a client certificate is required")
-        for webhook in ("mutate", "gate"):  # the API server shows none
-            assert call(server, nobody, "POST", f"/{webhook}", b"{}").json()["response"]["allowed"] is True
-        stranger = Authority(tmp_path / "stranger", "stranger").issue("kube-scheduler")
-        with pytest.raises(REFUSALS):
-            call(server, authority.client(stranger), "POST", "/bind", BODY)
-        with pytest.raises(REFUSALS), server.connection() as plain:
-            request(plain, "POST", "/bind", BODY)
+@pytest.fixture(scope="module")
+def files(folder: Path, authority: Authority) -> Files:
+    return Files(folder / "mounted", authority)
+
+
+@contextmanager
+def ready(log: Path, authority: Authority, arguments: list[str], *settings: str) -> Iterator[Server]:
+    """A demo that speaks HTTPS, once it is ready."""
+    with demo(log, [*arguments, *(part for one in settings for part in ("--set", one))]) as process:
+        server = Server(process, log)
+        nobody = authority.client()  # as a kubelet
+        server.wait_for(lambda: call(server, nobody, "GET", "/readyz").status == 200)
+        yield server
         assert "Traceback" not in server.log
 
 
-def test_replaced_files_are_taken_over_by_new_connections(tmp_path: Path, authority: Authority, files: Files) -> None:
-    second = Authority(tmp_path / "second", "second")
-    before, after = authority.client(authority.issue("client")), second.client(second.issue("client"))
-    with demo(tmp_path / "log", files.mutual()) as process:
-        server = Server(process, tmp_path / "log")
-        with connection(server, before) as kept:
-            server.wait_for(lambda: request(kept, "GET", "/readyz").status == 200)
-            files.garble()
-            assert call(server, before, "POST", "/filter", BODY).status == 200, "what is no certificate changes nothing"
-            files.replace(second)
-            assert call(server, after, "POST", "/filter", BODY).json()["Error"] == ""
-            with pytest.raises(REFUSALS):
-                call(server, before, "POST", "/filter", BODY)  # neither does the client trust the server any more
-            distrusted = second.client(authority.issue("client"))
-            with pytest.raises(REFUSALS):
-                call(server, distrusted, "POST", "/filter", BODY)
-            assert request(kept, "POST", "/filter", BODY).json()["Error"] == "", "a connection that is open stays"
-        assert "new certificates are in use" in server.log
-        assert "changed certificates could not be loaded" in server.log
-        assert "Traceback" not in server.log
+@pytest.fixture(scope="module")
+def mutual(folder: Path, authority: Authority, files: Files) -> Iterator[Server]:
+    """It wants certificates, and has few connections."""
+    few = ["server.request_s=8", "server.max_connections=12", "server.max_connections_each=8"]
+    with ready(folder / "log", authority, files.mutual(), *few) as server:
+        yield server
 
 
-def test_https_without_client_certificates(tmp_path: Path, authority: Authority, files: Files) -> None:
-    with demo(tmp_path / "log", files.arguments("tls_cert_file", "tls_key_file")) as process:
-        server = Server(process, tmp_path / "log")
-        client = authority.client()
-        server.wait_for(lambda: call(server, client, "GET", "/readyz").status == 200)
-        assert call(server, client, "POST", "/filter", BODY).json()["Error"] == ""
+def test_verbs_are_for_clients_with_a_certificate(tmp_path: Path, authority: Authority, mutual: Server) -> None:
+    nobody, somebody = authority.client(), authority.client(authority.issue("kube-scheduler"))
+    assert call(mutual, somebody, "POST", "/filter", BODY).json()["Error"] == ""
+    with connection(mutual, somebody) as kept:
+        for _ in range(2):
+            assert request(kept, "POST", "/filter", BODY).json()["Error"] == ""
+    for verb in ("filter", "prioritize", "bind"):
+        answer = call(mutual, nobody, "POST", f"/{verb}", BODY)
+        assert answer.status == 403
+        assert answer.json()["Error"].startswith("a client certificate is required")
+    for webhook in ("mutate", "gate"):  # the API server shows none
+        assert call(mutual, nobody, "POST", f"/{webhook}", b"{}").json()["response"]["allowed"] is True
+    stranger = Authority(tmp_path / "stranger", "stranger").issue("kube-scheduler")
+    with pytest.raises(REFUSALS):
+        call(mutual, authority.client(stranger), "POST", "/bind", BODY)
+    with pytest.raises(REFUSALS), mutual.connection() as plain:
+        request(plain, "POST", "/bind", BODY)
 
 
 @pytest.mark.parametrize(
@@ -148,9 +138,10 @@ def test_half_of_the_settings_is_said_so(names: tuple[str, ...], fault: str) -> 
         load_settings(flags={f"server.{name}": "/file" for name in names})
 
 
-def test_files_that_are_no_certificates_are_said_so(tmp_path: Path, files: Files) -> None:
-    files.garble()
-    with demo(tmp_path / "log", files.mutual()) as process:
+def test_files_that_are_no_certificates_are_said_so(tmp_path: Path, authority: Authority) -> None:
+    garbled = Files(tmp_path / "garbled", authority)
+    garbled.garble()
+    with demo(tmp_path / "log", garbled.mutual()) as process:
         assert process.wait(timeout=30) == 1
     log = (tmp_path / "log").read_text()
     assert "tls.crt" in log
@@ -178,35 +169,52 @@ def wait_for_ends(connections: list[socket.socket], num: int) -> None:
                 opened.unregister(key.fileobj)
 
 
-def test_connections_without_a_handshake_are_counted_and_closed_in_time(
-    tmp_path: Path, authority: Authority, files: Files
+def test_connections_without_a_handshake_are_counted_and_closed_in_time(authority: Authority, mutual: Server) -> None:
+    nobody, somebody = authority.client(), authority.client(authority.issue("kube-scheduler"))
+    with connection(mutual, somebody) as kept:
+        assert request(kept, "POST", "/filter", BODY).json()["Error"] == ""
+        first = kept.sock
+        with silent(mutual) as opened:
+            began = time.monotonic()
+            wait_for_ends(opened, 32)
+            assert time.monotonic() - began < 7.0, "they made room before their time was over"
+            assert call(mutual, nobody, "GET", "/readyz").status == 200
+            assert request(kept, "POST", "/filter", BODY).json()["Error"] == ""
+            wait_for_ends(opened, 40)
+            assert time.monotonic() - began < 25.0, "asyncio's own limit is a minute"
+        assert request(kept, "POST", "/filter", BODY).json()["Error"] == ""
+        assert kept.sock is first
+
+
+def test_https_without_client_certificates_and_an_end_that_nothing_holds_up(
+    tmp_path: Path, authority: Authority
 ) -> None:
-    few = ["server.request_s=8", "server.max_connections=12", "server.max_connections_each=8"]
-    with demo(tmp_path / "log", [*files.mutual(), *(part for one in few for part in ("--set", one))]) as process:
-        server = Server(process, tmp_path / "log")
-        nobody, somebody = authority.client(), authority.client(authority.issue("kube-scheduler"))
-        server.wait_for(lambda: call(server, nobody, "GET", "/readyz").status == 200)
-        with connection(server, somebody) as kept:
-            assert request(kept, "POST", "/filter", BODY).json()["Error"] == ""
-            first = kept.sock
-            with silent(server) as opened:
-                began = time.monotonic()
-                wait_for_ends(opened, 32)
-                assert time.monotonic() - began < 7.0, "they made room before their time was over"
-                assert call(server, nobody, "GET", "/readyz").status == 200
-                assert request(kept, "POST", "/filter", BODY).json()["Error"] == ""
-                wait_for_ends(opened, 40)
-                assert time.monotonic() - began < 25.0, "asyncio's own limit is a minute"
-            assert request(kept, "POST", "/filter", BODY).json()["Error"] == ""
-            assert kept.sock is first
-        assert "Traceback" not in server.log
-
-
-def test_connections_without_a_handshake_hold_up_no_end(tmp_path: Path, files: Files) -> None:
-    with demo(tmp_path / "log", [*files.mutual(), "--set", "server.request_s=60"]) as process:
-        server = Server(process, tmp_path / "log")
-        server.wait_for(lambda: "listening on" in server.log)
+    """Connections without a handshake do not."""
+    arguments = Files(tmp_path / "mounted", authority).arguments("tls_cert_file", "tls_key_file")
+    with ready(tmp_path / "log", authority, arguments, "server.request_s=60") as server:
+        assert call(server, authority.client(), "POST", "/filter", BODY).json()["Error"] == ""
         with silent(server):
-            process.terminate()
-            assert process.wait(timeout=20) == 0
-        assert "Traceback" not in server.log
+            server.terminate()
+            assert server.process.wait(timeout=20) == 0
+
+
+def test_replaced_files_are_taken_over_by_new_connections(
+    tmp_path: Path, authority: Authority, files: Files, mutual: Server
+) -> None:
+    """The last one: who trusted the first authority trusts the server no more."""
+    second = Authority(tmp_path / "second", "second")
+    before, after = authority.client(authority.issue("client")), second.client(second.issue("client"))
+    with connection(mutual, before) as kept:
+        assert request(kept, "GET", "/readyz").status == 200
+        files.garble()
+        assert call(mutual, before, "POST", "/filter", BODY).status == 200, "what is no certificate changes nothing"
+        files.replace(second)
+        assert call(mutual, after, "POST", "/filter", BODY).json()["Error"] == ""
+        with pytest.raises(REFUSALS):
+            call(mutual, before, "POST", "/filter", BODY)  # neither does the client trust the server any more
+        distrusted = second.client(authority.issue("client"))
+        with pytest.raises(REFUSALS):
+            call(mutual, distrusted, "POST", "/filter", BODY)
+        assert request(kept, "POST", "/filter", BODY).json()["Error"] == "", "a connection that is open stays"
+    assert "new certificates are in use" in mutual.log
+    assert "changed certificates could not be loaded" in mutual.log

@@ -21,7 +21,7 @@ BODY = bodies.args(pod(gpus=2), ["h100-0", "a100-0"])
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with ready_demo(tmp_path_factory.mktemp("server") / "log", "server.metrics_port=0") as found:
+    with ready_demo(tmp_path_factory.mktemp("server") / "log", "server.metrics_port=0", "server.drain_s=0") as found:
         yield found
 
 
@@ -70,13 +70,6 @@ def test_a_port_in_use_is_said_so(server: Server, tmp_path: Path) -> None:
     assert "Traceback" not in log
 
 
-def test_it_is_closed_with_the_other_one(tmp_path: Path) -> None:
-    with ready_demo(tmp_path / "log", "server.metrics_port=0", "server.drain_s=0") as server:
-        assert ask(server, "GET", "/healthz").status == 200
-        server.terminate()
-        assert server.wait() == 0
-
-
 def test_nobody_can_have_metrics_made_again_and_again() -> None:
     clock = Clock()
     num_made = 0
@@ -117,3 +110,10 @@ def test_metrics_for_loopback_alone_are_not_told_here_either() -> None:
             return found[0]
 
         assert [get(path) for path in OPEN] == [200, 200, 200, 403]
+
+
+def test_it_is_closed_with_the_other_one(server: Server) -> None:
+    """It ends the server of the module."""
+    assert ask(server, "GET", "/healthz").status == 200
+    server.terminate()
+    assert server.wait() == 0

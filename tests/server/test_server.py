@@ -100,7 +100,7 @@ HALVES = [
 def small_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A demo that waits half a second for a request, and has few connections."""
     log = tmp_path_factory.mktemp("server") / "log"
-    few = ["server.request_s=0.5", "server.max_connections=12", "server.max_connections_each=8"]
+    few = ["server.request_s=0.5", "server.max_connections=12", "server.max_connections_each=8", "server.drain_s=60"]
     with ready_demo(log, *few) as found:
         yield found
 
@@ -171,15 +171,6 @@ def test_what_is_no_request_fills_no_log(server: Server) -> None:
                 assert raw.recv(4096).startswith(b"HTTP/1.1 ")
     assert "uvicorn" not in server.log[before:]
     assert "Traceback" not in server.log
-
-
-def test_a_port_in_use_is_said_so(server: Server, tmp_path: Path) -> None:
-    with demo(tmp_path / "log", port=server.port) as process:
-        status = process.wait(timeout=30)
-    log = (tmp_path / "log").read_text()
-    assert status == 1
-    assert f"port {server.port} of 127.0.0.1 is taken (address already in use)" in log
-    assert "Traceback" not in log
 
 
 # Stopping
@@ -266,22 +257,22 @@ def test_a_request_under_way_is_answered_before_the_end(tmp_path: Path) -> None:
         assert server.wait() == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
-def test_a_second_signal_ends_at_once(tmp_path: Path, number: signal.Signals) -> None:
-    with ready_demo(tmp_path / "log", "server.drain_s=60") as server:
+# These end the servers of the module.
+
+
+def test_a_second_signal_ends_at_once(small_server: Server) -> None:
+    small_server.terminate()
+    small_server.wait_for(lambda: small_server.get("/readyz").status == 503)
+    small_server.process.send_signal(signal.SIGINT)
+    assert small_server.process.wait(timeout=30) == 0
+
+
+def test_pages_that_are_open_hold_up_no_end(server: Server) -> None:
+    with server.connection() as connection:
+        connection.request("GET", "/live")
+        stream = connection.getresponse()
+        assert stream.readline() == b"event: begin\n"
         server.terminate()
-        server.wait_for(lambda: server.get("/readyz").status == 503)
-        server.process.send_signal(number)
-        assert server.process.wait(timeout=30) == 0
-
-
-def test_pages_that_are_open_hold_up_no_end(tmp_path: Path) -> None:
-    with ready_demo(tmp_path / "log") as server:
-        with server.connection() as connection:
-            connection.request("GET", "/live")
-            stream = connection.getresponse()
-            assert stream.readline() == b"event: begin\n"
-            server.terminate()
-            rest = stream.read()  # until the chunk that ends the answer: one that is cut off raises IncompleteRead
-        assert b"event: tick\n" in rest
-        assert server.wait() == 0
+        rest = stream.read()  # until the chunk that ends the answer: one that is cut off raises IncompleteRead
+    assert b"event: tick\n" in rest
+    assert server.wait() == 0

@@ -108,13 +108,13 @@ def check(cluster: Cluster, policy: Policy, request: GpuRequest) -> int:
     return int(scored.fits.sum())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=settings().max_examples * 3 // 5)
 @given(st.integers(0, 2**32), st.sampled_from(NAMES), st.sampled_from(REQUESTS), st.booleans())
 def test_the_parts_add_up_to_the_score(seed: int, name: str, request: GpuRequest, sampled: bool) -> None:
     check(drawn_cluster(seed, sampled=sampled), policies_of(Options())[name], request)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=settings().max_examples * 3 // 10)
 @given(st.integers(0, 2**32), st.sampled_from(REQUESTS), st.booleans())
 def test_those_of_the_learned_rank_do(seed: int, request: GpuRequest, sampled: bool) -> None:
     cluster = drawn_cluster(seed, sampled=sampled)
@@ -126,8 +126,8 @@ def test_there_are_rows_to_check(request_: GpuRequest) -> None:
     policies = policies_of(Options())
     clusters = [drawn_cluster(seed, sampled=True) for seed in range(12)]
     for name in NAMES:
-        assert sum(check(cluster, policies[name], request_) for cluster in clusters) > 0
-    assert sum(check(cluster, learned(cluster), request_) for cluster in clusters) > 0
+        assert any(check(cluster, policies[name], request_) for cluster in clusters)
+    assert any(check(cluster, learned(cluster), request_) for cluster in clusters)
 
 
 def words(cluster: Cluster, policy: Policy, request: GpuRequest = ONE) -> list[dict[str, str]]:

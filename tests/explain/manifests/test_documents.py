@@ -157,7 +157,13 @@ except DocumentError:
 
 
 @pytest.mark.parametrize(
-    "text", [LAUGHS, "[" + "a," * 520_000 + "]", "{" + "a," * 520_000 + "}", "a: &a {}\n" * 100_000]
+    "text",
+    [
+        pytest.param(LAUGHS, id="laughs"),
+        pytest.param("[" + "a," * 520_000 + "]", id="a list", marks=pytest.mark.slow),
+        pytest.param("{" + "a," * 520_000 + "}", id="an object", marks=pytest.mark.slow),
+        pytest.param("a: &a {}\n" * 100_000, id="anchors", marks=pytest.mark.slow),
+    ],
 )
 def test_the_largest_text_takes_seconds_and_megabytes(text: str) -> None:
     """In a process of its own: three times what it takes, and far from the minute that an answer may take."""

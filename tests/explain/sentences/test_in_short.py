@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.core.clusters import Cluster
@@ -84,7 +84,6 @@ def test_of_no_known_candidates() -> None:
     )
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from([T4, A100, H100]), st.integers(0, 8), st.integers(0, 255)), min_size=1),
     st.integers(1, 9), st.booleans(),

@@ -1,6 +1,6 @@
 """Why a placed pod is on its node and not on the runner-up, in one sentence, and what scores are made of."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -134,16 +134,22 @@ def test_each_candidate_has_the_parts_of_its_score_and_they_add_up() -> None:
     assert nodes["b"]["scoreTerms"] == {"leftOver": -2.0, "smallestGpu": round(-81920 / 2**22, 12)}
 
 
-@pytest.mark.parametrize("policy", sorted(POLICIES))
-def test_another_policy_is_compared_on_the_same_candidates_as_it_would_decide(policy: str) -> None:
+@pytest.fixture(scope="module")
+def decided() -> Iterator[Kerf]:
+    """A pod has its node, and something has changed since."""
     with running(OBJECTS) as kerf:
         asks = pod("asks", 2)
         asks["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "58"  # of 64: hardly anything fits beside it
         kerf.filter(asks, ["cpu", "b", "a"])
         kerf.create(pod("later", 4, node_name="b"))  # what has changed since is not looked at
-        told = explained(kerf, "asks", f"?policy={policy}")
-        (_, placement), *_ = kerf.service.placer.decided.after(0)
-        served: Policy = kerf.service.placer.policies_apart()[policy]
+        yield kerf
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_another_policy_is_compared_on_the_same_candidates_as_it_would_decide(decided: Kerf, policy: str) -> None:
+    told = explained(decided, "asks", f"?policy={policy}")
+    (_, placement), *_ = decided.service.placer.decided.after(0)
+    served: Policy = decided.service.placer.policies_apart()[policy]
     rows, cluster = placement.decision.rows, placement.cluster
     asked = GpuRequest(2, cpu_milli=58000 * served.weighs_cpu, memory_mib=16384 * served.weighs_memory)
     decision = decide(cluster, asked, served, rows, Memo())

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.core.bookings import book, bookable, booking
@@ -160,7 +160,6 @@ def drawn_nodes(seed: int) -> dict[str, NodeState]:
     return states
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 4), st.sampled_from(["node_idle", "gpu_sqrt", "gpu_square", "gpus_idle"]))
 def test_numbers_are_the_ledgers(seed: int, asked: int, feature: str) -> None:
     cluster, request = cluster_of(drawn_nodes(seed)), GpuRequest(asked)
@@ -189,7 +188,6 @@ def test_numbers_are_the_ledgers(seed: int, asked: int, feature: str) -> None:
             assert (number(match["free"]), number(match["keeps"])) == (idle_on(cluster, row), idle_on(after, row))
 
 
-@settings(max_examples=80, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 4), st.sampled_from(["tightest", "binpack", "spread"]))
 def test_so_are_those_of_policies_that_count_gpus(seed: int, asked: int, name: str) -> None:
     cluster, request = cluster_of(drawn_nodes(seed)), GpuRequest(asked)
@@ -213,7 +211,6 @@ def test_so_are_those_of_policies_that_count_gpus(seed: int, asked: int, name: s
             assert abs(int(match[1]) - 100 * asked / installed) <= 1
 
 
-@settings(max_examples=80, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from([100, 250, 500, 810]))
 def test_so_are_those_of_shares(seed: int, milli: int) -> None:
     random = np.random.default_rng(seed)
@@ -240,6 +237,6 @@ def test_so_are_those_of_shares(seed: int, milli: int) -> None:
 @pytest.mark.parametrize("name", sorted(policies_of(Options())))
 def test_no_sentence_gives_a_score_the_unit_of_gpus(name: str) -> None:
     policy = policies_of(Options())[name]
-    for seed in range(40):
+    for seed in range(20):
         told = placed(cluster_of(drawn_nodes(seed)), policy, GpuRequest(1))[1]
         assert "worth" not in told and "rounded" not in told and "the same for all" not in told

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.core.fit.reasons import Reason
@@ -198,7 +198,6 @@ def test_time_slices_of_any_gpu_are_in_the_way() -> None:
     assert who(nearest, found) == "a/x and a/y hold 5"
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from([T4, A100]), st.integers(1, 8), st.integers(0, 255)), min_size=1, max_size=6),
        st.integers(1, 8), st.booleans())  # fmt: skip
 def test_what_is_free_and_what_is_held_add_up_as_counted_gpu_by_gpu(

@@ -118,6 +118,7 @@ def test_verify_published_tells_differences(tmp_path: Path) -> None:
     assert 'line 2, column alloc_at_130: "nan"' in result.output.replace("\n", "")
 
 
+@pytest.mark.slow
 def test_a_demo_that_needs_no_file_says_what_its_figures_mean(tmp_path: Path) -> None:
     target = tmp_path / "figures.json"
     result = kerf("simulate", "demo", "--seeds", "1", "--seed", "7", "--json", target)

@@ -78,7 +78,7 @@ def test_simulate_moves(jobs_file: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_simulate_moves_on_a_part_of_a_trace(tmp_path: Path) -> None:
-    write_openb(tmp_path, num_nodes=12, num_pods=200)
+    write_openb(tmp_path, num_nodes=12, num_pods=100)
     out = tmp_path / "moves.json"
     done = kerf(
         *("simulate", "moves", "--traces", tmp_path, "--trace", "small", "--nodes", "6", "--load", "1.0"),

@@ -84,6 +84,7 @@ def test_cost_of_a_decision_by_the_number_of_nodes(tmp_path: Path) -> None:
     assert small["us"] > 0
 
 
+@pytest.mark.slow
 def test_the_report_draws_it(tmp_path: Path) -> None:
     write_openb(tmp_path)
     out = tmp_path / "out"

@@ -26,12 +26,12 @@ def replayed(policy: str, rows: Rows, *gpus: int, **about: Any) -> Account:
     return _account(past(history(pods(*rows), nodes(*gpus), **about)), policy, files.read(files.RELEASED))
 
 
-def random_rows(seed: int, number: int = 150) -> list[dict[str, Any]]:
-    """Pods of shares, one GPU and several, as many as keep 24 GPUs full."""
+def random_rows(seed: int, number: int = 150, sizes: tuple[int, ...] = (0, 1, 1, 2, 4, 8)) -> list[dict[str, Any]]:
+    """Pods of shares, one GPU and several; 150 of all sizes keep 24 GPUs full."""
     rng = np.random.default_rng(seed)
     rows = []
     for at in np.sort(rng.random(number)) * 40 * HOUR:
-        gpus = int(rng.choice([0, 1, 1, 2, 4, 8]))
+        gpus = int(rng.choice(sizes))
         milli = 1000 if gpus != 1 else int(rng.choice([300, 500, 1000]))
         ended_s = at + rng.exponential(4) * HOUR + 60
         rows.append({"submitted_s": at, "gpus": gpus, "gpu_milli": milli if gpus else 0, "ended_s": ended_s})
@@ -117,7 +117,7 @@ class _Watched(Simulation):
 
 @pytest.mark.parametrize("policy", ["spread", "kube-default", "fgd"])
 def test_such_starts_against_loops(policy: str) -> None:
-    known = past(history(pods(*random_rows(3, 400)), nodes(8, 8, 4, 4)))
+    known = past(history(pods(*random_rows(3)), nodes(8, 8, 4)))
     offered = known.offered
     turns = turns_of("fifo", offered.tasks, offered.owners, Durations())
     watched = _Watched(
@@ -133,7 +133,7 @@ def test_fragments_are_measured_alike_for_all() -> None:
     """Before the first pod comes all policies have the same empty nodes, whatever they expect."""
     model = files.read(files.RELEASED)
     known = past(
-        history(pods(*({**row, "submitted_s": row["submitted_s"] + HOUR} for row in random_rows(4))), nodes(8, 4))
+        history(pods(*({**row, "submitted_s": row["submitted_s"] + HOUR} for row in random_rows(4, 20))), nodes(8, 4))
     )
     first = [_account(known, name, model).steps.fragment_gpus for name in ("kerf", "fgd", "kube-default")]
     values = [float(steps[0]) for steps in first if steps is not None]

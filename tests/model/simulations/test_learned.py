@@ -41,6 +41,7 @@ def test_compiled_features_and_values_equal_those_of_numpy(seed: int) -> None:
         assert now == pytest.approx(values[n], rel=1e-12, abs=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_engines_place_the_same(small: Path, seed: int) -> None:
     arrivals = offered(small, seed)

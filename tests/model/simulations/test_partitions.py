@@ -83,7 +83,7 @@ def test_gpu_by_gpu_is_as_on_whole_nodes(policy: Policy) -> None:
     quick, slow = _Placing(Memory(A100, policy), 2 * _GPUS_PER_NODE), Slowly(policy.name, 2 * _GPUS_PER_NODE)
     per_gpu = len(inventory(A100, 1).devices)
     there: list[tuple[tuple[int, int], tuple[int, int]]] = []
-    for _ in range(90):
+    for _ in range(60):
         if there and rng.random() < 0.35:
             mine, its = there.pop(int(rng.integers(len(there))))
             quick.give_back(*mine)
@@ -133,7 +133,7 @@ def test_those_who_leave_make_room() -> None:
 
 @pytest.mark.parametrize("mix", names())
 def test_nobody_passes_the_bound(mix: str) -> None:
-    for given in (staying(A100, mix, 12, 1.0, 3), leaving(A100, mix, 12, 0.9, 3, 150)):
+    for given in (staying(A100, mix, 8, 1.0, 3), leaving(A100, mix, 8, 0.9, 3, 80)):
         bound = _gpus_bound("a100-40gb", given)
         assert bound >= given.most_at_once / 2
         for policy in POLICIES:

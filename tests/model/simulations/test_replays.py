@@ -84,6 +84,7 @@ def test_an_unknown_policy_is_told_the_known_ones() -> None:
 
 
 @needs_traces
+@pytest.mark.slow
 @pytest.mark.parametrize("trace", ["default", "gpuspec10", "gpuspec33", "gpushare100", "multigpu50"])
 def test_published_results(trace: str) -> None:
     directory = PUBLISHED / "openb"

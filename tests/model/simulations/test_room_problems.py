@@ -87,7 +87,7 @@ def test_the_least_cost_equals_a_loop_over_nodes(seed: int) -> None:
         assert found == pytest.approx(oracle_least_cost(nodes, kind, runners), abs=1e-9)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", [0, 2, 3, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 4, 5, 6, 7))])
 def test_no_plan_costs_less_and_each_is_of_this_cluster(seed: int) -> None:
     problems, nodes, runners = filled(seed)
     for kind in KINDS[2:]:

@@ -13,7 +13,7 @@ def _slow(tenths: int) -> int:
     return tenths
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_results_come_in_the_order_of_the_tasks(jobs: int) -> None:
     told: list[str] = []
     with side_by_side(jobs, told.append) as run:

@@ -75,6 +75,7 @@ def test_better_is_what_is_beyond_chance_and_loses_nothing_later() -> None:
     assert not verdict([89.0, 90.1, 90.9], [91.0, 92.1, 92.9])
 
 
+@pytest.mark.slow
 def test_a_fit_says_what_it_found_and_goes_on_where_it_stopped(folder: Path, tmp_path: Path) -> None:
     config = fitting.config_of(folder)
     whole = fitting.fit(folder, tmp_path / "whole", 24, 12, lambda _: None, resume=False, jobs=1)
@@ -83,7 +84,7 @@ def test_a_fit_says_what_it_found_and_goes_on_where_it_stopped(folder: Path, tmp
     again.unlink(missing_ok=True)
     assert fitting.fit(folder, tmp_path / "parts", 24, 12, lambda _: None, resume=True, jobs=1) == whole
     # One list a generation: its candidates are played side by side.
-    assert fitting.fit(folder, tmp_path / "beside", 24, 12, lambda _: None, resume=False, jobs=3) == whole
+    assert fitting.fit(folder, tmp_path / "beside", 24, 12, lambda _: None, resume=False, jobs=2) == whole
     (row,) = _read_manifest(tmp_path / "whole" / "run" / "model").evaluation
     task = Tasks(named(None), Foresight()).task(config.validation[0], row.seeds[0])
     assert row.fgd["100"][0] == task.fgd[0]

@@ -55,6 +55,7 @@ def test_a_mix_drifts_and_then_jumps() -> None:
     assert lists[1].submitted_s is not None and (np.diff(lists[1].submitted_s) >= 0).all()
 
 
+@pytest.mark.slow
 def test_a_better_model_serves_after_a_month_and_a_worse_one_goes() -> None:
     models = {"": RELEASE, "packs": PACKS, "spreads": SPREADS}
     course = courses.offered(Course(), "packs", 0)

@@ -80,14 +80,14 @@ def test_what_is_worse_than_fgd_on_a_trace_counts_double() -> None:
 
 def test_what_is_left_out_has_no_weight(traces: Path, tmp_path: Path) -> None:
     text = CONFIG.replace("population: 4", "population: 4, without: [fragment, gpu_wanted], prices: false")
-    runs.train(traces, runs.read_config(config(tmp_path, text)), 2, 2, tmp_path / "out", lambda _: None, resume=False)
+    runs.train(traces, runs.read_config(config(tmp_path, text)), 1, 1, tmp_path / "out", lambda _: None, resume=False)
     weights = dict(zip(FEATURES, files.read(tmp_path / "out" / "model").potential.weights.tolist(), strict=True))
     assert {name for name, weight in weights.items() if weight == 0} == {"fragment", "gpu_wanted"}
 
 
 def test_weights_may_depend_on_what_kind_of_pods_are_expected(traces: Path, tmp_path: Path) -> None:
     text = CONFIG.replace("population: 4", "population: 4, by_context: true, without: [fragment]")
-    runs.train(traces, runs.read_config(config(tmp_path, text)), 2, 2, tmp_path / "out", lambda _: None, resume=False)
+    runs.train(traces, runs.read_config(config(tmp_path, text)), 1, 1, tmp_path / "out", lambda _: None, resume=False)
     potential = files.read(tmp_path / "out" / "model").potential
     assert potential.by_context.shape == (len(CONTEXT), len(FEATURES) + 1)
     assert not potential.by_context[:, FEATURES.index("fragment")].any()
@@ -97,7 +97,9 @@ def test_weights_may_depend_on_what_kind_of_pods_are_expected(traces: Path, tmp_
 
 @pytest.mark.parametrize("by_context", [False, True])
 def test_a_run_may_begin_at_a_model(traces: Path, tmp_path: Path, by_context: bool) -> None:
-    text = CONFIG.replace("population: 4", f"sigma: 1.0e-9, start: released, by_context: {str(by_context).lower()}")
+    text = CONFIG.replace(
+        "population: 4", f"population: 4, sigma: 1.0e-9, start: released, by_context: {str(by_context).lower()}"
+    )
     runs.train(traces, runs.read_config(config(tmp_path, text)), 1, 1, tmp_path / "out", lambda _: None, resume=False)
     found, released = (files.read(folder).potential for folder in (tmp_path / "out" / "model", files.RELEASED))
     assert np.allclose(found.weights, released.weights, atol=1e-6)
@@ -273,7 +275,7 @@ def test_a_pod_that_fitted_and_was_not_placed_counts_as_refused(traces: Path) ->
     assert num_refused(offered, done) >= 1
 
 
-def test_mixes_are_trained_and_judged_on_without_any_file(tmp_path: Path) -> None:
+def test_mixes_are_judged_on_without_any_file(tmp_path: Path) -> None:
     mixes = tmp_path / "mixes.yaml"
     base = {
         "gpus": [24, 40], "cpu_load": 0.6, "pods": {"shares": {"gpus": 1, "milli": [200, 800]}, "fours": {"gpus": 4}},
@@ -297,6 +299,10 @@ def test_mixes_are_trained_and_judged_on_without_any_file(tmp_path: Path) -> Non
     assert (other.exit_code, "come in no other shape" in other.output) == (2, True)
     nothing = CliRunner().invoke(evaluate_app, ["--trace", "default"], env={"KERF_TRACES": ""})
     assert (nothing.exit_code, "--traces names no folder" in nothing.output) == (2, True)
+
+
+@pytest.mark.slow
+def test_mixes_are_trained_on_without_any_file_in_any_number_of_processes(tmp_path: Path) -> None:
     config = tmp_path / "train.yaml"
     config.write_text("train: ['mix:usual']\nvalidation_seeds: [3]\nmixes_per_generation: 1\npopulation: 2\n")
     out = tmp_path / "out"

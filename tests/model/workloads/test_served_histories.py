@@ -44,7 +44,7 @@ class Served:
 @pytest.fixture
 def served() -> Iterator[Served]:
     server = Served()
-    thread = Thread(target=server.http.serve_forever)
+    thread = Thread(target=server.http.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     yield server
     server.http.shutdown()

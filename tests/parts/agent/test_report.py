@@ -85,12 +85,16 @@ def test_a_kubelet_that_lists_nothing_has_not_taken_everything_back() -> None:
 def test_what_does_not_change_is_not_written() -> None:
     async def run() -> None:
         async with running() as rig:
-            await until(lambda: rig.report().get("gpus"))
-            await asyncio.sleep(1.5)
+
+            async def seen_twice() -> None:
+                lists = rig.kubelet.num_lists
+                await until(lambda: rig.kubelet.num_lists > lists + 2)
+
+            await until(lambda: rig.report().get("steers"))
+            await seen_twice()
             version = rig.cluster.node("n")["metadata"]["resourceVersion"]
             rig.cluster.apply(gpu_pod("none", 0))
-            lists = rig.kubelet.num_lists
-            await until(lambda: rig.kubelet.num_lists > lists + 1)
+            await seen_twice()
             assert rig.cluster.node("n")["metadata"]["resourceVersion"] == version
 
     asyncio.run(run())

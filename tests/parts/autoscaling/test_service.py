@@ -1,4 +1,4 @@
-"""Letting pods go for autoscalers in a service: its metric, its settings, and that it is not there unless wanted."""
+"""Letting pods go for autoscalers in a service: its metric, and the settings that it needs."""
 
 from typing import Any
 
@@ -9,7 +9,6 @@ from extender.settings.load import SettingsError, load_settings
 from tests.api.bodies import node
 from tests.api.services import running
 from tests.parts.pages import assert_its_metrics_are_on_its_page
-from tests.parts.test_parts import modules_of
 
 NODES = [node("n-0", 1)]
 QUEUE: dict[str, Any] = {"queue__enabled": True}
@@ -26,8 +25,3 @@ def test_without_a_queue_there_is_nothing_to_let_go() -> None:
         load_settings(flags={"autoscaling.enabled": True})
     with running(NODES, **ON, **QUEUE) as kerf:
         assert LetsRoomlessGo in kerf.service.contributions["autoscaling"].offers
-
-
-def test_as_shipped_nothing_of_it_is_imported_but_its_settings() -> None:
-    of_it = {name for name in modules_of() if name.startswith("extender.parts.autoscaling")}
-    assert of_it == {"extender.parts.autoscaling", "extender.parts.autoscaling.settings"}

@@ -1,6 +1,7 @@
 """Room, asked of a whole Kerf: the question goes to its process, and moves come back."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,7 +15,13 @@ from tests.api.services import running as kerf_on
 from tests.parts.defrag.clusters import STARTED, Cluster, budget, running
 from tests.telemetry.feeds import FakeFeed
 
-pytestmark = pytest.mark.slow
+
+@pytest.fixture(autouse=True)
+def here(request: pytest.FixtureRequest) -> None:
+    """Answers come from this process, but where another one's time is what is tested: such are slow."""
+    if "slow" not in request.keywords:
+        request.getfixturevalue("answered_here")
+
 
 SCATTERED = [
     *(node(f"n-{number}", 4) for number in range(3)),
@@ -26,27 +33,33 @@ SCATTERED = [
 """Each node has somebody, and a pod of four GPUs waits."""
 
 
+@pytest.fixture(name="scattered", scope="module")
+def scattered_fixture() -> Iterator[Kerf]:
+    """For questions, which change nothing."""
+    with kerf_on(Cluster(SCATTERED)) as kerf:
+        yield kerf
+
+
 def ask(kerf: Kerf, **question: Any) -> Any:
     answer = kerf.post("/defrag", json.dumps(question).encode())
     assert answer.status == 200, answer.content
     return answer.json()
 
 
-def test_a_pod_that_waits_gets_a_node_by_the_cheapest_move() -> None:
-    with kerf_on(Cluster(SCATTERED)) as kerf:
-        told = ask(kerf, **{"for": "default/big"})
-        assert told["fits"]
-        [move] = told["moves"]
-        assert (move["pod"], move["uid"], move["to"], move["gpus"]) == ("default/a", "uid-of-a", "n-2", [3])
-        assert (move["from"], move["controller"], move["step"]) == ("n-0", "owner-of-a", 0)
-        assert told["cost_gpu_s"] == move["cost_gpu_s"] > 60
-        assert told["target"] == [{"pod": "default/big", "node": "n-0", "gpus": [0, 1, 2, 3], "uid": "uid-of-big"}]
-        assert (told["before"], told["after"]) == (
-            {"freeNodes": 0, "usableGpus": 0},
-            {"freeNodes": 1, "usableGpus": 4},
-        )
-        assert told["impossible"] == []
-        assert told["id"]
+def test_a_pod_that_waits_gets_a_node_by_the_cheapest_move(scattered: Kerf) -> None:
+    told = ask(scattered, **{"for": "default/big"})
+    assert told["fits"]
+    [move] = told["moves"]
+    assert (move["pod"], move["uid"], move["to"], move["gpus"]) == ("default/a", "uid-of-a", "n-2", [3])
+    assert (move["from"], move["controller"], move["step"]) == ("n-0", "owner-of-a", 0)
+    assert told["cost_gpu_s"] == move["cost_gpu_s"] > 60
+    assert told["target"] == [{"pod": "default/big", "node": "n-0", "gpus": [0, 1, 2, 3], "uid": "uid-of-big"}]
+    assert (told["before"], told["after"]) == (
+        {"freeNodes": 0, "usableGpus": 0},
+        {"freeNodes": 1, "usableGpus": 4},
+    )
+    assert told["impossible"] == []
+    assert told["id"]
 
 
 def test_who_takes_long_to_start_is_not_moved_where_another_one_would_do() -> None:
@@ -94,12 +107,11 @@ def test_who_names_no_model_is_not_moved_to_another_one() -> None:
     assert (move["pod"], move["to"]) == ("default/a", "t-0")
 
 
-def test_nothing_is_left_of_it() -> None:
-    with kerf_on(Cluster(SCATTERED)) as kerf:
-        before = kerf.service.placer.snapshot().version
-        ask(kerf, **{"for": "default/big"})
-        assert kerf.service.placer.snapshot().version == before
-        assert kerf.num_reservations == 0
+def test_nothing_is_left_of_it(scattered: Kerf) -> None:
+    before = scattered.service.placer.snapshot().version
+    ask(scattered, **{"for": "default/big"})
+    assert scattered.service.placer.snapshot().version == before
+    assert scattered.num_reservations == 0
 
 
 def test_what_fits_as_it_is_moves_nobody() -> None:
@@ -120,17 +132,16 @@ def test_a_gang_is_placed_whole() -> None:
     assert len({one["node"] for one in told["target"]}) == 2
 
 
-def test_numbers_nodes_and_manifests() -> None:
-    with kerf_on(Cluster(SCATTERED)) as kerf:
-        told = ask(kerf, gpus=3, nodes=2)
-        assert told["fits"]
-        assert len({one["node"] for one in told["target"]}) == 2
-        told = ask(kerf, freeNodes=1)
-        assert (told["fits"], len(told["emptied"]), len(told["moves"])) == (True, 1, 1)
-        told = ask(kerf, empty=["n-1"])
-        assert [(move["pod"], told["emptied"]) for move in told["moves"]] == [("default/b", ["n-1"])]
-        told = ask(kerf, pods=[pod("new", 4)])
-        assert (told["fits"], told["target"][0]["pod"], told["target"][0]["uid"]) == (True, "default/new", "")
+def test_numbers_nodes_and_manifests(scattered: Kerf) -> None:
+    told = ask(scattered, gpus=3, nodes=2)
+    assert told["fits"]
+    assert len({one["node"] for one in told["target"]}) == 2
+    told = ask(scattered, freeNodes=1)
+    assert (told["fits"], len(told["emptied"]), len(told["moves"])) == (True, 1, 1)
+    told = ask(scattered, empty=["n-1"])
+    assert [(move["pod"], told["emptied"]) for move in told["moves"]] == [("default/b", ["n-1"])]
+    told = ask(scattered, pods=[pod("new", 4)])
+    assert (told["fits"], told["target"][0]["pod"], told["target"][0]["uid"]) == (True, "default/new", "")
 
 
 def job(name: str, pods: int, gpus: int, **labels: str) -> Manifest:
@@ -138,13 +149,12 @@ def job(name: str, pods: int, gpus: int, **labels: str) -> Manifest:
     return {"kind": "Job", "metadata": {"name": name}, "spec": {"parallelism": pods, "template": template}}
 
 
-def test_room_is_made_for_the_pods_of_an_object_as_data_and_as_text() -> None:
-    with kerf_on(Cluster(SCATTERED)) as kerf:
-        told = ask(kerf, objects=[job("train", 1, 4)], namespace="team")
-        assert (told["fits"], told["target"][0]["pod"]) == (True, "team/train-0")
-        assert told["moves"]
-        again = ask(kerf, manifest=json.dumps(job("train", 1, 4)), namespace="team")
-        assert [move["pod"] for move in again["moves"]] == [move["pod"] for move in told["moves"]]
+def test_room_is_made_for_the_pods_of_an_object_as_data_and_as_text(scattered: Kerf) -> None:
+    told = ask(scattered, objects=[job("train", 1, 4)], namespace="team")
+    assert (told["fits"], told["target"][0]["pod"]) == (True, "team/train-0")
+    assert told["moves"]
+    again = ask(scattered, manifest=json.dumps(job("train", 1, 4)), namespace="team")
+    assert [move["pod"] for move in again["moves"]] == [move["pod"] for move in told["moves"]]
 
 
 @pytest.mark.parametrize(
@@ -171,9 +181,8 @@ def test_room_is_made_for_the_pods_of_an_object_as_data_and_as_text() -> None:
         ),
     ],
 )
-def test_objects_for_which_no_room_can_be_made_are_told(question: dict[str, Any], fault: str) -> None:
-    with kerf_on(Cluster(SCATTERED)) as kerf:
-        answer = kerf.post("/defrag", json.dumps(question).encode())
+def test_objects_for_which_no_room_can_be_made_are_told(question: dict[str, Any], fault: str, scattered: Kerf) -> None:
+    answer = scattered.post("/defrag", json.dumps(question).encode())
     assert (answer.status, fault in answer.json()["Error"]) == (400, True), answer.content
 
 
@@ -196,6 +205,7 @@ def test_budgets_are_kept() -> None:
     assert any("disruption budget default/all" in sentence for sentence in told["impossible"]), told["impossible"]
 
 
+@pytest.mark.slow
 def test_budgets_of_a_megabyte_hold_their_own_namespace_and_take_nobody_s_time() -> None:
     values = [f"v{number:05x}" for number in range(150_000)]
     budgets = [budget(f"b{number}", 0, namespace="evil") for number in range(12)]
@@ -229,6 +239,7 @@ def test_no_room_past_a_quota() -> None:
     assert "GPUs" in told["impossible"][0]
 
 
+@pytest.mark.slow
 def test_ten_thousand_that_wait_are_no_hindrance() -> None:
     crowd = [pod(f"crowd-{number}", 1, annotations={"kerf.dev/gpu-model": f"m{number}.*"}) for number in range(10_000)]
     with kerf_on(Cluster([*SCATTERED, *crowd])) as kerf:
@@ -304,28 +315,25 @@ def test_pods_leave_sick_gpus() -> None:
         assert told["id"]
 
 
-def test_where_no_gpu_is_sick_nobody_has_to_leave() -> None:
-    with kerf_on(Cluster(SCATTERED)) as kerf:
-        told = ask(kerf, heal=True)
+def test_where_no_gpu_is_sick_nobody_has_to_leave(scattered: Kerf) -> None:
+    told = ask(scattered, heal=True)
     assert (told["fits"], told["moves"], told["on_sick"], told["id"]) == (True, [], [], "")
 
 
-def test_who_has_started_lately_is_left_alone_where_that_is_asked_for() -> None:
-    with kerf_on(Cluster(SCATTERED)) as kerf:
-        room = room_of(kerf)
-        answers: list[Any] = []
+def test_who_has_started_lately_is_left_alone_where_that_is_asked_for(scattered: Kerf) -> None:
+    room = room_of(scattered)
+    answers: list[Any] = []
 
-        async def asked(rest_s: float) -> None:
-            answers.append(json.loads(await room.answer(b'{"for": "default/big"}', rest_s=rest_s)))
+    async def asked(rest_s: float) -> None:
+        answers.append(json.loads(await room.answer(b'{"for": "default/big"}', rest_s=rest_s)))
 
-        kerf.run(asked(60.0))
-        kerf.run(asked(1e9))
+    scattered.run(asked(60.0))
+    scattered.run(asked(1e9))
     assert answers[0]["fits"]
     assert not answers[1]["fits"]
     assert any("is left alone for 1e+09 s" in sentence for sentence in answers[1]["impossible"])
 
 
-def test_what_a_plan_makes_usable_is_told_in_gpus() -> None:
-    with kerf_on(Cluster(SCATTERED)) as kerf:
-        assert ask(kerf, **{"for": "default/big"})["gpus"] == 4
-        assert ask(kerf, freeNodes=1)["gpus"] == 4
+def test_what_a_plan_makes_usable_is_told_in_gpus(scattered: Kerf) -> None:
+    assert ask(scattered, **{"for": "default/big"})["gpus"] == 4
+    assert ask(scattered, freeNodes=1)["gpus"] == 4

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator
 from copy import deepcopy
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from tests.api.services import running as kerf_on
 from tests.parts.defrag.clusters import Cluster
 from tests.parts.defrag.test_answers import SCATTERED, ask
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.usefixtures("answered_here")
 
 OPERATOR, READER = "an-operator-of-many-letters", "a-reader-of-many-letters"
 
@@ -23,15 +22,16 @@ def bearer(token: str) -> dict[str, str]:
     return {"authorization": f"Bearer {token}"}
 
 
-@pytest.fixture
-def files(tmp_path: Path) -> dict[str, Any]:
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Settings with a token of each kind."""
-    (tmp_path / "readers").write_text(READER)
-    (tmp_path / "operators").write_text(OPERATOR)
-    return {"access__token_file": tmp_path / "readers", "access__apply_token_file": tmp_path / "operators"}
+    folder = tmp_path_factory.mktemp("tokens")
+    (folder / "readers").write_text(READER)
+    (folder / "operators").write_text(OPERATOR)
+    return {"access__token_file": folder / "readers", "access__apply_token_file": folder / "operators"}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def kerf(files: dict[str, Any]) -> Iterator[Kerf]:
     with kerf_on(Cluster(SCATTERED), **files) as kerf:
         yield kerf

@@ -65,7 +65,7 @@ def answering(*answers: tuple[int, Any]) -> Iterator[tuple[str, list[tuple[str, 
             """Nothing."""
 
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
+        Thread(target=server.serve_forever, args=(0.005,), daemon=True).start()
         try:
             yield f"http://127.0.0.1:{server.server_port}", asked
         finally:
@@ -220,13 +220,8 @@ def test_wrong_usage(arguments: list[str], fault: str) -> None:
     assert not asked
 
 
-def test_what_kerf_does_not_understand_is_wrong_usage_too() -> None:
-    with answering((400, {"Error": "for: default/x is no pod"})) as (address, _):
-        result = kerf(address, "defrag", "--for", "x")
-    assert (result.exit_code, "default/x is no pod" in result.output) == (USAGE, True)
-
-
-def test_the_plan_that_was_shown_is_carried_out_and_followed() -> None:
+def test_the_plan_that_was_shown_is_carried_out_and_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("extender.parts.defrag.command._LOOK_S", 0.01)
     states = [state("moving", "evicting"), state("placing", "done"), state("done", "done")]
     told = [(200, PLAN), (200, {"id": "run"}), *((200, one) for one in states)]
     with answering(*told) as (address, asked):

@@ -17,6 +17,8 @@ from tests.explain.test_waiting_pods import made, told_once
 from tests.parts.pages import assert_its_metrics_are_on_its_page
 from tests.parts.test_parts import modules_of
 
+pytestmark = pytest.mark.usefixtures("answered_here")
+
 OFF = "nobody works out how room could be made here (setting defrag.enabled)"
 
 
@@ -90,11 +92,15 @@ def test_moves_are_advised_where_somebody_works_them_out() -> None:
         assert not on_page
 
 
-def test_where_it_is_off_it_is_not_there_and_its_routes_say_how_to_turn_it_on() -> None:
+@pytest.mark.slow
+def test_where_it_is_off_nothing_of_it_is_imported_but_its_settings() -> None:
     assert {name for name in modules_of("defrag.enabled=false") if name.startswith("extender.parts.defrag")} == {
         "extender.parts.defrag",
         "extender.parts.defrag.settings",
     }
+
+
+def test_where_it_is_off_it_is_not_there_and_its_routes_say_how_to_turn_it_on() -> None:
     with running(defrag__enabled=False) as kerf:
         for answer in (kerf.get("/defrag"), kerf.post("/defrag", b"{}")):
             assert (answer.status, answer.json()) == (404, {"detail": OFF})

@@ -31,8 +31,9 @@ def lead_again(defrag: Defrag, term: str) -> None:
 
 
 def test_the_mover_works_by_itself_and_a_time_that_fails_costs_that_time_only(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(f"{MOVER}._INTERVAL_S", 0.01)
     defrag = scattered()
     faults = [RuntimeError("broken")]
 

@@ -493,8 +493,9 @@ def test_nothing_is_written_for_a_pod_whose_devices_are_not_held_any_more() -> N
     assert rig.api.writes == []
 
 
-def test_devices_are_given_once_a_watch_has_told_of_them() -> None:
+def test_devices_are_given_once_a_watch_has_told_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kerf's own write is no sign that kube-scheduler's watch has told it, too."""
+    monkeypatch.setattr("extender.parts.dra.keeper._TOLD_WITHIN_S", 30.0)
     rig = ClaimRig()
     started(rig, "a")
 
@@ -646,12 +647,15 @@ def test_a_pod_whose_devices_are_refused_rests_longer_each_time_and_says_why() -
     assert rig.keeper.resting("p-a") == "", "as short as the first time"
 
 
-def test_whoever_makes_up_pods_whose_devices_are_refused_takes_no_more_memory_than_there_is_for_them() -> None:
+def test_whoever_makes_up_pods_whose_devices_are_refused_takes_no_more_memory_than_there_is_for_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("extender.parts.dra.keeper._MAX_RESTS", 100)
     rig = ClaimRig(gpus=1)
     rig.api.fail = lambda name, part: ApiError(403, "Forbidden", "no")
     rig.api.add("c")["status"] = {"allocation": {"devices": {"results": []}}}
     rig.tell("c")
-    pods = [rig.pod(f"p{number}", "c").pod for number in range(10_001)]
+    pods = [rig.pod(f"p{number}", "c").pod for number in range(101)]
 
     async def refused() -> None:
         for pod in pods:
@@ -660,7 +664,7 @@ def test_whoever_makes_up_pods_whose_devices_are_refused_takes_no_more_memory_th
 
     asyncio.run(refused())
     resting = [pod.metadata.name for pod in pods if rig.keeper.resting(pod.metadata.uid)]
-    assert resting == ["p10000"], "the others are tried again sooner"
+    assert resting == ["p100"], "the others are tried again sooner"
 
 
 @pytest.mark.parametrize("known", [True, False])

@@ -1,4 +1,4 @@
-"""Allocation of devices in a service: what it is made of, its metrics, and that it is not there unless wanted."""
+"""Allocation of devices in a service: what it is made of, its metrics, and the settings that it needs."""
 
 from contextlib import nullcontext
 from typing import Any
@@ -13,7 +13,6 @@ from extender.settings.load import SettingsError, load_settings
 from tests.api.bodies import node
 from tests.api.services import running
 from tests.parts.pages import assert_its_metrics_are_on_its_page
-from tests.parts.test_parts import modules_of
 
 NODES = [node("n-0", 1)]
 QUEUE: dict[str, Any] = {"queue__enabled": True}
@@ -58,8 +57,3 @@ def test_who_only_rewrites_allocates_nothing() -> None:
 def test_what_can_not_work_is_refused_at_the_start(flags: dict[str, Any], told: str) -> None:
     with pytest.raises(SettingsError, match=told) if told else nullcontext():
         load_settings(flags=flags)
-
-
-def test_as_shipped_nothing_of_it_is_imported_but_its_settings() -> None:
-    of_it = {name for name in modules_of() if name.startswith("extender.parts.dra")}
-    assert of_it == {"extender.parts.dra", "extender.parts.dra.settings"}

@@ -1,12 +1,13 @@
 """A recorder beside watches that tell what a test says, on a clock that is told the time."""
 
 import asyncio
+import sys
 from pathlib import Path
 from typing import Any
 
 from extender.core.clusters import Cluster
-from extender.history import files
-from extender.history.records import History
+from extender.history import files, rolling
+from extender.history.records import History, HistoryError
 from extender.history.rolling import _roll
 from extender.kube.memory import MemoryCluster
 from extender.kube.watches import PODS, WatchHub
@@ -56,6 +57,27 @@ class Rig:
     def roll(self, max_bytes: int = MIB) -> None:
         self.recorder.writer.begin()
         _roll(self.directory, self.recorder.writer._journal.name, max_bytes)  # noqa: SLF001
+
+
+class Rolling:
+    """Stands in for the process that makes columns, and does as that one does."""
+
+    def __init__(self, directory: str, max_bytes: str, active: str) -> None:
+        self._told = Path(directory), active, int(max_bytes)
+
+    @classmethod
+    async def start(cls, *command: str, complaints: bool) -> "Rolling":
+        assert command[:3] == (sys.executable, "-m", rolling.__name__) and complaints
+        return cls(*command[3:])
+
+    async def finished(self) -> tuple[int, bytes, str]:
+        try:
+            return 0, "".join(f"{fault}\n" for fault in _roll(*self._told)).encode(), ""
+        except (HistoryError, ImportError, OSError) as error:
+            return 1, b"", str(error)
+
+    async def end(self) -> None:
+        """There is nothing to end."""
 
 
 def column(history: History, name: str) -> dict[str, Any]:

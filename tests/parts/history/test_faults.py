@@ -14,6 +14,8 @@ from extender.parts.history.part import _metrics
 from tests.ledger.builders import node_object, pod_object
 from tests.parts.history.rigs import MIB, Rig, column
 
+pytestmark = pytest.mark.usefixtures("rolls_here")
+
 
 def on_node(name: str) -> Any:
     return pod_object(name, 1, node="n")

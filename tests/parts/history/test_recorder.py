@@ -150,7 +150,7 @@ def test_columns_are_made_of_journals_and_say_the_same(tmp_path: Path) -> None:
         return made
 
     running: set[str] = set()
-    for step in range(400):
+    for step in range(200):
         rig.now += chance.random() * 20
         event = chance.random()
         if event < 0.45:
@@ -253,6 +253,22 @@ def test_columns_are_made_in_a_process_of_their_own(tmp_path: Path) -> None:
     assert rig.history().pods["pod"].tolist() == ["uid-a"]
 
 
+@pytest.mark.slow
+def test_the_process_says_why_there_are_no_columns_and_what_it_has_set_aside(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = Rig(tmp_path)
+    for manifest, fault in (('{"format": "kerf-history", "version": 2}', "no columns are made"), ("", "")):
+        (tmp_path / files.MANIFEST).write_text(manifest)
+        rig.listed()
+        rig.write(4000)
+        asyncio.run(rig.recorder.roll())
+        assert fault in rig.recorder.writer.fault and files.MANIFEST in rig.recorder.writer.fault + caplog.text
+    assert (rig.recorder.writer.fault, rig.recorder.writer.num_rolls) == ("", 1)
+    assert "set aside, since it can't be read: " in caplog.text
+
+
+@pytest.mark.usefixtures("rolls_here")
 def test_where_no_columns_can_be_made_journals_are_bounded(tmp_path: Path) -> None:
     rig = Rig(tmp_path, max_mib=1)
     about = {"format": "kerf-history", "version": 2, "source": "cluster", "since_s": 0, "until_s": 0}

@@ -4,6 +4,8 @@ import io
 import tarfile
 from pathlib import Path
 
+import pytest
+
 from extender.history import files
 from extender.parts.history.recorder import Recorder
 from tests.api.bodies import node, pod
@@ -40,6 +42,7 @@ def test_a_blind_kerf_serves_it_still(tmp_path: Path) -> None:
         assert kerf.get("/history", stays=True).status == 200
 
 
+@pytest.mark.usefixtures("rolls_here")
 def test_what_a_cluster_did_is_in_the_archive_that_it_serves(tmp_path: Path) -> None:
     with running([*NODES, pod("held", 3, node_name="b")], history__path=str(tmp_path / "h")) as kerf:
         made = pod("new", 2)

@@ -69,7 +69,7 @@ def test_who_runs_there_goes_on_and_nothing_is_overbooked() -> None:
         assert kerf.metric("kerf_nodes_overbooked") == 0
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("answered_here")
 def test_what_if_leaves_it_out_and_not_a_node_made_after_it() -> None:
     with running([aside("n-0", 4)], **ACT) as kerf:
         if "what_if" not in kerf.service.contributions:

@@ -6,17 +6,19 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from extender.parts.traces.settings import TraceSettings
+from extender.settings import tree
+from extender.settings.parts import Part
+from extender.settings.section import Section
 from tests.api import bodies
 from tests.api.bodies import pod
 from tests.api.services import running
-from tests.docs.example import broken
-from tests.parts.test_parts import LISTS, PACKAGE, run
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
@@ -92,7 +94,8 @@ def test_a_part_of_them_where_so_configured() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_a_collector_that_is_not_there_keeps_nobody_waiting() -> None:
+def test_a_collector_that_is_not_there_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("extender.parts.traces.part._TIMEOUT_S", 0.5)  # for so long it is tried again at the end
     with running(traces__endpoint="http://127.0.0.1:9") as kerf:
         assert kerf.filter(pod(gpus=1), ["t4-0"])["Error"] == ""
 
@@ -119,9 +122,10 @@ def test_without_the_extra_it_is_said_so() -> None:
     assert "pip install 'kerf[otel]'" in ended.stderr
 
 
-def test_calls_are_traced_also_where_one_part_is_all_that_is_served(tmp_path: Path) -> None:
-    alone = PACKAGE.replace("module=__name__", "module=__name__, alone=lambda acme: True")
-    broken(tmp_path, "[kerf.parts]\nacme = kerf_broken:PART", alone)
-    done = run("-c", LISTS, "acme.level=1", "traces.endpoint=http://127.0.0.1:9", site=tmp_path)
-    parts = {name for name in done.stdout.split() if name.endswith(".part")}
-    assert parts == {"extender.parts.traces.part"}, done.stderr
+def test_calls_are_traced_also_where_one_part_is_all_that_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = Part(name="acme", settings=Section, wanted=lambda _: True, module="", alone=lambda _: True)
+    monkeypatch.setattr(tree, "PARTS", (*tree.PARTS, one))
+    parts = {part.name: part.settings() for part in tree.PARTS} | {"traces": TraceSettings(endpoint="http://c")}
+    settings: Any = SimpleNamespace(**parts)
+    assert tree.alone(settings) is one
+    assert [part.name for part in tree.wanted_parts(settings)] == ["traces", "acme"]

@@ -1,10 +1,15 @@
 """A Prometheus that answers questions about GPU-hours as a test says."""
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+import msgspec
+
+from extender.parts.usage import asking
+from extender.parts.usage.questions import Question
 from tests.telemetry.servers import Page, Server, serving
 
 Told = tuple[Mapping[str, str], float | str]
@@ -28,3 +33,19 @@ def answering(told: Mapping[str, Sequence[Told]]) -> AbstractContextManager[Serv
         return 200, json.dumps(body).encode()
 
     return serving(answer)
+
+
+class Asking:
+    """Stands in for the process that asks, and does as that one does."""
+
+    @classmethod
+    async def start(cls, *command: str) -> "Asking":
+        assert command == (sys.executable, "-m", asking.__name__)
+        return cls()
+
+    async def finished(self, told: bytes) -> tuple[int, bytes, str]:
+        answer = asking._ask(msgspec.json.decode(told, type=Question))  # noqa: SLF001
+        return 0, msgspec.json.encode(answer), ""
+
+    async def end(self) -> None:
+        """There is nothing to end."""

@@ -18,6 +18,7 @@ from extender.parts.usage.accounts import MICRO
 from extender.parts.usage.meter import Meter, Sight
 from extender.parts.usage.settings import UsageSettings
 from extender.ranking.demands import gpu_mix, guessed
+from tests.api.bodies import pod
 from tests.api.services import Kerf
 from tests.ledger.builders import TTL_S, Clock, node_object, pod_manifest
 
@@ -108,6 +109,20 @@ class Rig:
         rows = list(self.meter.accounts.rows().values())
         holders = {name: sum(row[at] for row in rows) for at, name in enumerate(HOLDERS)}
         return holders | dict(zip(MODELS, self.meter.accounts.totals(), strict=True))
+
+
+def passes(kerf: Kerf, seconds: float) -> None:
+    """Some time passes, and the meter looks before and after."""
+    kerf.run(meter_of(kerf).tick())
+    kerf.clock.now += seconds
+    kerf.run(meter_of(kerf).tick())
+
+
+def placed(kerf: Kerf, name: str, gpus: int, node: str = "a100-0") -> None:
+    """A pod gets its GPUs by kube-scheduler's calls."""
+    asked = kerf.create(pod(name, gpus))
+    kerf.filter(asked, [node])
+    assert kerf.bind(asked, node) == ""
 
 
 def meter_of(kerf: Kerf) -> Meter:

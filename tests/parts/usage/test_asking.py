@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 import msgspec
+import pytest
 
 from extender.parts.usage.asking import _ask
 from extender.parts.usage.lines import OTHER
@@ -39,6 +40,7 @@ def test_what_is_no_number_costs_its_own_row_alone() -> None:
     assert answered({"capacity": [({}, "NaN")]}).fault != ""
 
 
+@pytest.mark.usefixtures("asks_here")
 def test_answers_are_kept_for_half_a_minute_and_no_longer() -> None:
     clock = Clock()
     with answering({"capacity": [({}, 99)]}) as server:
@@ -77,11 +79,11 @@ def test_the_owners_who_booked_most_are_told_apart_and_all_others_are_one() -> N
     }
 
 
-def test_tens_of_thousands_of_owners_are_a_thousand_rows() -> None:
-    many = [(owner("a", f"Job/{number}"), 1) for number in range(20_000)]
+def test_thousands_of_owners_are_a_thousand_rows() -> None:
+    many = [(owner("a", f"Job/{number}"), 1) for number in range(5000)]
     found = answered({"booked": many, "capacity": [({}, 99)]}, "owner")
     assert len(found.rows) == 1001
-    assert sum(row[0] for row in found.rows.values()) == 20_000
+    assert sum(row[0] for row in found.rows.values()) == 5000
 
 
 def test_a_namespace_with_a_budget_has_its_row_however_little_it_booked() -> None:

@@ -1,11 +1,12 @@
-"""`kerf usage`, against a demo in a process of its own."""
+"""`kerf usage`, against a Kerf in this process."""
 
 import csv
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from rich.console import Console
@@ -14,30 +15,34 @@ from typer.testing import CliRunner, Result
 from extender.cli.consoles import as_csv
 from extender.cli.main import app
 from extender.parts.usage.command import _steps_picture
-from tests.api.processes import Server, ready_demo
-from tests.controlplane.processes import wait_until
-from tests.telemetry.servers import serving
+from tests.api.services import running
+from tests.parts.usage.rigs import passes, placed
+from tests.telemetry.servers import Page, serving
 
 FAILED, USAGE = 1, 2
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A demo that has counted something."""
-    settings = ("usage.every_s=1", "usage.budgets={default: 0.0001}")
-    with ready_demo(tmp_path_factory.mktemp("usage") / "log", *settings) as server:
-        wait_until(
-            lambda: json.loads(server.get("/usage").content)["totals"]["bookedGpuHours"] > 0.01, 60, "some booked"
-        )
-        yield server
+@pytest.fixture(name="url", scope="module")
+def url_fixture() -> Iterator[str]:
+    """The address of a Kerf that has counted something."""
+    with running(usage__budgets={"default": 0.0001}) as kerf:
+        placed(kerf, "p", 2)
+        passes(kerf, 1800.0)
+
+        def answer(path: str, query: Mapping[str, str], _: Mapping[str, str]) -> Page:
+            told = kerf.get(f"{path}?{urlencode(query)}")
+            return told.status, told.content
+
+        with serving(answer) as server:
+            yield server.url
 
 
-def kerf(server: Server, *arguments: str) -> Result:
-    return CliRunner().invoke(app, ["usage", *arguments], env={"KERF_SERVER_URL": f"http://127.0.0.1:{server.port}"})
+def ask(url: str, *arguments: str) -> Result:
+    return CliRunner().invoke(app, ["usage", *arguments], env={"KERF_SERVER_URL": url})
 
 
-def test_a_table_by_namespace(server: Server) -> None:
-    result = kerf(server)
+def test_a_table_by_namespace(url: str) -> None:
+    result = ask(url)
     assert result.exit_code == 0, result.output
     assert "(by Kerf, since it began to count)" in result.output
     assert "NAMESPACE" in result.output and "BUDGET" in result.output
@@ -45,21 +50,21 @@ def test_a_table_by_namespace(server: Server) -> None:
 
 
 @pytest.mark.parametrize(("by", "heading"), [("owner", "OWNER"), ("model", "MODEL")])
-def test_rows_of_something_else(server: Server, by: str, heading: str) -> None:
-    result = kerf(server, "--by", by)
+def test_rows_of_something_else(url: str, by: str, heading: str) -> None:
+    result = ask(url, "--by", by)
     assert result.exit_code == 0, result.output
     assert heading in result.output
 
 
-def test_as_json_it_has_rows_and_totals(server: Server) -> None:
-    told = json.loads(kerf(server, "-o", "json").output)
+def test_as_json_it_has_rows_and_totals(url: str) -> None:
+    told = json.loads(ask(url, "-o", "json").output)
     assert {"rows", "totals"} <= told.keys()
     assert told["rows"][0]["bookedGpuHours"] > 0
     assert told["totals"]["capacityGpuHours"] > told["totals"]["bookedGpuHours"]
 
 
-def test_as_csv_it_has_a_heading_and_a_line_for_each_row(server: Server) -> None:
-    rows = list(csv.DictReader(io.StringIO(kerf(server, "--by", "owner", "-o", "csv").output)))
+def test_as_csv_it_has_a_heading_and_a_line_for_each_row(url: str) -> None:
+    rows = list(csv.DictReader(io.StringIO(ask(url, "--by", "owner", "-o", "csv").output)))
     assert list(rows[0])[:3] == ["namespace", "owner", "bookedGpuHours"]
     assert float(rows[0]["bookedGpuHours"]) > 0
 
@@ -78,7 +83,7 @@ def of_a_server(told: dict[str, Any], *arguments: str) -> Result:
     """The output where a server answers so."""
     body = {"source": "prometheus", "since": 0.0, "until": 1.0, "by": "owner", "totals": TOTALS} | told
     with serving(lambda *_: (200, json.dumps(body).encode())) as answering:
-        return CliRunner().invoke(app, ["usage", *arguments], env={"KERF_SERVER_URL": answering.url})
+        return ask(answering.url, *arguments)
 
 
 @pytest.mark.parametrize("arguments", [("--by", "owner"), ("--by", "owner", "-o", "csv"), ("--idle",)])
@@ -102,8 +107,8 @@ def test_who_follows_tells_of_the_past_and_not_who_is_idle() -> None:
     assert "another replica leads, and it alone knows which pods are idle" in result.output
 
 
-def test_without_a_prometheus_it_says_since_when(server: Server) -> None:
-    result = kerf(server, "--since", "7d")
+def test_without_a_prometheus_it_says_since_when(url: str) -> None:
+    result = ask(url, "--since", "7d")
     assert result.exit_code == 0, result.output
     assert (
         "no Prometheus is configured (setting telemetry.url): this is what Kerf has counted itself since "
@@ -111,8 +116,8 @@ def test_without_a_prometheus_it_says_since_when(server: Server) -> None:
     )
 
 
-def test_kerf_itself_says_that_it_knows_no_other_time(server: Server) -> None:
-    result = kerf(server, "--since", "7d", "--source", "kerf")
+def test_kerf_itself_says_that_it_knows_no_other_time(url: str) -> None:
+    result = ask(url, "--since", "7d", "--source", "kerf")
     assert result.exit_code == 0, result.output
     assert (
         "only Prometheus can tell of a given time, and source=kerf asks none: this is what Kerf has counted "
@@ -120,11 +125,11 @@ def test_kerf_itself_says_that_it_knows_no_other_time(server: Server) -> None:
     )
 
 
-def test_nobody_is_idle_yet(server: Server) -> None:
-    result = kerf(server, "--idle")
+def test_nobody_is_idle_yet(url: str) -> None:
+    result = ask(url, "--idle")
     assert result.exit_code == 0
     assert "no pod has been idle for 30 min, as far as telemetry tells" in result.output
-    assert json.loads(kerf(server, "--idle", "-o", "json").output)["rows"] == []
+    assert json.loads(ask(url, "--idle", "-o", "json").output)["rows"] == []
 
 
 @pytest.mark.parametrize(
@@ -136,14 +141,14 @@ def test_nobody_is_idle_yet(server: Server) -> None:
         (["-o", "xml"], USAGE, "xml"),
     ],
 )
-def test_what_can_not_be_answered(server: Server, arguments: list[str], status: int, said: str) -> None:
-    result = kerf(server, *arguments)
+def test_what_can_not_be_answered(url: str, arguments: list[str], status: int, said: str) -> None:
+    result = ask(url, *arguments)
     assert result.exit_code == status
     assert said in result.output
 
 
-def test_step_by_step_as_a_table(server: Server) -> None:
-    result = kerf(server, "--since", "1h", "--step", "10m")
+def test_step_by_step_as_a_table(url: str) -> None:
+    result = ask(url, "--since", "1h", "--step", "10m")
     assert result.exit_code == 0, result.output
     assert "(by Kerf itself); times are UTC" in result.output
     headings = ["FROM", "ALL", "BOOKED", "USED", "IDLE", "FREE", "STRANDED", "OUT"]
@@ -163,13 +168,13 @@ def test_no_number_of_a_large_cluster_is_cut_on_a_narrow_terminal() -> None:
         assert (day, week) == ([*date, *["960,000"] * 7], [*date, *["6.72M"] * 7])
 
 
-def test_step_by_step_as_json_and_csv(server: Server) -> None:
-    told = json.loads(kerf(server, "--since", "1h", "--step", "1m", "-o", "json").stdout)
+def test_step_by_step_as_json_and_csv(url: str) -> None:
+    told = json.loads(ask(url, "--since", "1h", "--step", "1m", "-o", "json").stdout)
     totals = told["totals"]
     parts = sum(totals[f"{name}GpuHours"] for name in ("booked", "free", "stranded", "sick"))
     assert totals["capacityGpuHours"] == pytest.approx(parts, abs=1e-3)
     assert told["rows"][0]["bookedGpuHours"] > 0
-    rows = list(csv.DictReader(io.StringIO(kerf(server, "--since", "1h", "--step", "1m", "-o", "csv").stdout)))
+    rows = list(csv.DictReader(io.StringIO(ask(url, "--since", "1h", "--step", "1m", "-o", "csv").stdout)))
     assert rows[0]["from"] == datetime.fromtimestamp(told["rows"][0]["at"], UTC).isoformat()
     assert float(rows[0]["capacityGpuHours"]) >= told["rows"][0]["capacityGpuHours"]
 
@@ -187,7 +192,7 @@ def test_step_by_step_as_json_and_csv(server: Server) -> None:
         (("--since", "7", "--step", "1m"), "--since: '7' is no length of time"),
     ],
 )
-def test_a_step_that_makes_no_sense_is_wrong_usage(server: Server, arguments: tuple[str, ...], said: str) -> None:
-    result = kerf(server, *arguments)
+def test_a_step_that_makes_no_sense_is_wrong_usage(url: str, arguments: tuple[str, ...], said: str) -> None:
+    result = ask(url, *arguments)
     assert result.exit_code == USAGE
     assert said in result.output

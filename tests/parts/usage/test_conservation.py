@@ -129,4 +129,4 @@ class AnyHistory(RuleBasedStateMachine):
 
 
 TestAnyHistory = AnyHistory.TestCase
-TestAnyHistory.settings = settings(max_examples=30, stateful_step_count=40, deadline=None)
+TestAnyHistory.settings = settings(max_examples=settings().max_examples // 3, stateful_step_count=40, deadline=None)

@@ -555,7 +555,7 @@ def test_two_meters_of_one_cluster_count_each_moment_once() -> None:
 
 def test_pods_that_come_and_go_unseen_are_forgotten() -> None:
     rig = one_node()
-    for number in range(5000):
+    for number in range(2500):
         rig.pod(f"p{number}", 1, "n")
         rig.gone(f"p{number}")
     assert len(rig.meter.holders._who) < 2100  # noqa: SLF001 - nobody has looked at any of them

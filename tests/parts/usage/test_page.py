@@ -9,6 +9,8 @@ from playwright.sync_api import Page, Route, expect
 
 from tests.page.conftest import Opener
 
+pytestmark = pytest.mark.slow
+
 expect.set_options(timeout=30_000)  # ms; a busy machine is no fault
 HOUR_S = 3600
 NOW = 1_795_700_000
@@ -46,8 +48,13 @@ def tell(page: Page, since_s: int, **more: Any) -> None:
 def opened(open_page: Opener, address: str = "", since_s: int = 86_400, **more: Any) -> Page:
     """The page at an address, with what it is to be told of usage over time."""
     page = open_page()
-    base = page.url
     tell(page, since_s, **more)
+    return begin(page, address)
+
+
+def begin(page: Page, address: str) -> Page:
+    """It is loaded anew, at an address."""
+    base = page.url.partition("#")[0]
     page.goto("about:blank")
     page.goto(f"{base}{address}")
     return page
@@ -64,7 +71,7 @@ def test_what_was_counted_is_drawn_at_once(open_page: Opener) -> None:
     expect(card.locator(".count")).to_have_text(re.compile(r"^since [A-Z][a-z]{2} \d{1,2}, \d\d:\d\d$"))  # as below it
 
 
-def test_the_chart_is_read_by_keyboard(open_page: Opener) -> None:
+def test_the_chart_is_read_by_keyboard_and_by_mouse(open_page: Opener) -> None:
     page = opened(open_page)
     chart = page.locator("#usage").get_by_role("slider", name="GPUs in the last 24 h, by time")
     expect(page.locator("#usage")).to_contain_text("On average 9 of 16 GPUs booked (4 used), 4 free")
@@ -81,17 +88,13 @@ def test_the_chart_is_read_by_keyboard(open_page: Opener) -> None:
     expect(chart).to_have_attribute("aria-valuenow", "23")
     page.keyboard.press("Tab")
     expect(page.locator("#usage .said")).to_contain_text("On average")
-
-
-def test_the_chart_is_read_by_mouse(open_page: Opener) -> None:
-    page = opened(open_page)
     page.locator("#usage .chart").hover(position={"x": 1, "y": 20})
     expect(page.locator("#usage .said")).to_contain_text(": 8 of 16 GPUs booked")
     page.locator("#usage h2").hover()
     expect(page.locator("#usage .said")).to_contain_text("On average")
 
 
-def test_areas_are_as_high_as_their_parts_of_all_gpus(open_page: Opener) -> None:
+def test_areas_are_as_high_as_their_parts_of_all_gpus_and_the_same_figures_are_a_table(open_page: Opener) -> None:
     page = opened(open_page)
     boxes = {
         name: page.locator(f"#usage .chart path.{name}").evaluate("path => path.getBBox().height")
@@ -100,10 +103,6 @@ def test_areas_are_as_high_as_their_parts_of_all_gpus(open_page: Opener) -> None
     assert boxes["stranded"] == pytest.approx(100 * (2 + 2) / 16, abs=0.1), "two high, on steps that differ by two"
     assert boxes["free"] == pytest.approx(100 * 5 / 16, abs=0.1)
     assert boxes["sick"] == pytest.approx(100 * 1 / 16, abs=0.1)
-
-
-def test_the_same_figures_are_a_table(open_page: Opener) -> None:
-    page = opened(open_page)
     page.locator("#usage summary").click()
     rows = page.get_by_role("table", name="GPUs over time").get_by_role("row")
     expect(rows).to_have_count(25)
@@ -125,17 +124,20 @@ def test_a_length_of_time_and_namespaces_are_chosen_and_can_be_shared(open_page:
     expect(shared.locator("#usage")).to_be_in_viewport()
 
 
-@pytest.mark.parametrize("address", ["#usage?since=9y&by=pod", "#usage?", "#usage?since=%00"])
-def test_an_address_that_names_nothing_shows_what_none_shows(open_page: Opener, address: str) -> None:
-    page = opened(open_page, address)
+def test_an_address_that_names_nothing_shows_what_none_shows(open_page: Opener) -> None:
+    page = opened(open_page, "#usage?since=9y&by=pod")
+    for address in ("#usage?", "#usage?since=%00"):
+        expect(page.get_by_role("slider", name="GPUs in the last 24 h")).to_be_visible()
+        begin(page, address)
     expect(page.get_by_role("slider", name="GPUs in the last 24 h")).to_be_visible()
 
 
 def test_it_says_who_tells_and_since_when(open_page: Opener) -> None:
-    known = opened(open_page, knownSince=NOW - 3600 * 5)
-    expect(known.locator("#usage")).to_contain_text("(Kerf's start); set telemetry.url for older data")
-    asked = opened(open_page, source="prometheus", knownSince=None)
-    expect(asked.locator("#usage")).to_contain_text("From Prometheus.")
+    page = opened(open_page, knownSince=NOW - 3600 * 5)
+    expect(page.locator("#usage")).to_contain_text("(Kerf's start); set telemetry.url for older data")
+    tell(page, 86_400, source="prometheus", knownSince=None)
+    page.reload()
+    expect(page.locator("#usage")).to_contain_text("From Prometheus.")
 
 
 def test_what_can_not_be_told_says_why(open_page: Opener) -> None:

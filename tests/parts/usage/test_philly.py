@@ -47,6 +47,7 @@ def _exact(seconds: float) -> float:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly(of=("extender/parts/usage/",))
 def test_a_day_of_philly_is_accounted_for() -> None:
     if not TRACE.exists():
         pytest.skip(f"there is no {TRACE}")

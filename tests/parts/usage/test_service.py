@@ -1,6 +1,6 @@
 """GET /usage and the metrics of GPU-hours, of a running service."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -11,9 +11,8 @@ from extender.core.gauges import Gauge
 from extender.parts.usage.answers import UsageReport
 from tests.api.bodies import node, pod
 from tests.api.services import Clock, Kerf, running
-from tests.parts.test_parts import modules_of
 from tests.parts.usage.prometheuses import Told, answering
-from tests.parts.usage.rigs import meter_of
+from tests.parts.usage.rigs import meter_of, passes, placed
 from tests.telemetry.feeds import FakeFeed
 
 
@@ -22,24 +21,17 @@ def shown(kerf: Kerf) -> Any:
     return kerf.service.contributions["usage"].shown["usage"]()
 
 
-def passes(kerf: Kerf, seconds: float) -> None:
-    """Some time passes, and the meter looks before and after."""
-    kerf.run(meter_of(kerf).tick())
-    kerf.clock.now += seconds
-    kerf.run(meter_of(kerf).tick())
-
-
-def placed(kerf: Kerf, name: str, gpus: int, node: str = "a100-0") -> None:
-    """A pod gets its GPUs by kube-scheduler's calls."""
-    asked = kerf.create(pod(name, gpus))
-    kerf.filter(asked, [node])
-    assert kerf.bind(asked, node) == ""
-
-
 def usage(kerf: Kerf, query: str = "") -> Any:
     answer = kerf.get(f"/usage?{query}")
     assert answer.status == 200, answer.content
     return answer.json()
+
+
+@pytest.fixture(scope="module")
+def still() -> Iterator[Kerf]:
+    """A Kerf in which nothing happens, for all questions."""
+    with running() as kerf:
+        yield kerf
 
 
 def test_what_was_booked_is_told_in_gpu_hours(kerf: Kerf) -> None:
@@ -84,17 +76,13 @@ def test_rows_are_by_namespace_owner_or_model(kerf: Kerf) -> None:
         ("since=7d&source=prometheus", 503, "no Prometheus is configured"),
     ],
 )
-def test_what_can_not_be_answered_says_why(kerf: Kerf, query: str, status: int, said: str) -> None:
-    answer = kerf.get(f"/usage?{query}")
+def test_what_can_not_be_answered_says_why(still: Kerf, query: str, status: int, said: str) -> None:
+    answer = still.get(f"/usage?{query}")
     assert answer.status == status
     assert said in str(answer.json()["detail"])
 
 
-def test_without_a_prometheus_it_is_told_what_was_counted_since_the_start_and_why(kerf: Kerf) -> None:
-    told = usage(kerf, "since=7d")
-    assert (told["source"], told["note"]) == ("kerf", "no Prometheus is configured (setting telemetry.url)")
-
-
+@pytest.mark.usefixtures("asks_here")
 def test_a_prometheus_that_does_not_answer_is_no_reason_not_to_tell() -> None:
     with running(feed=FakeFeed(Clock()), telemetry__url="http://127.0.0.1:1") as kerf:
         told = usage(kerf, "since=7d")
@@ -133,6 +121,7 @@ def test_usage_over_time_adds_up_in_each_step(kerf: Kerf) -> None:
         )
 
 
+@pytest.mark.usefixtures("asks_here")
 def test_who_has_counted_all_of_it_asks_nobody_else() -> None:
     with running(feed=FakeFeed(Clock()), telemetry__url="http://127.0.0.1:1") as kerf:
         passes(kerf, 3700.0)
@@ -166,17 +155,10 @@ def test_beyond_a_day_steps_are_quarters_of_an_hour(kerf: Kerf) -> None:
         ("source=prometheus", 503, "no Prometheus is configured (setting telemetry.url)"),
     ],
 )
-def test_over_time_what_can_not_be_answered_says_why(kerf: Kerf, query: str, status: int, said: str) -> None:
-    answer = kerf.get(f"/usage/over-time?{query}")
+def test_over_time_what_can_not_be_answered_says_why(still: Kerf, query: str, status: int, said: str) -> None:
+    answer = still.get(f"/usage/over-time?{query}")
     assert answer.status == status
     assert said in str(answer.json()["detail"])
-
-
-def test_nothing_is_counted_where_that_is_not_wanted() -> None:
-    with running(usage__enabled=False) as kerf:
-        assert kerf.get("/usage").status == 404
-        assert kerf.get("/usage/over-time").status == 404
-        assert "kerf_booked_gpu_seconds" not in kerf.get("/metrics").content.decode()
 
 
 def test_a_standby_has_nothing_to_tell() -> None:
@@ -188,6 +170,7 @@ def test_a_standby_has_nothing_to_tell() -> None:
         assert kerf.get("/usage/over-time").json()["detail"].startswith("standby: ")
 
 
+@pytest.mark.usefixtures("asks_here")
 def test_a_standby_tells_of_the_past_and_not_what_the_leader_alone_knows() -> None:
     told: dict[str, Sequence[Told]] = {"booked": [({"namespace": "default"}, 7200)], "capacity": [({}, 9000)]}
     with answering(told) as prometheus:
@@ -213,9 +196,10 @@ def test_a_standby_tells_of_the_past_and_not_what_the_leader_alone_knows() -> No
     ],
 )
 def test_what_is_not_of_the_time_asked_for_says_why_and_nothing_else_does(
-    kerf: Kerf, query: str, note: str | None
+    still: Kerf, query: str, note: str | None
 ) -> None:
-    assert usage(kerf, query).get("note") == note
+    told = usage(still, query)
+    assert (told["source"], told.get("note")) == ("kerf", note)
 
 
 def test_the_counters_are_what_prometheus_reads(kerf: Kerf) -> None:
@@ -307,15 +291,12 @@ def test_the_age_of_the_oldest_pending_pod_is_told_by_namespace(kerf: Kerf) -> N
 
 
 def test_where_it_is_off_it_is_not_there_and_its_routes_say_how_to_turn_it_on() -> None:
-    assert {name for name in modules_of("usage.enabled=false") if name.startswith("extender.parts.usage")} == {
-        "extender.parts.usage",
-        "extender.parts.usage.settings",
-    }
     with running(usage__enabled=False) as kerf:
         for path in ("/usage", "/usage/over-time"):
             answer = kerf.get(path)
             assert answer.status == 404
             assert answer.json() == {"detail": "no GPU-hours are counted (setting usage.enabled)"}
+        assert "kerf_booked_gpu_seconds" not in kerf.get("/metrics").content.decode()
         assert b"usage" not in kerf.get("/page/parts.js").content
     with running() as kerf:
         assert b"import of_usage from './parts/usage/panel.js';" in kerf.get("/page/parts.js").content

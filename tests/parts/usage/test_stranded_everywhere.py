@@ -11,6 +11,8 @@ from tests.api.bodies import node, pod
 from tests.api.services import Kerf, running
 from tests.parts.usage.rigs import meter_of
 
+pytestmark = pytest.mark.usefixtures("answered_here")
+
 SHARE = {"kerf.dev/gpu-share": "900", "kerf.dev/gpu-memory-each": "1Gi"}
 
 

@@ -1,6 +1,7 @@
 """A Kerf that serves webhooks and nothing else: what it answers, and what it holds."""
 
 import json
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from extender.kube.transport import PODS_PATH
 from tests.api import bodies
 from tests.api.bodies import pod, review
 from tests.api.processes import Server, demo, request
-from tests.api.services import running
+from tests.api.services import Kerf, running
 from tests.server.test_bodies import half_sent, resident_mib
 
 ALONE: dict[str, Any] = {"webhook__alone": True, "leader_election__mode": "never", "queue__enabled": True}
@@ -29,27 +30,31 @@ class Counting(MemoryCluster):
         return await super().get(path)
 
 
-def test_it_answers_the_api_server_probes_and_prometheus() -> None:
+@pytest.fixture(name="kerf", scope="module")
+def kerf_fixture() -> Iterator[Kerf]:
+    """One for all questions."""
     with running(**ALONE) as kerf:
-        assert kerf.get("/syncz").status == kerf.get("/healthz").status == 200
-        assert b"\nkerf_nodes " in kerf.get("/metrics").content
-        review = {"request": {"uid": "1", "object": pod("p", annotations={"kerf.dev/gpu-count": "1"})}}
-        for path in ("/mutate", "/gate"):
-            assert json.loads(kerf.post(path, json.dumps(review).encode()).content)["response"]["allowed"] is True
+        yield kerf
+
+
+def test_it_answers_the_api_server_probes_and_prometheus(kerf: Kerf) -> None:
+    assert kerf.get("/syncz").status == kerf.get("/healthz").status == 200
+    assert b"\nkerf_nodes " in kerf.get("/metrics").content
+    review = {"request": {"uid": "1", "object": pod("p", annotations={"kerf.dev/gpu-count": "1"})}}
+    for path in ("/mutate", "/gate"):
+        assert json.loads(kerf.post(path, json.dumps(review).encode()).content)["response"]["allowed"] is True
 
 
 @pytest.mark.parametrize("path", ["/", "/nodes", "/explain/pod/a/b", "/live", "/version", "/telemetry", "/docs"])
-def test_it_tells_nobody_what_it_does_not_know(path: str) -> None:
-    with running(**ALONE) as kerf:
-        answer = kerf.get(path)
-        assert answer.status == 404
-        assert "webhook.alone" in answer.json()["detail"]
+def test_it_tells_nobody_what_it_does_not_know(kerf: Kerf, path: str) -> None:
+    answer = kerf.get(path)
+    assert answer.status == 404
+    assert "webhook.alone" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize("verb", ["filter", "prioritize", "bind", "preempt", "others/filter", "what-if"])
-def test_it_decides_nothing(verb: str) -> None:
-    with running(**ALONE) as kerf:
-        assert kerf.post(f"/{verb}", bodies.args(pod(gpus=1), ["t4-0"])).status == 404
+def test_it_decides_nothing(kerf: Kerf, verb: str) -> None:
+    assert kerf.post(f"/{verb}", bodies.args(pod(gpus=1), ["t4-0"])).status == 404
 
 
 @pytest.mark.parametrize("mode", ["never", "off", "own"])
@@ -64,6 +69,7 @@ def test_it_asks_for_no_pods(mode: str) -> None:
     assert not [name for name in names if "pod" in name or "telemetry" in name or "rank" in name]
 
 
+@pytest.mark.slow
 def test_half_sent_bodies_to_a_webhook_take_little_memory_and_pods_are_gated_all_the_while(tmp_path: Path) -> None:
     log = tmp_path / "log"
     settings = ["--set=webhook.alone=true", "--set=queue.enabled=true", "--set=server.request_s=60"]

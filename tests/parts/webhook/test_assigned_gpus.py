@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.api import bodies
 from tests.api.bodies import Manifest, node, pod, review
 from tests.api.damage import mutated as damaged
 from tests.api.services import Kerf, running
@@ -27,9 +26,9 @@ UUIDS = "metadata.annotations['kerf.dev/assigned-uuids']"
 VOID = {"name": NAME, "value": "void"}
 
 
-@pytest.fixture
-def kerf() -> Iterator[Kerf]:
-    """A cluster in which nothing is requested of a device plugin."""
+@pytest.fixture(name="kerf", scope="module")
+def kerf_fixture() -> Iterator[Kerf]:
+    """A cluster in which nothing is requested of a device plugin; no review changes anything."""
     with running(webhook__resource=False) as kerf:
         yield kerf
 
@@ -221,7 +220,7 @@ def test_uuids_where_they_are_known(nodes: list[Manifest], devices: str, field: 
 # Requested of the device plugin
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def native() -> Iterator[Kerf]:
     """A node of NVIDIA's plugin, and one without any."""
     with running([node("a", 2), node("cpu")]) as kerf:
@@ -318,9 +317,10 @@ def test_others_are_left_alone(kerf: Kerf, body: Manifest) -> None:
     assert respond(kerf, body) == {"uid": body["request"]["uid"], "allowed": True}
 
 
-def test_nothing_is_asked_of_the_mirror(kerf: Kerf) -> None:
-    kerf.stop_mirror()
-    assert env_of(mutated(kerf, asking({"name": "a"}))) == {"a": [assigned()]}
+def test_nothing_is_asked_of_the_mirror() -> None:
+    with running(webhook__resource=False) as kerf:
+        kerf.stop_mirror()
+        assert env_of(mutated(kerf, asking({"name": "a"}))) == {"a": [assigned()]}
 
 
 # Bad input
@@ -374,13 +374,6 @@ def test_warnings_are_few_and_short(kerf: Kerf) -> None:
     assert len(json.loads(base64.b64decode(response["patch"]))) == 50 + 1  # and the marker
 
 
-@pytest.fixture(scope="module")
-def service() -> Iterator[Kerf]:
-    """One service for all examples."""
-    with running(bodies.CLUSTER, webhook__resource=False) as kerf:
-        yield kerf
-
-
 VARIABLES = st.one_of(
     st.sampled_from([assigned(), assigned(UUIDS), VOID, {"name": NAME, "value": "all"}, {"name": NAME}]),
     st.builds(lambda name, value: {"name": name, "value": value}, st.text(max_size=3), st.text(max_size=3)),
@@ -395,13 +388,13 @@ CONTAINER_LISTS = st.lists(
 @settings(max_examples=2 * settings().max_examples)
 @given(containers=CONTAINER_LISTS, init_containers=CONTAINER_LISTS, chosen=st.sets(st.integers(0, 9)))
 def test_any_pod_ends_with_its_own_gpus_or_none(
-    service: Kerf, containers: list[Manifest], init_containers: list[Manifest], chosen: set[int]
+    kerf: Kerf, containers: list[Manifest], init_containers: list[Manifest], chosen: set[int]
 ) -> None:
     named = [{"name": f"c{number}", **item} for number, item in enumerate([*containers, *init_containers])]
     names = ",".join(f"c{number}" for number in chosen)
     manifest = asking(initContainers=named[len(containers) :], annotations={"kerf.dev/gpu-containers": names})
     manifest["spec"]["containers"] = named[: len(containers)]
-    stored = mutated(service, manifest)
+    stored = mutated(kerf, manifest)
     for position, before in enumerate(named):
         kind, at = (
             ("containers", position) if position < len(containers) else ("initContainers", position - len(containers))
@@ -422,9 +415,9 @@ def test_any_pod_ends_with_its_own_gpus_or_none(
 
 @settings(max_examples=2 * settings().max_examples)
 @given(data=st.data())
-def test_anything_is_allowed(service: Kerf, data: st.DataObject) -> None:
+def test_anything_is_allowed(kerf: Kerf, data: st.DataObject) -> None:
     body = data.draw(st.one_of(st.binary(max_size=100), damaged(review(asking({"name": "a", "env": [VOID]})))))
-    respond(service, body)
+    respond(kerf, body)
 
 
 # The marker

@@ -50,7 +50,7 @@ def objects(draw: st.DrawFn) -> Any:
     return manifest
 
 
-@settings(max_examples=600, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=6 * settings().max_examples, suppress_health_check=list(HealthCheck))
 @given(objects(), st.integers(1, 3))
 def test_an_object_makes_pods_or_an_error(manifest: Any, replicas: int) -> None:
     text = json.dumps(manifest)
@@ -65,7 +65,7 @@ def test_an_object_makes_pods_or_an_error(manifest: Any, replicas: int) -> None:
             assert len({uid for _, uid in pods}) == len(pods)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings().max_examples)
 @given(st.text(alphabet="ab:-&*[]{}<>!?|#'\"\n \t%@0", max_size=60))
 def test_a_text_is_read_or_an_error(text: str) -> None:
     try:

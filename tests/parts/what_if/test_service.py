@@ -12,7 +12,7 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 from extender.demo.cluster import sample_cluster
 from extender.parts.what_if.questions import WhatIfResult
 from tests.api.bodies import node, pod
-from tests.api.services import Kerf, running
+from tests.api.services import Kerf, Shared, running
 from tests.api.test_api_description import DESCRIPTION, valid
 from tests.api.test_blind import asks_nothing_of_what_was, cut_off
 from tests.api.test_openapi import INVALID, VALID, Check, answers_as_described, description_of_kerf
@@ -20,6 +20,8 @@ from tests.api.test_wrong_words import WRONG
 from tests.explain.sentences.test_pending_pods import EIGHT, explained, held
 from tests.explain.test_waiting_pods import made
 from tests.parts.test_parts import modules_of
+
+pytestmark = pytest.mark.usefixtures("answered_here")
 
 OFF = "what-if questions are not answered here (setting what_if.enabled)"
 
@@ -73,10 +75,10 @@ def asked_what_if(kerf: Kerf, annotations: Mapping[str, str], labels: Mapping[st
 
 @pytest.mark.parametrize(("annotations", "labels", "sentence"), WRONG, ids=[case[2][:60] for case in WRONG])
 def test_what_was_written_wrongly_is_said_and_no_move_helps(
-    annotations: Mapping[str, str], labels: Mapping[str, str], sentence: str
+    annotations: Mapping[str, str], labels: Mapping[str, str], sentence: str, shared: Shared
 ) -> None:
-    with running([node("n", 4, "t4")]) as kerf:
-        guessed = asked_what_if(kerf, annotations, labels)
+    kerf = shared([node("n", 4, "t4")])
+    guessed = asked_what_if(kerf, annotations, labels)
     assert next(iter(guessed["reasons"])).startswith(sentence)
     assert (guessed["placed"], guessed["noMoveHelps"]) == (0, [guessed["unassigned"][0]["pod"]])
 
@@ -104,11 +106,15 @@ def test_it_is_named_as_a_remedy_where_it_is_answered() -> None:
         assert commands_that_help(kerf)["add a node like far"] is None
 
 
-def test_where_it_is_off_it_is_not_there_and_its_path_says_how_to_turn_it_on() -> None:
+@pytest.mark.slow
+def test_where_it_is_off_nothing_of_it_is_imported_but_its_settings() -> None:
     assert {name for name in modules_of("what_if.enabled=false") if name.startswith("extender.parts.what_if")} == {
         "extender.parts.what_if",
         "extender.parts.what_if.settings",
     }
+
+
+def test_where_it_is_off_it_is_not_there_and_its_path_says_how_to_turn_it_on() -> None:
     with running(what_if__enabled=False) as kerf:
         answer = kerf.post("/what-if", b"{}")
         assert (answer.status, answer.json()) == (404, {"detail": OFF})

@@ -79,6 +79,8 @@ def test_each_claim_that_its_pods_name_is_needed_once() -> None:
     [
         (b"{", "^invalid request: "),
         (b'{"drain": ["\xff"]}', "^invalid request: "),
+        (b'{"replicas": 0}', "^invalid request: Expected `int` >= 1"),
+        (b'{"pod": []}', "^invalid request: .* unknown field"),
         (b'{"pods": [' + b'{"a":' * 20_000, "^invalid request: "),
         (msgspec.json.encode({"drain": ["n"] * 1001}), "^drain: more than 1000 nodes$"),
         (msgspec.json.encode({"candidates": [{}] * 101}), "^candidates: more than 100 nodes$"),
@@ -163,6 +165,8 @@ def test_nodes_that_cannot_be_added(asked: AddedNodes, fault: str) -> None:
     with pytest.raises(WhatIfError, match=fault):
         added_nodes([asked], known)
     assert len(added_nodes([AddedNodes("a", count=1000)], known)) == 1000
+    with pytest.raises(WhatIfError, match=r"^addNodes: more than 1000 nodes$"):
+        added_nodes([AddedNodes("a", count=501), AddedNodes("a", count=500)], known)
 
 
 def identity(pods: list[Pod]) -> list[tuple[str, str]]:

@@ -5,6 +5,8 @@ import pytest
 from tests.explain.killed import ends_when_kerf_was_killed
 from tests.test_weights import loaded_by
 
+pytestmark = pytest.mark.slow
+
 QUESTION = b'{"pods": [{"metadata": {"name": "p"}, "spec": {"containers": []}}]}'
 
 

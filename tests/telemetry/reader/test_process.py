@@ -96,6 +96,7 @@ def test_a_process_that_hangs_is_ended_and_started_anew() -> None:
     asyncio.run(read())
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_is_started_anew() -> None:
     async def read() -> None:
         reader = ReaderProcess(60)

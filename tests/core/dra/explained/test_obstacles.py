@@ -192,11 +192,11 @@ def test_the_text_does_not_depend_on_the_order_of_nodes() -> None:
     assert in_words(told, more=5).endswith("(of 3 nodes looked at)")
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_there_is_an_obstacle_wherever_nothing_is_possible(seed: int) -> None:
+@pytest.mark.parametrize(("seed", "num_cases"), [(0, 100), pytest.param(1, 300, marks=pytest.mark.slow)])
+def test_there_is_an_obstacle_wherever_nothing_is_possible(seed: int, num_cases: int) -> None:
     rng, told = Random(seed), 0
     allocations = Allocations()
-    for _ in range(300):
+    for _ in range(num_cases):
         devices, asked = random_case(rng)
         outcome = allocations.best(devices, asked)
         if isinstance(outcome, Allocation):
@@ -208,4 +208,4 @@ def test_there_is_an_obstacle_wherever_nothing_is_possible(seed: int) -> None:
         told += 1
         if obstacle.lack in (Lack.CONDITIONS, Lack.TAINTS, Lack.NUMBER):
             assert not isinstance(allocations.best(NodeDevices.of(devices.inventory), asked), Allocation)
-    assert told > 50
+    assert told > num_cases / 6

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from urllib3.util.retry import Retry
 
 from model.workloads.prometheus.client import Access, Prometheus, PrometheusError, TooMuchError
 from tests.controlplane.processes import free_port
@@ -51,9 +52,12 @@ def test_a_query_that_is_too_large_can_be_told_from_other_faults(status: int) ->
     assert "too many samples" in str(told) and "a shorter --since" in str(told)
 
 
-def test_nobody_there() -> None:
+def test_nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr(Retry, "sleep", lambda retry, _=None: waited.append(retry.get_backoff_time()))
     assert "no connection: " in str(told := fault(f"http://127.0.0.1:{free_port()}"))
     assert "check --prometheus" in str(told) and "object at" not in str(told)
+    assert waited == [0, 2, 4]
 
 
 @pytest.mark.parametrize("url", ["localhost:9090", "prometheus", "ftp://a", "http://"])
