@@ -51,7 +51,7 @@ UNIT := $(addprefix tests/,api core dra explain history kube ledger metrics mode
 	ranking scheduling settings telemetry test_children.py)
 
 test-unit: $(STAMP) ## run the tests that need neither network, browser nor programs to build (a minute)
-	@exec $(PYTEST) --hypothesis-profile quick -m "not controlplane and not e2e and not slow" $(UNIT) $(ARGS)
+	@exec $(PYTEST) --hypothesis-profile quick -m "not controlplane and not e2e and not slow and not nightly" $(UNIT) $(ARGS)
 
 OLDER_KUBERNETES := 1.33 1.34 1.36
 

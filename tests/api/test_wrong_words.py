@@ -1,13 +1,13 @@
 """Keys that do not exist and values in the wrong unit: said in the event, by explain and in `/pending`."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator
 
 import pytest
 
 from extender.plugins.pod_resources import UNMARKED
 from tests.api.bodies import node, pod
-from tests.api.services import Shared, running
+from tests.api.services import Kerf, Shared, running
 from tests.explain.test_waiting_pods import made, told_once
 
 WRONG = [
@@ -39,17 +39,23 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("annotations", "labels", "sentence"), WRONG, ids=[case[2][:60] for case in WRONG])
-def test_the_pod_gets_no_node_and_everybody_who_asks_is_told_why(
-    annotations: Mapping[str, str], labels: Mapping[str, str], sentence: str
-) -> None:
+@pytest.fixture(scope="module")
+def kerf() -> Iterator[Kerf]:
+    """A pod waits for each of the cases, under its number."""
     with running([node("n", 4, "t4")]) as kerf:
-        waits = kerf.create(made("typo", 1, 60, annotations=annotations, labels=labels))
-        told_once(kerf, 1)
-        answer = kerf.filter(waits, ["n"])
-        explained = kerf.get("/explain/pod/default/typo").json()
-        (row,) = kerf.get("/pending").json()["pods"]
-        reserved = kerf.num_reservations
+        for number, (annotations, labels, _) in enumerate(WRONG):
+            kerf.create(made(f"typo-{number}", 1, 60, annotations=annotations, labels=labels))
+        told_once(kerf, len(WRONG))
+        yield kerf
+
+
+@pytest.mark.parametrize("number", range(len(WRONG)), ids=[case[2][:60] for case in WRONG])
+def test_the_pod_gets_no_node_and_everybody_who_asks_is_told_why(kerf: Kerf, number: int) -> None:
+    name, sentence = f"typo-{number}", WRONG[number][2]
+    answer = kerf.filter(kerf.cluster.pod("default", name), ["n"])
+    explained = kerf.get(f"/explain/pod/default/{name}").json()
+    (row,) = (row for row in kerf.get("/pending").json()["pods"] if row["pod"] == f"default/{name}")
+    reserved = kerf.num_reservations
     assert answer["NodeNames"] == []
     assert answer["FailedAndUnresolvableNodes"]["n"].startswith(sentence)
     assert reserved == 0

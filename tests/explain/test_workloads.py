@@ -378,12 +378,13 @@ def test_who_is_stopped_while_looking_leaves_the_rest_to_the_next() -> None:
         assert occupants.holders.changed == set()
 
 
-def test_a_table_does_for_a_moment_and_is_not_kept_for_longer() -> None:
+def test_a_table_does_for_a_moment_and_is_not_kept_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     with running(NODES) as kerf:
         seen(kerf, bound("a", "0"))
         assert told(kerf)["total"] == 1
         seen(kerf, bound("b", "1"))
         assert kerf.get("/workloads").json()["total"] == 1  # that of a moment ago
+        monkeypatch.setattr("extender.explain.workloads._WORTH_S", 0.01)
         assert told(kerf)["total"] == 2
         kerf.run(until(lambda: kerf.service.workloads._made is None))  # noqa: SLF001 - nothing else tells
 
