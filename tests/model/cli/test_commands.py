@@ -57,21 +57,29 @@ def test_simulate_live(tmp_path: Path) -> None:
     assert "--weights 0,much: write numbers from 0 on, as in 0,2,8" in refused.output
 
 
+PARTITIONS = ("simulate", "partitions", "--seeds", "1,2", "--gpus", "8", "--requests", "60", "--jobs", "1")
+
+
+@pytest.mark.slow
 def test_simulate_partitions(tmp_path: Path) -> None:
     pytest.importorskip("scipy")
-    given = ("simulate", "partitions", "--seeds", "1,2", "--gpus", "8", "--requests", "60", "--jobs", "1")
     target = tmp_path / "figures.json"
     chosen = ("--kinds", "h100-80gb", "--mixes", "small, drawn", "--weight", "1g.10gb=0.5")
-    result = kerf(*given, *chosen, "--json", target)
+    result = kerf(*PARTITIONS, *chosen, "--json", target)
     assert result.exit_code == 0, result.output
     report = json.loads(target.read_text())
     assert list(report["cells"]) == ["h100-80gb, small", "h100-80gb, drawn"]
     assert report["weights"]["by_kind"] == {"1g.10gb": 0.5}
     assert set(report["better"]["all"]) == {"first-fit", "kube-scheduler", "best-fit"}
-    for option, message in (("--mixes=tiny", "write some of uniform"), ("--weight=1g.10gb", "write PROFILE=NUMBER")):
-        refused = kerf(*given, option)
-        assert refused.exit_code == 2
-        assert message in refused.output
+
+
+@pytest.mark.parametrize(
+    ("option", "message"), [("--mixes=tiny", "write some of uniform"), ("--weight=1g.10gb", "write PROFILE=NUMBER")]
+)
+def test_simulate_partitions_says_what_it_does_not_know(option: str, message: str) -> None:
+    refused = kerf(*PARTITIONS, option)
+    assert refused.exit_code == 2
+    assert message in refused.output
 
 
 def test_figures_on_standard_output_are_alone_there(tmp_path: Path) -> None:

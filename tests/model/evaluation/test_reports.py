@@ -77,9 +77,9 @@ def test_faults_are_told(tmp_path: Path, option: str, value: str, message: str) 
 def test_cost_of_a_decision_by_the_number_of_nodes(tmp_path: Path) -> None:
     write_openb(tmp_path)
     told: list[str] = []
-    small, large = compare_sizes(tmp_path, "small", "fgd", (40, 80), told.append)
-    assert told == ["40 nodes", "80 nodes"]
-    assert (small["nodes"], large["nodes"]) == (40, 80)
+    small, large = compare_sizes(tmp_path, "small", "fgd", (20, 40), told.append)
+    assert told == ["20 nodes", "40 nodes"]
+    assert (small["nodes"], large["nodes"]) == (20, 40)
     assert large["mb"] > small["mb"]
     assert small["us"] > 0
 

@@ -26,7 +26,7 @@ def quiet(_: str) -> None:
 
 
 def test_the_contract() -> None:
-    found = history(pods(*random_rows(0)), nodes(8, 8, 4))
+    found = history(pods(*random_rows(0, 60)), nodes(8, 8, 4))
     names = ["kerf", "fgd", "kube-default"]
     report = replay(found, Asked(names, price=Price(2.0, "EUR")), MODEL, quiet)
     assert list(report["policies"]) == names

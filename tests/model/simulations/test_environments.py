@@ -92,7 +92,7 @@ def drawn(config: EpisodeConfig, seeds: list[int], seed: int = 0) -> Episodes:
     return begun(scenario(config, np.random.default_rng(seed)), config, seeds)
 
 
-@pytest.mark.parametrize("departures", [False, True])
+@pytest.mark.parametrize("departures", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_gymnasiums_own_checker_finds_nothing(departures: bool) -> None:
     config = {"num_nodes": 3, "num_pods": 10, "departures": departures}
     check_env(gymnasium.make(_ENVIRONMENT, config=config).unwrapped)
@@ -110,7 +110,7 @@ def test_a_vector_of_environments() -> None:
 def test_many_at_once_begin_anew_when_they_are_over() -> None:
     envs = gymnasium.make_vec(
         _ENVIRONMENT, num_envs=7, vectorization_mode="vector_entry_point", scenarios=3, threads=2,
-        config={"num_nodes": 4, "num_pods": 12},
+        config={"num_nodes": 4, "num_pods": 6},
     )  # fmt: skip
     first, _ = envs.reset(seed=1)
     again, _ = envs.reset(seed=1)
@@ -119,7 +119,7 @@ def test_many_at_once_begin_anew_when_they_are_over() -> None:
     assert envs.observation_space.contains(first)
     seen, num_over = first, np.zeros(7)
     was_over = np.zeros(7, bool)
-    for _ in range(60):
+    for _ in range(30):
         seen, rewards, over, truncated, _ = envs.step(first_fit(seen))
         assert (rewards[was_over] == 0).all() and not truncated.any()
         assert not (over & was_over).any()

@@ -94,7 +94,7 @@ def test_published_results(trace: str) -> None:
 
 
 def test_verification_finds_another_result(tmp_path: Path) -> None:
-    write_openb(tmp_path, num_nodes=60, num_pods=300)
+    write_openb(tmp_path, num_nodes=40, num_pods=250)
     path = tmp_path / "published_allocation.csv"
     path.write_text("trace,policy,seed,alloc_at_100,alloc_at_130\nsmall,FGD,7,1.0,99.0\nsmall,Random,7,1.0,99.0\n")
     (run,) = verify(tmp_path, table(tmp_path), lambda _: None)

@@ -96,6 +96,7 @@ def test_the_jobs_command(tmp_path: Path) -> None:
     assert figures["fairness"]["clusters"]["v1"]["jobs"] == 2
 
 
+@pytest.mark.slow
 def test_verify_jobs_reports_pairs_and_its_status_says_whether_the_aim_is_reached(tmp_path: Path) -> None:
     jobs = drawn_jobs(800, 5)
     rows = zip(jobs.submitted_s, jobs.duration_s, jobs.num_gpus, jobs.cluster, strict=True)
