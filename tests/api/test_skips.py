@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from extender.scheduling.skips import _QUEUED_REASON, _REASON
@@ -178,6 +178,8 @@ def test_off_as_shipped() -> None:
     max_skips=st.integers(1, 8),
     sizes=st.lists(st.sampled_from([2, 3, 4]), min_size=1, max_size=3),
 )
+@example(steps=[1.0] * 3, max_skips=2, sizes=[2])
+@example(steps=[25.0] * 4, max_skips=8, sizes=[2])
 def test_s9_nobody_is_skipped_more_often_or_longer_than_allowed(
     steps: list[float], max_skips: int, sizes: list[int]
 ) -> None:
