@@ -1,6 +1,7 @@
 """From request to verdict: ties, the wire's levels, and evaluations that are remembered."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -116,11 +117,10 @@ def test_ranked_is_every_row_that_fits_best_first(sizes: list[int], count: int, 
 ASKED = (ONE, GpuRequest(2), GpuRequest(1, AskedUnit.WHOLE, milli=400), GpuRequest(9), GpuRequest(1, AskedUnit.SHARED))
 
 
-@pytest.mark.parametrize("policy", sorted(POLICIES))
 @pytest.mark.parametrize("request_", ASKED, ids=str)
-def test_on_a_node_chosen_before_it_is_the_same_verdict_but_for_the_score(request_: GpuRequest, policy: str) -> None:
+def test_on_a_node_chosen_before_it_is_the_same_verdict_but_for_the_score(request_: GpuRequest) -> None:
     cluster = cluster_of(STATES)
-    for row in all_rows(cluster).tolist():
+    for policy, row in itertools.product(sorted(POLICIES), all_rows(cluster).tolist()):
         among = decide(cluster, request_, POLICIES[policy], np.array([row]), Memo())
         alone = decide_on(cluster, request_, POLICIES[policy], row, Memo())
         assert alone.evaluation.reason.tolist() == among.evaluation.reason.tolist()

@@ -8,12 +8,19 @@ from typing import Any
 import pytest
 
 from extender.kube.client import ApiError
+from extender.scheduling import leader_label
 from extender.scheduling.fence import Fence
 from extender.scheduling.leader_label import LeaderLabel
 from tests.ledger.builders import until
 
 PODS = "/api/v1/namespaces/gpu/pods"
 LOOK_AGAIN_S = 0.02
+
+
+@pytest.fixture(autouse=True)
+def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leader_label, "_LOOK_S", LOOK_AGAIN_S / 4)
+    monkeypatch.setattr(leader_label, "_FIRST_RETRY_S", LOOK_AGAIN_S)
 
 
 class Api:
@@ -115,7 +122,7 @@ def test_it_stays_with_others_until_the_pod_is_ready() -> None:
 
 
 def test_a_leader_that_is_never_ready_has_the_label_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("extender.scheduling.leader_label._READY_S", 3 * LOOK_AGAIN_S)
+    monkeypatch.setattr(leader_label, "_READY_S", 3 * LOOK_AGAIN_S)
     api = Api(a=None, b="kerf")
     first = Replica(api, "a")
     api.unready = {"a", "b"}
@@ -143,7 +150,7 @@ def test_who_goes_knows_when_another_has_it() -> None:
 
 
 def test_who_goes_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr("extender.scheduling.leader_label._SUCCESSOR_S", 2 * LOOK_AGAIN_S)
+    monkeypatch.setattr(leader_label, "_SUCCESSOR_S", 2 * LOOK_AGAIN_S)
     replica = Replica(Api(a="kerf"), "a")
     run(replica.label.taken_off, replica)
     assert "no other leader has come" in caplog.text

@@ -142,7 +142,7 @@ def test_a_sample_is_walked_from_the_top() -> None:
     ("num_nodes", "names", "gpus"),
     [
         pytest.param(300, [f"n{number}" for number in range(255)], 1, id="few names: 255 < 256"),
-        pytest.param(4200, [f"n{number}" for number in range(299)], 1, id="less than a 14th of the nodes: 299 < 300"),
+        pytest.param(3612, [f"n{number}" for number in range(257)], 1, id="less than a 14th of the nodes: 257 < 258"),
         pytest.param(300, [f"n{number}" for number in range(300)], 3, id="nothing fits"),
         pytest.param(300, [f"x{number}" for number in range(300)], 1, id="none of the best is a candidate"),
     ],

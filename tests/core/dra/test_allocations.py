@@ -57,10 +57,10 @@ def test_what_is_remembered_is_what_a_search_finds() -> None:
     wishes = [asked for _, asked in cases]
     for devices, _ in cases:
         for asked in wishes[::4]:
+            searched = outcome_of(devices, asked)
             for again in (devices, replace(devices)):
                 found = memory.best(again, asked)
-                shown = type(found).__name__ if isinstance(found, Fault) else found
-                assert shown == outcome_of(devices, asked)
+                assert (type(found).__name__ if isinstance(found, Fault) else found) == searched
 
 
 def test_selectors_are_asked_once_about_devices_that_are_alike() -> None:

@@ -561,7 +561,7 @@ class Server(ReadOnly):
             await asyncio.Event().wait()
 
 
-@settings(max_examples=60)
+@settings(max_examples=settings().max_examples * 3 // 5)
 @given(
     st.lists(st.tuples(st.sampled_from("abcd"), st.booleans()), max_size=25),
     st.lists(st.sampled_from(["list", "gone", "compacted", "garbage", "cut", "end", "error"]), max_size=6),

@@ -179,6 +179,7 @@ def test_a_pod_on_its_own_with_a_topology_may_go_to_any_domain() -> None:
     assert moved(planned(problem(2, pods, Target(0, empty=frozenset({0})), domains=racks))) == {"default/a": 1}
 
 
+@pytest.mark.slow
 def test_a_target_gang_is_placed_in_the_domain_where_that_costs_least() -> None:
     racks = {"rack": np.array([0, 0, 1, 1], np.int32)}
     costs = (1.0, 100.0, 30.0, 30.0)
@@ -223,7 +224,7 @@ def test_a_node_is_drained_and_the_target_finds_room_beside() -> None:
     assert moved(plan).keys() == {"default/a"}
 
 
-@pytest.mark.parametrize("most", [0, 1, 2, 3])
+@pytest.mark.parametrize("most", [0, 1, pytest.param(2, marks=pytest.mark.slow), 3])
 def test_no_more_pods_move_than_are_allowed(most: int) -> None:
     # Node 0 is cheapest with three moves, node 1 takes two, node 2 takes one.
     counts = ((3, 1.0), (2, 100.0), (1, 1000.0))
@@ -340,6 +341,7 @@ def test_whoever_shall_leave_small_clusters_has_left(seed: int) -> None:
     planned(replace(asked, target=Target(5, leave=leave)))
 
 
+@pytest.mark.slow
 def test_who_is_back_on_his_node_with_a_gang_that_moves_does_not_leave_it_again() -> None:
     asked = drawn(1033)
     assert planned(asked).fits == (optimum(asked) is not None)
