@@ -1,7 +1,4 @@
-"""The paths that take a JSON body: what kube-scheduler, the API server and people ask, each one line of a table.
-
-One call as an ASGI application: who may make it, the whole body in, one answer out.
-"""
+"""The paths that take a JSON body, from kube-scheduler, the API server and users, and their ASGI endpoints."""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -29,33 +26,33 @@ if TYPE_CHECKING:
 
 
 def calls_of(service: "Service") -> list[Call]:
-    """All of them."""
-    brought = [call for contribution in service.contributions.values() for call in contribution.calls]
+    """All calls of a service."""
+    of_parts = [call for contribution in service.contributions.values() for call in contribution.calls]
 
     def seeing(answer: Callable[[bytes], bytes | Awaitable[bytes]]) -> Callable[[bytes], Awaitable[bytes]]:
         async def answered(body: bytes) -> bytes:
             if blind := service.blindness():
                 raise UnavailableError(blind.sentence)
-            told = answer(body)
-            return told if isinstance(told, bytes) else await told
+            content = answer(body)
+            return content if isinstance(content, bytes) else await content
 
         return answered
 
     return [
         *_verbs(service.verbs),
-        *(replace(call, answer=seeing(call.answer)) if call.sees else call for call in brought),
+        *(replace(call, answer=seeing(call.answer)) if call.sees else call for call in of_parts),
     ]
 
 
 def _verbs(verbs: Verbs) -> list[Call]:
-    """What kube-scheduler asks: by the entries `others` too, which it may skip (extender.plugins.pod_resources)."""
+    """kube-scheduler's calls, also through the ignorable second extender entry (extender.plugins.pod_resources)."""
     filtering = Call(
         path="/filter",
         verb="filter",
         asks=wire.ExtenderArgs,
         answers=wire.FilterResult,
         answer=verbs.filter,
-        summary="Which candidate nodes fit a pod. Errors are reported in `Error`, always with status 200.",
+        summary="Returns the candidate nodes that fit a pod. Errors are reported in `Error`, always with status 200.",
         fault=_filter_fault,
     )
     prioritizing = Call(
@@ -64,7 +61,7 @@ def _verbs(verbs: Verbs) -> list[Call]:
         asks=wire.ExtenderArgs,
         answers="HostPriorityList",
         answer=verbs.prioritize,
-        summary="Scores of candidate nodes, 0 to 10. The protocol has no field for errors, so they get another status.",
+        summary="Returns scores of candidate nodes, 0 to 10. Errors have a status: the protocol has no field for them.",
         faults=(BAD_REQUEST, TOO_LARGE, UNAVAILABLE),
     )
     return [
@@ -91,7 +88,7 @@ def _verbs(verbs: Verbs) -> list[Call]:
             asks=wire.ExtenderPreemptionArgs,
             answers=wire.PreemptionResult,
             answer=verbs.evictions.preempt,
-            summary="Which of the proposed evictions would make room for a pod; none if in doubt.",
+            summary="Returns the proposed evictions that would make room for a pod; none if in doubt.",
             faults=(BAD_REQUEST, TOO_LARGE),
         ),
         Call(
@@ -112,10 +109,10 @@ def _filter_fault(text: str) -> bytes:
 
 _BURST_S: Final = 4
 _WEBHOOKS_PER_S: Final = 500.0
-"""Reviews of one address a second, after a burst of as many as that makes in `_BURST_S`."""
+"""Admission reviews per second from one address, after a burst of `_BURST_S` seconds' worth."""
 _MANY: Final = 1 << 30
 _MAX_MIB: Final = {Caller.API_SERVER: 4, Caller.READER: access.MAX_BODY_MIB, Caller.OPERATOR: access.MAX_BODY_MIB}
-"""Largest body by who sends it, in MiB, besides kube-scheduler. The API server accepts pods of up to 3."""
+"""Maximum body by caller other than kube-scheduler, in MiB. The API server accepts pods of up to 3 MiB."""
 _NO_CERTIFICATE: Final = access.Refusal(403, "a client certificate is required (setting server.tls_client_ca_file)")
 
 _NO_OPERATOR: Final = access.Refusal(403, "for operators only (setting access.apply_token_file)")
@@ -139,7 +136,7 @@ _STATUSES: Final[dict[type[Exception], int]] = {
 
 
 class Endpoint:
-    """One call of a service."""
+    """The ASGI endpoint of one call."""
 
     def __init__(self, call: Call, service: "Service", webhooks_per_s: float = _WEBHOOKS_PER_S) -> None:
         settings = service.settings
@@ -169,7 +166,7 @@ class Endpoint:
             answer = self._call.answer(await self._body(receive))
             content = answer if isinstance(answer, bytes) else await answer
         except ClientDisconnect:
-            return  # nobody is left to answer
+            return
         except tuple(_STATUSES) as error:
             if self._call.fault is not None:
                 content = self._call.fault(str(error))
@@ -181,7 +178,7 @@ class Endpoint:
             content = blind.marked(content)
             marks = [(name.encode(), value.encode()) for name, value in blind.headers.items()]
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(content)), *marks]
-        # The next call is to go to whoever leads, or will.
+        # So that the next call reaches the leader.
         if self._service.draining or (self._is_verb and self._service.fence.standby()):
             headers.append((b"connection", b"close"))
         await send({"type": "http.response.start", "status": status, "headers": headers})
@@ -189,7 +186,7 @@ class Endpoint:
         self._latency.observe(time.perf_counter() - began)
 
     def _refusal(self, scope: Scope) -> access.Refusal | None:
-        """Why the body is not even read."""
+        """Why a call is refused before its body is read, None if it is not."""
         if self._needs_certificate and not scope.get("state", {}).get(CLIENT_CERTIFICATE):
             return _NO_CERTIFICATE
         if self._needs_operator and not scope.get(access.OPERATOR):
@@ -197,7 +194,7 @@ class Endpoint:
         if not self._guarded and (foreign := access.foreign_page(scope, self._own_hosts)):
             return foreign
         if self._rates is not None and (wait_s := self._rates.wait_s(access.client_of(scope))):
-            return access.too_many(f"{self._a_second:g} a second of one address", wait_s)
+            return access.too_many(f"{self._a_second:g} a second from one address", wait_s)
         return None
 
     async def _body(self, receive: Receive) -> bytes:

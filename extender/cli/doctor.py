@@ -1,4 +1,4 @@
-"""`kerf doctor`: one refresh of telemetry, what it met in words, and which rank a running Kerf serves."""
+"""`kerf doctor`: refreshes telemetry once, and reports findings and the rank that a running Kerf uses."""
 
 import asyncio
 import math
@@ -33,7 +33,7 @@ def doctor(  # noqa: PLR0913, PLR0917 - options of a command
     settings: SetOption = None,
     server: Annotated[
         str | None,
-        typer.Option("--server", "-s", help="Also ask the Kerf at this address which rank serves, and why."),
+        typer.Option("--server", "-s", help="Also report which rank the Kerf at this address uses, and why."),
     ] = None,
     ca_file: CaFileOption = None,
 ) -> None:
@@ -55,9 +55,9 @@ def doctor(  # noqa: PLR0913, PLR0917 - options of a command
 async def _examine(
     settings: Settings, transport: Transport, said: Sequence[str] = ()
 ) -> tuple[dict[str, Any], list[Finding]]:
-    """What a refresh of telemetry came to, with all findings in words; and the findings.
+    """The result of one telemetry refresh, as JSON data with all findings; and the findings.
 
-    Raises CredentialsError where there is no API server to ask.
+    Raises CredentialsError if no API server is configured.
     """
     async with connected(transport):
         site = await site_of(settings, transport, said)
@@ -67,7 +67,6 @@ async def _examine(
 
 
 def _print(told: dict[str, Any], console: Console) -> None:
-    """Say it for people."""
     if rank := told.get("rank"):
         console.print(f"rank: {_rank_in_words(rank)}", highlight=False, markup=False, soft_wrap=True)
     console.print(f"telemetry: [bold]{told['state']}[/bold]", highlight=False)
@@ -78,7 +77,7 @@ def _print(told: dict[str, Any], console: Console) -> None:
 
 
 def _print_telemetry(told: dict[str, Any], console: Console) -> None:
-    """What was read, and of what."""
+    """Print what was read, and from where."""
     version = f", version {told['version']}" if told["version"] else ""
     if told["source"]:
         console.print(
@@ -97,26 +96,26 @@ def _print_telemetry(told: dict[str, Any], console: Console) -> None:
     console.print(f"nodes with GPUs: {nodes}", highlight=False)
     console.print(f"GPUs in series: {told['gpus']}, matched: {told['gpusMatched']}", highlight=False)
     skew = told["skew_s"]
-    if math.isfinite(skew) and told["skew_uncertainty_s"]:  # else its clock was not read
+    if math.isfinite(skew) and told["skew_uncertainty_s"]:  # else its clock is unknown
         console.print(
             f"clock: {skew:+.2f} s from this machine's (within {told['skew_uncertainty_s']:.2f} s)", highlight=False
         )
 
 
 def _rank_in_words(rank: dict[str, Any]) -> str:
-    """What serves, and why; where the ranks are tried out, the last trial."""
+    """The rank in use and why; if ranks are tried, also the last trial."""
     if rank["reason"]:
         return f"{rank['served']} serves: {rank['reason']}"
-    auto, evidence = f"auto is {rank['auto']}", rank["evidence"]
+    auto, evidence = f"auto uses {rank['auto']}", rank["evidence"]
     if evidence is None:
         return f"{auto}; other ranks are not tried"
     if not evidence["reason"]:
-        return f"{auto}; other ranks were not tried yet"
+        return f"{auto}; other ranks have not been tried yet"
     return f"{auto}: {evidence['reason']} (trial {evidence['tried']}, {evidence['ageSeconds'] / 3600:.1f} h ago)"
 
 
 def _exporter_and_unit(name: str) -> tuple[str, str]:
     alias = ALIAS_OF.get(name)
-    if alias is None:  # a telemetry source may have names of its own
+    if alias is None:  # telemetry sources may have other names
         return "", ""
     return alias.exporter, _UNITS.get(alias.scale, "fraction" if alias.gauge in FRACTIONS else "as is")

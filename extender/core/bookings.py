@@ -1,4 +1,4 @@
-"""What a pod takes of a node: the one rule for placements, plans, skips and simulations."""
+"""What a pod takes from a node: one rule for placements, plans, skips and simulations."""
 
 from dataclasses import dataclass, replace
 from typing import Final
@@ -16,39 +16,40 @@ from extender.core.resources.requests import AskedUnit, GpuRequest
 
 @dataclass(frozen=True, slots=True)
 class Booking:
-    """What is taken of one node."""
+    """What one pod takes from one node."""
 
     gpus: tuple[int, ...] = ()
     milli: int = WHOLE_MILLI
     """Compute of each GPU."""
     mib_each: tuple[int, ...] = ()
-    """Memory of each GPU in their order; all of it where all compute is booked."""
+    """MiB of each GPU, in the order of `gpus`; () for all memory, where all compute is booked."""
     slices: tuple[int, ...] = ()
-    """The GPUs of which it has a time slice each; the slices are counted in `unknown`."""
+    """GPUs of which the pod has one time slice each; `unknown` counts these slices too."""
     takings: tuple[Taking, ...] = ()
-    """Devices that its ResourceClaims get."""
+    """Devices allocated to the pod's ResourceClaims."""
     parts: tuple[Part, ...] = ()
-    """What these are of the node's GPUs."""
+    """The GPU resources of `takings`."""
     unknown: int = 0
-    """Units whose index nobody knows: the device plugin alone picks them."""
+    """Units of unknown index: the device plugin picks them."""
     mig: tuple[tuple[str, int], ...] = ()
+    """Number of MIG devices by profile."""
     served: int = 0
-    """1 for a pod that gets GPUs from the node's device plugin."""
+    """1 for a pod that gets its GPUs from the node's device plugin."""
     unserved: int = 0
-    """1 for one of which it knows nothing."""
+    """1 for a pod whose GPUs the device plugin does not know about."""
     cpu_milli: int = 0
     memory_mib: int = 0
 
     @property
     def all_gpus(self) -> tuple[int, ...]:
-        """The GPUs of which it has something, as far as they are known."""
+        """The known GPUs that the booking touches."""
         return self.gpus or tuple(part.gpu for part in self.parts)
 
 
 def booking(
     cluster: Cluster, row: int, request: GpuRequest, gpus: tuple[int, ...], cpu_milli: int = 0, memory_mib: int = 0
 ) -> Booking:
-    """What a request takes that gets some GPUs of a node, () where the device plugin picks them."""
+    """The booking of a request that gets `gpus` of a node, () where the device plugin picks them."""
     if request.devices is not None:
         return _of_devices(cluster, row, request.devices, cpu_milli, memory_mib)
     if request.mig:
@@ -72,13 +73,13 @@ def booking(
 
 
 def _of_devices(cluster: Cluster, row: int, asked: DevicesAsked, cpu_milli: int, memory_mib: int) -> Booking:
-    found = given_at(cluster, row, asked)
-    parts = parts_at(cluster, row, found)
-    return Booking(takings=found.takings, parts=parts, cpu_milli=cpu_milli, memory_mib=memory_mib)
+    allocation = given_at(cluster, row, asked)
+    parts = parts_at(cluster, row, allocation)
+    return Booking(takings=allocation.takings, parts=parts, cpu_milli=cpu_milli, memory_mib=memory_mib)
 
 
 def booked_each(cluster: Cluster, row: int, request: GpuRequest, gpus: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
-    """Milli of compute that a request books on each of its GPUs, and MiB of memory on each; WHOLE_MILLI and (): all."""
+    """Milli booked on each GPU of a request, and MiB on each; (WHOLE_MILLI, ()) for whole GPUs."""
     if request.milli or (request.shares_by_memory and cluster.unit[row] == GpuUnit.PART):
         return request.milli, tuple(share_mib(request, cluster.gpu_memory_mib[row, list(gpus)]).tolist())
     return WHOLE_MILLI, ()
@@ -91,12 +92,12 @@ _BOOKED: Final = (
 
 
 def bookable(cluster: Cluster) -> Cluster:
-    """The cluster with arrays of its own where `book` writes."""
+    """A copy of the cluster whose booked arrays `book` may write."""
     return replace(cluster, **{name: array.copy() for name in _BOOKED if (array := getattr(cluster, name)) is not None})
 
 
 def emptied(cluster: Cluster) -> Cluster:
-    """The cluster as it would be if nobody used it: what is booked is free, and nobody is seen on it."""
+    """The cluster without any bookings or observations."""
     healthy, nobody = cluster.gpu_healthy & (cluster.gpu_model >= 0), np.zeros_like(cluster.num_served)
     devices = cluster.devices
     if devices is not None:
@@ -118,7 +119,7 @@ def emptied(cluster: Cluster) -> Cluster:
 
 
 def book(cluster: Cluster, row: int, booked: Booking, sign: int = -1) -> None:
-    """Take a booking off a node, or give it back (+1), in the arrays of a cluster that is nobody else's."""
+    """Book (`sign` -1) or release (+1) on a node, in place: the cluster must come from `bookable`."""
     cluster.cpu_free_milli[row] += sign * booked.cpu_milli
     cluster.memory_free_mib[row] += sign * booked.memory_mib
     gpus = list(booked.gpus)

@@ -1,7 +1,6 @@
-"""Kubernetes events, written off the request path: what is lost is counted, never waited for.
+"""Kubernetes Events, written in the background; lost ones are counted.
 
-An event is a write like a binding. In a burst the bindings go first: events are written when no more come, or after
-half a minute.
+In a burst bindings go first: Events are written once no more arrive, or after `_MAX_DELAY_S`.
 """
 
 import asyncio
@@ -27,11 +26,11 @@ _MAX_DELAY_S: Final = 30.0
 _NUM_WRITERS: Final = 2
 _MAX_NAME_CHARS: Final = 253
 _MAX_MESSAGE_CHARS: Final = 1024
-"""The API server refuses more."""
+"""Limit of the API server."""
 
 
 class EventRecorder:
-    """Writes events in the background, from `start` to `stop`."""
+    """Writes Events in the background, from `start` to `stop`."""
 
     def __init__(self, transport: Transport, clock: Callable[[], float] = time.monotonic) -> None:
         self._transport = transport
@@ -41,40 +40,40 @@ class EventRecorder:
         self._stopping = False
         self.tasks = Tasks()
         self.num_lost = 0
-        """Events that were not written: too many waiting, or refused by the API server."""
+        """Events not written: the queue was full, or the request failed."""
 
     def start(self) -> None:
-        """Begin to write, in the running event loop."""
+        """Start writing in the running event loop."""
         for number in range(_NUM_WRITERS):
             self.tasks.begin(f"event writer {number}", self._write, needed=False)
 
     async def stop(self) -> None:
-        """Write what is waiting, for two seconds at most, and end."""
+        """Write waiting Events for at most two seconds, and stop."""
         self._stopping = True
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.flush(), timeout=2.0)
         await self.tasks.end()
 
     async def flush(self) -> None:
-        """Wait until all that is recorded now is written, or lost."""
+        """Wait until all recorded Events are written or lost."""
         await self._waiting.join()
 
     def emit(self, namespace: str, name: str, uid: str, *, reason: str, message: str) -> None:
-        """Record a normal event about a pod; returns at once."""
+        """Queue a Normal Event about a pod."""
         self._emit({"kind": "Pod", "namespace": namespace, "name": name, "uid": uid}, namespace, reason, message)
 
     def emit_about_node(self, name: str, *, reason: str, message: str) -> None:
-        """Record a warning about a node; returns at once."""
-        # As kubelet does it: the node's name is its UID, and cluster-scoped objects have their events in `default`.
+        """Queue a Warning about a node."""
+        # As kubelet: the node's name is the UID, and Events of cluster-scoped objects are in `default`.
         self._emit({"kind": "Node", "name": name, "uid": name}, "default", reason, message, kind="Warning")
 
     def emit_about_namespace(self, name: str, *, reason: str, message: str) -> None:
-        """Record a warning about a namespace, among its events; returns at once."""
+        """Queue a Warning about a namespace, among its Events."""
         about = {"kind": "Namespace", "namespace": name, "name": name}
         self._emit(about, name, reason, message, kind="Warning")
 
     def emit_about_config_map(self, namespace: str, name: str, *, reason: str, message: str) -> None:
-        """Record a normal event about a ConfigMap; returns at once."""
+        """Queue a Normal Event about a ConfigMap."""
         self._emit({"kind": "ConfigMap", "namespace": namespace, "name": name}, namespace, reason, message)
 
     def _emit(self, about: dict[str, str], namespace: str, reason: str, message: str, kind: str = "Normal") -> None:
@@ -104,7 +103,7 @@ class EventRecorder:
             self.num_lost += 1
 
     async def _wait_for_a_pause(self, emitted: float) -> None:
-        """Let bindings go first: an event waits until no other has come for a moment, but not for long."""
+        """Wait until no Event has arrived for `_PAUSE_S`, but at most `_MAX_DELAY_S`."""
         while not self._stopping:
             now = self._clock()
             if now - self._last_emitted >= _PAUSE_S or now - emitted >= _MAX_DELAY_S:
@@ -128,7 +127,7 @@ class EventRecorder:
 
 
 def _one_line(message: str) -> str:
-    """As `kubectl describe` shows it well: whole words on one line, whatever somebody has written into it."""
+    """Return a message on one line, cut at a word, for `kubectl describe`."""
     line = printable(" ".join(message.split()))
     if len(line) <= _MAX_MESSAGE_CHARS:
         return line

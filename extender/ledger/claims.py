@@ -1,6 +1,6 @@
-"""Claims: GPUs of a node that are held for a pod, and what those of one node come to, GPU by GPU.
+"""Allocations of a node's GPUs to pods, and the sums of a node's allocations by GPU.
 
-A claim moves one way: RESERVED by the call that decides, BINDING while the API server is asked, UNDECIDED when its
+The state of an allocation only advances: RESERVED by a decision, BINDING while the Binding is sent, UNDECIDED when the
 answer is lost, BOUND for as long as the pod exists.
 """
 
@@ -19,21 +19,21 @@ from extender.plugins.protocol import DevicePlugin
 
 
 class ClaimState(Enum):
-    """How firm a claim is."""
+    """The state of an allocation."""
 
     RESERVED = auto()
-    """Decided, not yet asked to bind: ends with its TTL."""
+    """Decided, no Binding sent yet: ends with its TTL."""
     BINDING = auto()
-    """The API server is being asked: ends with its answer."""
+    """The Binding is sent: ends with the API server's answer."""
     UNDECIDED = auto()
-    """Asked, with no answer: may take effect yet, so it is given away only once the pod has told."""
+    """The answer was lost and the Binding may still take effect: ends once the pod shows the outcome."""
     BOUND = auto()
     """The pod has its node: ends with the pod."""
 
 
 @dataclass(slots=True, eq=False)
 class Claim:
-    """GPUs of one node held for one pod."""
+    """GPUs of one node that are held for one pod."""
 
     uid: str
     node: str
@@ -42,37 +42,36 @@ class Claim:
     since: float
     """Monotonic time of the last change of state."""
     pod: str = ""
-    """`namespace/name`, once the watch has told of it."""
+    """`namespace/name`, once the watch has reported it."""
     decided: Holding | None = None
-    """What this process has sent with a Binding, None where somebody else's counts."""
+    """What this process sent with a Binding, None when another client's Binding counts."""
     told: Reading | None = None
-    """What the pod said when it was first seen with its node."""
+    """What the pod's annotations said when it was first seen with its node."""
     given: Holding | None = None
-    """What the node's kubelet really gave, where it tells and can be believed."""
+    """What the kubelet gave, None where that is not reported or implausible."""
     disputed: bool = False
-    """Whether `told` may be as true as `decided`: nobody can say whose Binding took effect."""
+    """Whether `told` and `decided` may both be true: it is unknown whose Binding took effect."""
     anew: bool = False
-    """Whether a bound pod was assigned other GPUs than it had said: it is to say so yet."""
+    """Whether a bound pod was assigned other GPUs than its annotations said, which are not updated yet."""
     firm: bool = False
-    """Whether a reservation is written on its pod: kube-scheduler may bind it by that at any time, so that neither
-    time nor a change of its node ends it."""
+    """Whether the reservation is written on its pod: kube-scheduler may bind the pod by it at any time, so neither the
+    TTL nor a change of its node ends it."""
 
     def holding_on(self, plugin: DevicePlugin) -> Holding:
-        """What it comes to on a node of a plugin."""
+        """Return what it amounts to on a node of this plugin."""
         if self.told is None or (self.decided is not None and not self.disputed):
             return self.holding if self.decided is None else self.decided
-        told = self.told.on(plugin)
-        return told if self.decided is None else either(self.decided, told)
+        written = self.told.on(plugin)
+        return written if self.decided is None else either(self.decided, written)
 
     @property
     def held(self) -> Holding:
-        """What the pod's containers have, as far as anybody knows."""
+        """What the pod's containers have, as far as known."""
         return self.holding if self.given is None else self.given
 
     @property
     def mistaken(self) -> bool:
-        """Whether the pod says that it has other GPUs than it was given; which it was to have is known, and an
-        annotation can say which it has."""
+        """Whether the pod's annotations name other GPUs than it was given, and can be corrected."""
         if self.given is None or self.state is not ClaimState.BOUND or not self.holding.parts:
             return False
         given = set(self.given.gpus)
@@ -80,114 +79,114 @@ class Claim:
 
     @property
     def units(self) -> int:
-        """GPU units held, whether or not their indices are known."""
+        """GPU units held, with or without known indices."""
         return self.held.units
 
     @property
     def gpus(self) -> tuple[int, ...]:
-        """Indices of the GPUs held, as far as they are known."""
+        """Indices of the GPUs held, as far as known."""
         return self.held.gpus
 
 
 class Claims:
-    """The claims by pod and by node. Not thread-safe."""
+    """The allocations by pod and by node. Not thread-safe."""
 
     def __init__(self, ttl_s: float, changed: Callable[[str], None]) -> None:
-        """`changed` hears of nodes of which a claim was added or dropped."""
+        """`changed` is called with a node when one of its allocations is added or dropped."""
         self._ttl_s = ttl_s
         self._changed = changed
         self._by_uid: dict[str, Claim] = {}
         self._by_node: Index[Claim] = Index()
-        self._passing: deque[tuple[float, Claim]] = deque()  # claims with a TTL and when it may end, in that order
+        self._expiries: deque[tuple[float, Claim]] = deque()  # earliest expiry of each TTL, in that order
 
     def __iter__(self) -> Iterator[Claim]:
         return iter(tuple(self._by_uid.values()))
 
     def get(self, uid: str) -> Claim | None:
-        """What is held for a pod."""
+        """Return a pod's allocation."""
         return self._by_uid.get(uid)
 
     def on(self, node: str) -> Collection[Claim]:
-        """What is held on a node."""
+        """Return the allocations on a node."""
         return self._by_node.of(node).values()
 
     def uids(self, node: str) -> Mapping[str, str]:
-        """UIDs of the pods of a node that the watch has told of, by `namespace/name`."""
+        """Return the UIDs of a node's pods that the watch has reported, by `namespace/name`."""
         return {claim.pod: claim.uid for claim in self.on(node) if claim.pod}
 
     def add(self, claim: Claim) -> None:
-        """Hold something for a pod that nothing is held for."""
+        """Add the allocation of a pod that has none."""
         self._by_uid[claim.uid] = claim
         self._by_node.put(claim.node, claim.uid, claim)
         self._changed(claim.node)
 
     def drop(self, uid: str) -> None:
-        """Hold nothing for a pod any more."""
+        """Drop a pod's allocation, if any."""
         claim = self._by_uid.pop(uid, None)
         if claim is not None:
             self._by_node.pop(claim.node, uid)
             self._changed(claim.node)
 
     def is_settled(self, uid: str) -> bool:
-        """Whether a pod is bound, or being bound."""
+        """Whether a pod is bound or being bound."""
         claim = self._by_uid.get(uid)
         return claim is not None and claim.state is not ClaimState.RESERVED
 
     def begin_ttl(self, claim: Claim, now: float) -> None:
-        """A reservation ends a TTL from now."""
+        """Start a reservation's TTL."""
         claim.since = now
-        self._passing.append((now + self._ttl_s, claim))
+        self._expiries.append((now + self._ttl_s, claim))
 
     def expired(self, now: float) -> Iterator[Claim]:
-        """Reservations whose TTL has ended."""
-        while self._passing and self._passing[0][0] <= now:
-            _, claim = self._passing.popleft()
+        """Yield the reservations whose TTL has expired."""
+        while self._expiries and self._expiries[0][0] <= now:
+            _, claim = self._expiries.popleft()
             reserved = self._by_uid.get(claim.uid) is claim and claim.state is ClaimState.RESERVED
             if reserved and not claim.firm and claim.since + self._ttl_s <= now:
                 yield claim
 
 
 class Occupancy:
-    """What the claims on one node come to."""
+    """The sums of one node's allocations, by GPU."""
 
     def __init__(self, offer: NodeOffer) -> None:
         self._offer = offer
         self._index_of = {gpu.uuid: index for index, gpu in enumerate(offer.gpus) if gpu.uuid}
         self._sliced = offer.unit in SLICES
         self.held: dict[int, tuple[int, int]] = {}
-        """(milli, MiB) by index, more than the GPU has where it is booked over its capacity."""
-        self._slices: dict[int, int] = {}  # of each GPU that is known to have some
-        self._holders: dict[int, int] = {}  # shares of each GPU
+        """(milli, MiB) by GPU index, above the GPU's capacity when overbooked."""
+        self._slices: dict[int, int] = {}  # time slices by GPU index, where known
+        self._holders: dict[int, int] = {}  # number of shares by GPU index
         self.untracked = offer.withheld_units
         self.mig: list[tuple[str, int]] = []
         self.num_served = self.num_unserved = 0
         self.crowded = False
-        """Whether the claims don't all have room, or GPUs of their own."""
+        """Whether the node is overbooked: not all allocations have room, or GPUs of their own."""
 
     @property
     def left(self) -> Held:
-        """Who holds what, as the arrays take it."""
+        """The sums, for the arrays."""
         return Held(self.held, self.untracked, self.mig, self.num_served, self.num_unserved, self._slices)
 
     @property
     def nothing_left(self) -> Held:
-        """The same where all that is free counts as somebody's."""
+        """The sums with everything free counted as held."""
         offer = self._offer
         held = {index: (WHOLE_MILLI, gpu.memory_mib) for index, gpu in enumerate(offer.gpus)}
         untracked = len(offer.gpus) * offer.units_per_gpu if self._sliced else self.untracked
         return Held(held, max(untracked, self.untracked), offer.mig, self.num_served, self.num_unserved, self._slices)
 
     def as_given(self, holding: Holding, uuids: tuple[str, ...]) -> Holding | None:
-        """A pod's whole GPUs, or time slices, as the kubelet really gave them; None where that can't be true."""
-        apart = self._sliced or (self._offer.unit is GpuUnit.WHOLE and len(set(uuids)) == len(uuids))
-        plain = apart and all(part.whole for part in holding.parts)
+        """Return the holding of whole GPUs or time slices that the kubelet gave, None if that is implausible."""
+        distinct = self._sliced or (self._offer.unit is GpuUnit.WHOLE and len(set(uuids)) == len(uuids))
+        whole = distinct and all(part.whole for part in holding.parts)
         as_many = len(uuids) == holding.units and all(uuid in self._index_of for uuid in uuids)
-        if not (plain and as_many) or holding.unserved:
+        if not (whole and as_many) or holding.unserved:
             return None
         return Holding(holding.units, tuple(Part(self._index_of[uuid], uuid=uuid) for uuid in uuids))
 
     def book(self, holdings: Collection[Holding]) -> None:
-        """Book all that is held, once. Shares come first: a share is on the GPU that it names."""
+        """Book all holdings, once. Shares come first, since a share is on the GPU that it names."""
         for holding in holdings:
             self._add_shares(holding)
         for holding in holdings:
@@ -195,7 +194,7 @@ class Occupancy:
         self._settle()
 
     def _add_shares(self, holding: Holding) -> None:
-        """Book the parts of GPUs, and count what is of unknown index."""
+        """Book a holding's shares, and count its units of unknown index."""
         self.mig += holding.mig
         self.num_unserved += holding.unserved
         self.num_served += holding.units > 0 and not holding.unserved
@@ -216,7 +215,7 @@ class Occupancy:
             self._holders[gpu] = self._holders.get(gpu, 0) + 1
 
     def _add_whole(self, holding: Holding) -> None:
-        """Book whole GPUs; one that is not there, or that somebody has something of, counts by number."""
+        """Book a holding's whole GPUs; one that is missing or partly held counts as a unit of unknown index."""
         for part in holding.parts:
             if self._sliced or not self.is_whole(part):
                 continue
@@ -228,7 +227,7 @@ class Occupancy:
                 self.held[gpu] = WHOLE_MILLI, self._offer.gpus[gpu].memory_mib
 
     def _add_slices(self, holding: Holding) -> None:
-        """All count by number; of which GPUs some are, is known besides."""
+        """Book a holding's time slices by number, and by GPU where known."""
         self.untracked += holding.units
         for part in holding.parts:
             gpu = self.find(part.gpu, part.uuid)
@@ -236,7 +235,7 @@ class Occupancy:
                 self._slices[gpu] = self._slices.get(gpu, 0) + 1
 
     def _settle(self) -> None:
-        """See whether all have room; where they have not, the rest of the shared GPUs may be somebody's."""
+        """Detect overbooking; if units of unknown index exceed the idle GPUs, count the shared GPUs as fully held."""
         gpus = self._offer.gpus
         self.crowded = self.crowded or (self._offer.plugin_picks and self.num_served > 0 < self.num_unserved)
         idle = sum(gpu.healthy and index not in self.held for index, gpu in enumerate(gpus))
@@ -250,7 +249,7 @@ class Occupancy:
             if 0 < gpus[gpu].max_holders <= num_holders:
                 self.crowded = self.crowded or num_holders > gpus[gpu].max_holders
                 milli, mib = self.held[gpu]
-                self.held[gpu] = max(milli, WHOLE_MILLI), max(mib, gpus[gpu].memory_mib)  # its plugin has no more
+                self.held[gpu] = max(milli, WHOLE_MILLI), max(mib, gpus[gpu].memory_mib)  # its plugin takes no more
         installed = dict(self._offer.mig)
         used: dict[str, int] = {}
         for profile, count in self.mig:
@@ -258,12 +257,11 @@ class Occupancy:
         self.crowded = self.crowded or any(count > installed.get(profile, 0) for profile, count in used.items())
 
     def is_whole(self, part: Part) -> bool:
-        """Whether nobody else may have anything of its GPU. A share of memory alone is one only where a plugin sees to
-        it: elsewhere a request by memory is given a whole GPU."""
+        """Whether a part takes its GPU alone: a memory-only share does unless the node's plugin hands out shares."""
         return part.whole or (part.milli == 0 and self._offer.unit is not GpuUnit.PART)
 
     def find(self, gpu: int, uuid: str) -> int | None:
-        """Which GPU of the node it is, None when that can't be told."""
+        """Return the index of a GPU of the node, None if unknown."""
         if uuid and self._index_of:
             return self._index_of.get(uuid)
         return gpu if 0 <= gpu < len(self._offer.gpus) else None

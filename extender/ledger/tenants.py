@@ -1,7 +1,6 @@
-"""Who lives on which node: what the eviction of each pod would cost, and what it takes beside CPU, memory and GPUs.
+"""The bound pods by node: what evicting each would cost, and its demands beside CPU, memory and GPUs.
 
-Beside the ledger, which knows GPUs alone. Read only when kube-scheduler asks about evictions: quantities and times
-stay as they came until then.
+The ledger knows GPUs only. Quantities and times are parsed when needed, for preemption.
 """
 
 import pickle
@@ -25,7 +24,7 @@ from extender.plugins.pod_resources import requested, while_resized
 _KeyT = TypeVar("_KeyT")
 
 _MOST_TERMS: Final = 256
-"""By which the pods of one namespace keep others away."""
+"""Anti-affinity terms counted for the pods of a namespace."""
 _PORTION: Final = 256
 _NO_LABELS: Final[Labels] = {}
 
@@ -43,7 +42,7 @@ class Occupant(NamedTuple):
 
 
 class Crowd:
-    """All pods with a node. Not thread-safe."""
+    """All pods with a node, for planning. Not thread-safe."""
 
     def __init__(self, ignored: Iterable[str] = ()) -> None:
         """`ignored` are resources that kube-scheduler does not count."""
@@ -51,12 +50,12 @@ class Crowd:
         self._namespace_of: dict[str, str] = {}
         self._in: defaultdict[str, dict[str, Occupant]] = defaultdict(dict)
         self.num_pods: Counter[str] = Counter()
-        """By node."""
+        """Number of pods by node."""
         self._used: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self._ports: defaultdict[HostPort, Counter[str]] = defaultdict(Counter)
         self._addresses: defaultdict[tuple[str, int], Counter[str]] = defaultdict(Counter)
         self._apart: defaultdict[tuple[str, Term], Counter[str]] = defaultdict(Counter)
-        self._num_terms: Counter[str] = Counter()  # of these, by namespace
+        self._num_terms: Counter[str] = Counter()  # in `_apart`, by namespace
 
     def __len__(self) -> int:
         return len(self._namespace_of)
@@ -65,11 +64,11 @@ class Crowd:
         return uid in self._namespace_of
 
     def get(self, uid: str) -> Occupant | None:
-        """A pod with a node."""
+        """Return a pod by UID, None if it has no node."""
         return self._in[namespace].get(uid) if (namespace := self._namespace_of.get(uid)) is not None else None
 
     def upsert(self, pod: Pod) -> None:
-        """A pod with a node was added or changed."""
+        """Add or update a pod with a node."""
         metadata = pod.metadata
         self.put(
             Occupant(
@@ -82,19 +81,19 @@ class Crowd:
             )
         )
 
-    def put(self, found: Occupant) -> None:
-        """A pod as it is now."""
-        known = self.get(found.uid)
-        if known is not None and (known.node, known.demands) == (found.node, found.demands):
-            self._in[found.namespace][found.uid] = found
+    def put(self, pod: Occupant) -> None:
+        """Add or replace a pod."""
+        known = self.get(pod.uid)
+        if known is not None and (known.node, known.demands) == (pod.node, pod.demands):
+            self._in[pod.namespace][pod.uid] = pod
             return
-        self.remove(found.uid)
-        self._namespace_of[found.uid] = found.namespace
-        self._in[found.namespace][found.uid] = found
-        self._count(found, 1)
+        self.remove(pod.uid)
+        self._namespace_of[pod.uid] = pod.namespace
+        self._in[pod.namespace][pod.uid] = pod
+        self._count(pod, 1)
 
     def remove(self, uid: str) -> None:
-        """A pod is gone."""
+        """Remove a pod."""
         namespace = self._namespace_of.pop(uid, None)
         if namespace is None:
             return
@@ -103,7 +102,7 @@ class Crowd:
             del self._in[namespace]
 
     def of(self, namespaces: Iterable[str] | None) -> Iterator[Occupant]:
-        """The pods of some namespaces, None for all, as they are when this begins."""
+        """Yield the pods of some namespaces, None for all; the set may change meanwhile."""
         tables = (
             self._in.values() if namespaces is None else [self._in[name] for name in namespaces if name in self._in]
         )
@@ -111,65 +110,64 @@ class Crowd:
             yield from list(table.values())
 
     async def packed(self, *, labels: bool) -> list[bytes]:
-        """The pods for another process, in portions; with `labels` all of them, else those that take something beside
-        CPU, memory and GPUs, or keep others away."""
-        found: list[bytes] = []
+        """Pickle the pods in portions for another process: all with `labels`, else the `demanding` ones."""
+        portions: list[bytes] = []
         portion: list[Occupant] = []
-        for one in self.of(None) if labels else self.demanding():
-            portion.append(one)
+        for pod in self.of(None) if labels else self.demanding():
+            portion.append(pod)
             if len(portion) == _PORTION:
-                found.append(pickle.dumps(portion, pickle.HIGHEST_PROTOCOL))
+                portions.append(pickle.dumps(portion, pickle.HIGHEST_PROTOCOL))
                 portion = []
                 await give_way()
-        return [*found, pickle.dumps(portion, pickle.HIGHEST_PROTOCOL)]
+        return [*portions, pickle.dumps(portion, pickle.HIGHEST_PROTOCOL)]
 
     @classmethod
     def unpacked(cls, portions: Iterable[bytes], ignored: Iterable[str] = ()) -> "Crowd":
-        """A crowd from what `packed` gave, which comes from the service alone."""
+        """Build a crowd from the result of `packed`, which only the service itself produces."""
         crowd = cls(ignored)
         for portion in portions:
-            for one in pickle.loads(portion):  # noqa: S301
-                crowd.put(one)
+            for pod in pickle.loads(portion):  # noqa: S301
+                crowd.put(pod)
         return crowd
 
     def demanding(self) -> Iterator[Occupant]:
-        """Those that take more than CPU, memory and GPUs, or keep others away."""
-        return (found for found in self.of(None) if found.demands is not None)
+        """Yield the pods that take more than CPU, memory and GPUs, or have anti-affinity."""
+        return (pod for pod in self.of(None) if pod.demands is not None)
 
     def used(self, resource: str) -> Mapping[str, int]:
-        """How much of a resource is taken, by node."""
+        """Return how much of a resource is taken, by node."""
         return self._used.get(resource, {})
 
     def holding(self, protocol: str, number: int) -> Iterator[tuple[HostPort, Mapping[str, int]]]:
-        """Of each address that pods have a port of: how many, by node."""
+        """Yield the host ports in use with this protocol and number, one per address, with their pods by node."""
         for address in self._addresses.get((protocol, number), ()):
             port = HostPort(protocol, number, address)
             yield port, self._ports[port]
 
     def repelling(self) -> Mapping[tuple[str, Term], Mapping[str, int]]:
-        """How many pods keep others away, by their namespace and the term, and by node."""
+        """Return the number of pods with each anti-affinity term, by their namespace and the term, and by node."""
         return self._apart
 
-    def _count(self, found: Occupant, sign: int) -> None:
-        _add(self.num_pods, found.node, sign)
-        if found.demands is None:
+    def _count(self, pod: Occupant, sign: int) -> None:
+        _add(self.num_pods, pod.node, sign)
+        if pod.demands is None:
             return
-        for name, units in found.demands.resources:
-            _at(self._used, name, found.node, sign * units)
-        for port in found.demands.ports:
-            _at(self._ports, port, found.node, sign)
-            _at(self._addresses, (port.protocol, port.number), port.address, sign)
-        for term in found.demands.apart:
-            key = found.namespace, term
-            if key not in self._apart and (sign < 0 or self._num_terms[found.namespace] >= _MOST_TERMS):
-                continue  # an author writes any number of them
+        for name, units in pod.demands.resources:
+            _add_to(self._used, name, pod.node, sign * units)
+        for port in pod.demands.ports:
+            _add_to(self._ports, port, pod.node, sign)
+            _add_to(self._addresses, (port.protocol, port.number), port.address, sign)
+        for term in pod.demands.apart:
+            key = pod.namespace, term
+            if key not in self._apart and (sign < 0 or self._num_terms[pod.namespace] >= _MOST_TERMS):
+                continue  # authors may write any number of terms
             before = len(self._apart)
-            _at(self._apart, key, found.node, sign)
-            _add(self._num_terms, found.namespace, len(self._apart) - before)
+            _add_to(self._apart, key, pod.node, sign)
+            _add(self._num_terms, pod.namespace, len(self._apart) - before)
 
 
-def _at(table: "defaultdict[_KeyT, Counter[str]]", key: "_KeyT", at: str, number: int) -> None:
-    _add(table[key], at, number)
+def _add_to(table: "defaultdict[_KeyT, Counter[str]]", key: "_KeyT", node: str, number: int) -> None:
+    _add(table[key], node, number)
     if not table[key]:
         del table[key]
 
@@ -184,7 +182,7 @@ _PODS: Final = "pods"
 _VOLUMES_WITHOUT_LIMIT: Final = frozenset(
     ("name", "configMap", "downwardAPI", "emptyDir", "hostPath", "image", "nfs", "projected", "secret")
 )
-"""Of other volumes a node may take so many only, or this one once."""
+"""Volume types that no node limits in number or to one pod."""
 _NOTHING: Final[Mapping[str, str | int | float]] = {}
 
 
@@ -197,7 +195,7 @@ class DemandingContainer(objects.Object):
 
 
 class SpecDemands(objects.Object, rename="camel"):
-    """What else than resources a pod's spec may want of a node; read only where it matters."""
+    """The fields of a pod's spec that restrict its nodes beside resources, decoded only for preemption."""
 
     containers: list[DemandingContainer] | None = None
     init_containers: list[DemandingContainer] | None = None
@@ -221,18 +219,18 @@ class Tenant:
     """`namespace/name`."""
     priority: int
     started: str
-    """RFC 3339, "" when the kubelet has not said so."""
+    """RFC 3339 start time, "" until the kubelet reports it."""
     leaving: bool
     spec: objects.PodSpec
 
     def ran_s(self, now: float) -> float:
-        """Seconds since it was started, given Unix time; 0 when that is not known."""
+        """Return the seconds since its start at a Unix time, 0 if unknown."""
         started = objects.unix_time(self.started)
         return max(0.0, now - started) if started else 0.0
 
 
 class Tenants:
-    """Pods by node. Not thread-safe; every method returns at once."""
+    """Pods by node. Not thread-safe; no method blocks."""
 
     def __init__(self, ignored_resources: Iterable[str] = ()) -> None:
         """`ignored_resources` are those that kube-scheduler does not count."""
@@ -240,30 +238,30 @@ class Tenants:
         self._node_of: dict[str, str] = {}
         self._on: Index[Tenant] = Index()  # by node and UID
         self.crowd = Crowd(ignored_resources)
-        """The same pods, as plans look at them."""
+        """The same pods, for planning."""
 
     def knows(self, uid: str) -> bool:
-        """Whether a pod is on some node."""
+        """Whether a pod is on a node."""
         return uid in self._node_of
 
     def node_of(self, uid: str) -> str:
-        """The node of a pod, "" where it is on none that is known."""
+        """Return the node of a pod, "" for none."""
         return self._node_of.get(uid, "")
 
     def on(self, node: str) -> Mapping[str, Tenant]:
-        """The pods of a node by UID."""
+        """Return the pods of a node by UID."""
         return self._on.of(node)
 
     def upsert_node(self, node: objects.Node) -> None:
-        """A node was added or changed."""
+        """Add or update a node."""
         self._allocatable[node.metadata.name] = node.status.allocatable or _NOTHING
 
     def remove_node(self, name: str) -> None:
-        """A node is gone."""
+        """Remove a node."""
         self._allocatable.pop(name, None)
 
     def upsert_pod(self, pod: objects.Pod) -> None:
-        """A pod was added or changed, whoever scheduled it."""
+        """Add or update a pod; one that has finished is removed."""
         uid, node = pod.metadata.uid, pod.spec.node_name
         if pod.finished or not node:
             self.remove_pod(uid)
@@ -277,22 +275,19 @@ class Tenants:
         self.crowd.upsert(pod)
 
     def remove_pod(self, uid: str) -> None:
-        """A pod is gone."""
+        """Remove a pod."""
         self.crowd.remove(uid)
         node = self._node_of.pop(uid, None)
         if node is not None:
             self._on.pop(node, uid)
 
     def keep_pods(self, listed: set[str]) -> None:
-        """Pods that a complete list does not name are gone."""
+        """Remove the pods that are not in a complete list."""
         for uid in self._node_of.keys() - listed:
             self.remove_pod(uid)
 
     def have_room(self, node: str, spec: objects.PodSpec, evicted: Iterable[str]) -> bool:
-        """Whether a node has the resources that a pod requests, of every kind, once these pods are gone.
-
-        False where anything can't be read: then nobody can say so.
-        """
+        """Whether a node has all resources that a pod requests once these pods are gone; False if any is unreadable."""
         gone = set(evicted)
         staying = [tenant.spec for uid, tenant in self.on(node).items() if uid not in gone]
         allocatable = self._allocatable.get(node, _NOTHING)
@@ -307,7 +302,7 @@ class Tenants:
 
 
 def _requested_names(spec: objects.PodSpec) -> set[str]:
-    """The resources that a pod requests any of."""
+    """Return the names of the resources that a pod requests."""
     resources = [container.resources for container in (*(spec.containers or ()), *(spec.init_containers or ()))]
     names: set[str] = set(spec.overhead or ())
     for item in (*resources, spec.resources):
@@ -317,7 +312,7 @@ def _requested_names(spec: objects.PodSpec) -> set[str]:
 
 
 def asks_resources_alone(demands: SpecDemands) -> bool:
-    """Whether room for a pod is a matter of resources only: no ports, disks, claims or rules about other pods."""
+    """Whether a pod needs resources only: no host ports, volumes, ResourceClaims or rules about other pods."""
     affinity = demands.affinity
     rules = affinity and (
         (affinity.pod_affinity and affinity.pod_affinity.required)
@@ -334,5 +329,5 @@ def asks_resources_alone(demands: SpecDemands) -> bool:
 
 
 def repels_pods(spec: objects.PodSpec) -> bool:
-    """Whether a pod keeps others off its node by a rule."""
+    """Whether a pod has required anti-affinity."""
     return bool(spec.affinity and spec.affinity.pod_anti_affinity and spec.affinity.pod_anti_affinity.required)

@@ -1,6 +1,6 @@
-"""Letting pods go where kube-scheduler asks Kerf about each before it binds it: their nodes are nominated, no more.
+"""Releasing pods where kube-scheduler calls Kerf as an extender: only their nodes are nominated.
 
-Nothing that is written has to be certain: whatever kube-scheduler goes by, Kerf's verbs have the last word.
+No write has to be certain: whatever kube-scheduler decides, it has to call Kerf's filter and bind.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,14 +24,14 @@ from extender.scheduling.placer import Placer
 
 
 class _Withdrawal(Target[Pod]):
-    """Taking the nomination of a pod back that stays behind its gate, or was refused."""
+    """Withdraws the nomination of a pod that stays gated or was rejected."""
 
     def __init__(self, writer: PodWriter, entry: Entry, ended: Callable[[Entry], None]) -> None:
         super().__init__(entry.namespace, entry.uid, f"withdrawing the nomination of pod {entry.pod.key}")
         self._writer, self._entry, self._ended = writer, entry, ended
 
     async def send(self, version: str) -> Pod | None:
-        """Whatever its version is."""
+        """Write without a resourceVersion."""
         return self._entry.pod if await self._writer.nominate(self._entry.pod, "") else None
 
     async def read(self) -> Pod | None:
@@ -47,13 +47,13 @@ class _Withdrawal(Target[Pod]):
         entry = self._entry
         if result.outcome is not Outcome.FENCED:
             status = msgspec.structs.replace(entry.pod.status, nominated_node_name="")
-            entry.pod = msgspec.structs.replace(entry.pod, status=status)  # the watch will tell
+            entry.pod = msgspec.structs.replace(entry.pod, status=status)  # ahead of the watch
         self._ended(entry)
 
 
 @dataclass(eq=False)
 class Asked:
-    """As of `dispatch.Mode`."""
+    """The `dispatch.Mode` with an extender."""
 
     transport: Transport
     ledger: Ledger
@@ -67,7 +67,7 @@ class Asked:
     resolver: Resolver
     is_asked: ClassVar[bool] = True
     _withdrawn: set[str] = field(default_factory=set, init=False)
-    """Pods whose nominations are being taken back."""
+    """UIDs of pods whose nominations are being withdrawn."""
 
     def __post_init__(self) -> None:
         self._writer = PodWriter(self.transport)
@@ -79,7 +79,7 @@ class Asked:
         return None
 
     def check(self, pod: PlanPod) -> None:
-        """kube-scheduler takes what Kerf's verbs take."""
+        """Accept every pod: Kerf's filter judges its request."""
 
     def hold(self, members: Sequence[tuple[Entry, str]]) -> bool:
         return True
@@ -88,23 +88,23 @@ class Asked:
         for entry in (*self.backlog.recall(now), *self.backlog.notice_lost(now)):
             self.placer.release(entry.uid)
         lost = [entry for entry in self.backlog.lost() if nominated_node(entry.pod)]
-        self._withdraw(lost)  # others are counted out until then
+        self._withdraw(lost)  # until then kube-scheduler counts their GPUs as used
 
     def left(self, entry: Entry) -> None:
         claim = self.ledger.claim(entry.uid)
         if claim is not None and claim.state is not ClaimState.RESERVED:
             self.taken(entry, claim.node)
         elif claim is None and entry.is_out and not entry.num_gpus and not entry.pod.metadata.deletion_timestamp:
-            self.taken(entry, entry.node)  # or gone: nobody asks Kerf to bind what asks for no GPU
+            self.taken(entry, entry.node)  # bound or gone: pods without GPUs are not bound by Kerf
         else:
-            self.placer.release(entry.uid)  # Kerf has not bound it: it is gone, or the watch tells what it has
+            self.placer.release(entry.uid)  # not bound by Kerf: gone, or the watch reports its GPUs
         if entry.node and not entry.stage.behind_gate:
             honoured = not entry.lost and (claim is None or claim.node == entry.node)
             self.counts.honoured += honoured
             self.counts.fallbacks += not honoured
 
     def found_open(self, entry: Entry) -> None:
-        """kube-scheduler asks about it before it binds it."""
+        """Do nothing: kube-scheduler calls Kerf before it binds the pod."""
 
     def withdraw(self, entries: Iterable[Entry]) -> None:
         nominated = [entry for entry in entries if entry.pod.status.nominated_node_name]
@@ -115,7 +115,7 @@ class Asked:
             entry.stay_lost()
             return True
         entry.put_back(self.clock())
-        return not entry.node  # else somebody has opened it meanwhile
+        return not entry.node  # else its gate was opened meanwhile
 
     async def nominate(self, entry: Entry, pod: Pod, term: Term | None, *, lost: str) -> Pod | None:
         written = self._writer.nominate_anew(pod, entry.node, lost) if lost else self._writer.nominate(pod, entry.node)
@@ -129,7 +129,7 @@ class Asked:
         return await self._writer.open(pod, "", why)
 
     def _withdraw(self, entries: Iterable[Entry]) -> None:
-        """Have nominations taken back: kube-scheduler counts the GPUs of nominated pods as if they ran there."""
+        """Withdraw nominations, since kube-scheduler counts the GPUs of nominated pods as used."""
         for entry in entries:
             if entry.uid in self._withdrawn:
                 continue

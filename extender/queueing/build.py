@@ -1,4 +1,4 @@
-"""The queue, as the settings want it."""
+"""Builds the queue from the settings."""
 
 import time
 from collections.abc import Callable
@@ -30,7 +30,7 @@ def build_queue(
     lets_roomless_go: Callable[[], LetsRoomlessGo | None],
     keeper: MakesAllocation | None = None,
 ) -> QueueController | None:
-    """The queue's controller, None where no queue is wanted; the last five as of `QueueController`."""
+    """Build the queue's controller, None if the queue is disabled; the last five parameters as in `QueueController`."""
     if not settings.queue.enabled:
         return None
     return QueueController(
@@ -56,7 +56,7 @@ def build_queue(
 
 
 def _direct(base: Foundation) -> Callable[..., Mode]:
-    """Letting pods go that kube-scheduler binds by itself."""
+    """Return a factory of the mode without an extender."""
     return partial(
         Direct,
         resolver=base.resolver,

@@ -1,4 +1,4 @@
-"""What allocates devices to the ResourceClaims of a queue's pods, as the queue sees it: a part does."""
+"""The queue's interface to the part that allocates devices to its pods' ResourceClaims."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,47 +14,47 @@ from extender.queueing.pods.entries import Entry
 
 
 class KeepsDevices(Protocol):
-    """Holds devices for pods, and writes what it holds."""
+    """Holds devices for pods and writes the allocations."""
 
     def read(self, pod: Pod) -> PodClaims:
-        """The claims of a pod as they are now. Raises RequestError."""
+        """Return a pod's current claims. Raises RequestError."""
 
     async def anything_new(self) -> bool:
-        """Whether all claims may mean something else by now."""
+        """Whether all claims have to be read again."""
 
     def hold(self, pod: Pod, node: str, allocation: Allocation | None) -> bool:
-        """Hold what a pod got of a node; whether its claims still ask what was decided on."""
+        """Hold a pod's devices on a node; return whether its claims' requests are unchanged since the decision."""
 
     def let_go(self, pod: Pod) -> None:
-        """Hold nothing any more that is not written for a pod."""
+        """Release what is held for a pod and not written."""
 
     async def allocate(self, pod: Pod) -> bool:
-        """Write what is held for a pod; whether all is written. Raises ClusterError, FencedError, DecodeError."""
+        """Write a pod's allocations; return whether all are written. Raises ClusterError, FencedError, DecodeError."""
 
     async def catch_up(self) -> None:
-        """Before the first decision of a term: know what a leader before may have written. Raises ClusterError,
+        """Learn, before the first decision of a term, what a previous leader may have written. Raises ClusterError,
         DecodeError."""
 
 
 class SortsOut(Protocol):
-    """Tells whose turn it is."""
+    """Decides which pods may be planned."""
 
     def sort_out(self, waiting: Iterable[Entry]) -> tuple[list[Entry], list[tuple[Entry, WaitReason]]]:
-        """Those that can be planned, and why the others can't."""
+        """Return the pods that can be planned, and the others with reasons."""
 
 
 @dataclass(frozen=True, slots=True)
 class AllocatesDevices:
-    """For one queue."""
+    """The allocation of devices for one queue."""
 
     keeper: KeepsDevices
     turns: SortsOut
     works: Mapping[str, Work]
-    """What has to go on in the background, by its name."""
+    """Background work by name."""
 
 
 class MakesAllocation(Protocol):
-    """Makes what allocates for a queue."""
+    """Creates the allocation of devices for a queue."""
 
     def __call__(
         self,
@@ -64,19 +64,19 @@ class MakesAllocation(Protocol):
         dirty: Callable[[], None],
         changed: Callable[[str], None],
     ) -> AllocatesDevices:
-        """`entries_of` are the pods of the queue that name a claim, given as `namespace/name`, `entries` all that wait;
-        `dirty` hears that another round is due, `changed` of claims that are other than before."""
+        """`entries_of` returns the queue's pods that name a claim `namespace/name`, `entries` all of its pods.
+        `dirty` is called when another round is due, `changed` with a claim that has changed."""
 
 
 @dataclass(eq=False)
 class QueueClaims:
-    """The claims of a queue's pods: nothing is done about them where nobody allocates."""
+    """The claims of a queue's pods. Without an allocator all methods are no-ops."""
 
     make_keeper: MakesAllocation | None
-    """Makes what allocates, None where that is kube-scheduler's."""
+    """Creates the allocator, None where kube-scheduler allocates."""
     backlog: Backlog
     dirty: Callable[[], None]
-    """Hears that another round is due."""
+    """Called when another round is due."""
     made: AllocatesDevices | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -90,24 +90,24 @@ class QueueClaims:
 
     @property
     def keeper(self) -> KeepsDevices | None:
-        """What holds and writes, None where nobody allocates."""
+        """The allocator, None where kube-scheduler allocates."""
         return None if self.made is None else self.made.keeper
 
     def of(self, pod: Pod) -> PodClaims:
-        """The claims of a pod as they are now. Raises RequestError."""
+        """Return a pod's current claims. Raises RequestError."""
         return NO_CLAIMS if self.keeper is None else self.keeper.read(pod)
 
     def works(self) -> Mapping[str, Work]:
-        """What has to go on in the background, by its name."""
+        """Return background work by name."""
         return {} if self.made is None else self.made.works
 
     async def take_stock(self, opted_out: Callable[[Pod], object]) -> None:
-        """Read the claims again that may mean something else by now, and find who waits again; `opted_out` tells of
-        pods that no longer take part."""
+        """Read changed claims again, and find the pods that have to wait again; `opted_out` returns whether a pod has
+        opted out."""
         if self.keeper is not None:
             await self.backlog.read_claims_again(all_=await self.keeper.anything_new())
         self.backlog.notice_unserved(opted_out)
 
     def sort_out(self, waiting: Iterable[Entry]) -> tuple[list[Entry], list[tuple[Entry, WaitReason]]]:
-        """Those that can be planned, and why the others can't."""
+        """Return the pods that can be planned, and the others with reasons."""
         return (list(waiting), []) if self.made is None else self.made.turns.sort_out(waiting)

@@ -1,4 +1,4 @@
-"""Work in a process of its own at low priority, tensors in and tensors out: what takes seconds keeps nobody waiting."""
+"""Runs work that takes seconds in a separate low-priority process, with tensors as input and output."""
 
 import asyncio
 import os
@@ -16,48 +16,51 @@ from safetensors import numpy as tensors
 from extender.children import Child
 
 Arrays = Mapping[str, npt.NDArray[Any]]
-"""By name."""
+"""Arrays by name."""
 CPU_S: Final = "cpu_s"
-"""(1,) of each answer: CPU seconds that it took."""
+"""(1,) in each output: CPU seconds used."""
 _NICE: Final = 10
-_MAX_WORDS: Final = 300
-_LOOK_S: Final = 0.5
+_MAX_ERROR_CHARS: Final = 300
+_PARENT_POLL_S: Final = 0.5
 
 
 class AsideError(RuntimeError):
-    """There is no answer: says why."""
+    """The process returned no output."""
 
 
 async def worked_out(module: str, asked: Arrays, max_s: float) -> Arrays:
-    """What a module answers whose `main` calls `answer`. Raises AsideError."""
-    told = tensors.save({name: np.ascontiguousarray(column) for name, column in asked.items()})
+    """The output of a module whose main part calls `answer`. Raises AsideError."""
+    content = tensors.save({name: np.ascontiguousarray(column) for name, column in asked.items()})
     child = await Child.start(sys.executable, "-m", module, str(os.getpid()), complaints=True)
     try:
         async with asyncio.timeout(max_s):
-            code, found, complaint = await child.finished(told)
+            code, output, errors = await child.finished(content)
     except TimeoutError:
         raise AsideError(f"it did not finish within {max_s:g} s") from None
     finally:
         await child.end()
     if code != 0:
-        raise AsideError(complaint.strip()[-_MAX_WORDS:] or "the process ended")
+        raise AsideError(errors.strip()[-_MAX_ERROR_CHARS:] or "the process ended")
     try:
-        answer: Arrays = tensors.load(found)
+        arrays: Arrays = tensors.load(output)
     except SafetensorError as error:
-        raise AsideError(f"the answer can't be read: {error}") from None
-    return answer
+        raise AsideError(f"its output can't be read: {error}") from None
+    return arrays
 
 
 def answer(work: Callable[[Arrays], Arrays]) -> None:
-    """The process; its argument is the number of the one that asks. `work` may end it with a sentence."""
+    """Run `work` on the arrays of standard input and write its result to standard output.
+
+    The process' argument is its parent's id. `work` may exit with an error message.
+    """
     os.nice(_NICE)
     threading.Thread(target=_end_with, args=(int(sys.argv[1]),), daemon=True).start()
-    found = work(tensors.load(sys.stdin.buffer.read()))
-    sys.stdout.buffer.write(tensors.save({**found, CPU_S: np.array([time.process_time()])}))
+    arrays = work(tensors.load(sys.stdin.buffer.read()))
+    sys.stdout.buffer.write(tensors.save({**arrays, CPU_S: np.array([time.process_time()])}))
 
 
 def _end_with(parent: int) -> None:
-    """End when the process that asked has: nobody reads the answer."""
+    """Exit when the parent process has ended."""
     while os.getppid() == parent:
-        time.sleep(_LOOK_S)
+        time.sleep(_PARENT_POLL_S)
     os._exit(1)

@@ -1,4 +1,4 @@
-"""What is done beside the rank that serves: by a part, where there is one."""
+"""Interfaces of a part that evaluates ranks next to the one that serves."""
 
 from typing import Any, Protocol
 
@@ -7,21 +7,21 @@ from extender.scheduling.placer import Placement
 
 
 class SeesDecisions(Protocol):
-    """Looks at what was decided, after the answer."""
+    """Receives decisions after they were answered."""
 
     def offer(self, placement: Placement, request: PodRequest) -> None:
-        """A decision was made; returns at once."""
+        """Take a decision; does not block."""
 
 
 class JudgesRanks(Protocol):
-    """Tries ranks, and has the best one serve."""
+    """Compares ranks and has the best one serve."""
 
     @property
     def said(self) -> str:
-        """The last step of a fitted model, "" where there was none."""
+        """The last step of a fitted model; "" if there was none."""
 
     def evidence(self) -> dict[str, Any] | None:
-        """By what `auto` was decided, as JSON; None where nothing is tried."""
+        """The evidence for the choice of `auto` as JSON; None if ranks are not compared."""
 
     def learning(self) -> dict[str, Any] | None:
-        """How fitted models do, as JSON; None where none is taken."""
+        """The state of fitted models as JSON; None if fitted models are not accepted."""

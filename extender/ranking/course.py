@@ -1,7 +1,7 @@
-"""The course of a fitted model: shadow, canary, service. Each step takes evidence, and worse evidence takes it back.
+"""The rollout of a fitted model: shadow, canary, serving. Each step needs evidence; a worse result withdraws the model.
 
-What counts as evidence is the pods that came since the step before: neither the fit nor an earlier step has seen them.
-They are offered to both ranks on the nodes that there are (`trials`), and the difference has an interval.
+A step is judged only by pods that arrived since the previous step, which neither the fit nor earlier steps have used.
+Both ranks place them on the cluster's nodes (`trials`); the difference has a confidence interval.
 """
 
 from enum import StrEnum
@@ -11,49 +11,49 @@ from typing import Final
 import msgspec
 
 _MAX_TRIALS: Final = 7
-"""Of a stage: what has not shown itself better by then is no better."""
-_LEAST_POINTS: Final = 0.1
-"""Of the GPUs, that the released rank has to allocate more to take the place of a fitted one that serves."""
+"""Per stage; a model that is not significantly better by then is withdrawn."""
+_MIN_POINTS: Final = 0.1
+"""Percentage points of GPUs that the released rank must allocate more than a fitted one to replace it."""
 _MAX_REFUSED: Final = 20
 _HASH_CHARS: Final = 12
 
 
 class Stage(StrEnum):
-    """What a candidate does."""
+    """A candidate's stage."""
 
     NONE = "none"
     SHADOW = "shadow"
-    """It ranks beside the one that serves, and nobody acts on it."""
+    """It ranks next to the serving model, without effect."""
     CANARY = "canary"
-    """It places a part of the pods."""
+    """It places part of the pods."""
 
 
 class Course(msgspec.Struct, frozen=True):
-    """Where things stand. Outlives the process."""
+    """The state of the rollout, which is persisted."""
 
     candidate: str = ""
-    """SHA-256 of the model on trial, "" for none."""
+    """SHA-256 of the model on trial; "" for none."""
     stage: Stage = Stage.NONE
     since: float = 0.0
     """Unix time at which the stage began."""
     trials: int = 0
-    """In this stage."""
+    """Trials in this stage."""
     serving: str = ""
-    """SHA-256 of the fitted model that serves, "" while the one that came with Kerf does."""
+    """SHA-256 of the fitted model that serves; "" if the released one does."""
     refused: tuple[str, ...] = ()
-    """Models that were taken back, the latest ones."""
+    """The most recently withdrawn models."""
     said: str = ""
     """The last step, in a sentence."""
     at: float = 0.0
     """Unix time of the last step."""
     promoted: int = 0
-    """Models that came to serve."""
+    """Number of fitted models that came to serve."""
     taken_back: int = 0
-    """Models that were taken back, at whichever step."""
+    """Number of withdrawn models, including those that served."""
 
 
 def offered(course: Course, candidate: str, now: float) -> Course:
-    """Another model is handed in; one that serves, or was taken back, does not begin again."""
+    """Start the rollout of a submitted model, unless it is on trial, serves or was withdrawn."""
     if candidate in (course.candidate, course.serving, *course.refused):
         return course
     said = f"model {short(candidate)} is tried in shadow"
@@ -61,8 +61,8 @@ def offered(course: Course, candidate: str, now: float) -> Course:
 
 
 def withdrawn(course: Course, why: str, now: float) -> Course:
-    """The candidate is taken back."""
-    said = f"model {short(course.candidate)} is taken back from {course.stage}: {why}"
+    """Withdraw the candidate."""
+    said = f"model {short(course.candidate)} is withdrawn from {course.stage}: {why}"
     return _with(
         course, now, said, candidate="", stage=Stage.NONE, since=now, trials=0,
         refused=_refused(course, course.candidate), taken_back=course.taken_back + 1,
@@ -70,48 +70,51 @@ def withdrawn(course: Course, why: str, now: float) -> Course:
 
 
 def judged(course: Course, more: float, doubt: float, rival: str, now: float, promised: float | None = None) -> Course:
-    """The candidate allocates so many points more than the rank that serves, plus or minus: go on, wait, or go back.
+    """Promote, keep or withdraw the candidate after a trial.
 
-    `promised` is what the fit had found on days of its own, which this is held against.
+    It allocates `more` ± `doubt` percentage points more than the serving rank; the fit had `promised` so many.
     """
-    told = f"{more:+.2f} ± {doubt:.2f} points beside {rival} on the pods that came since"
+    result = f"{more:+.2f} ± {doubt:.2f} points against {rival} on newly arrived pods"
     if promised is not None:
-        told += f", where the fit had found {promised:+.2f}"
+        result += f", the fit had {promised:+.2f}"
     course = msgspec.structs.replace(course, trials=course.trials + 1)
     if more < -doubt or not isfinite(more + doubt):
-        return withdrawn(course, told, now)
+        return withdrawn(course, result, now)
     name = short(course.candidate)
     if course.stage is Stage.CANARY:
-        said = f"model {name} serves: {told}"
+        said = f"model {name} serves: {result}"
         return _with(
             course, now, said, candidate="", stage=Stage.NONE, since=now, trials=0, serving=course.candidate,
             promoted=course.promoted + 1,
         )  # fmt: skip
     if more > doubt:
-        said = f"model {name} places a part of the pods: {told}"
+        said = f"model {name} places part of the pods: {result}"
         return _with(course, now, said, stage=Stage.CANARY, since=now, trials=0)
     if course.trials >= _MAX_TRIALS:
-        return withdrawn(course, f"no better in {course.trials} trials, {told}", now)
+        return withdrawn(course, f"no better in {course.trials} trials, {result}", now)
     return course
 
 
 def watched(course: Course, more: float, doubt: float, now: float) -> Course:
-    """The fitted model that serves allocates so many points more than the released one, plus or minus."""
-    if more >= -max(doubt, _LEAST_POINTS):
+    """Stop the serving fitted model if it allocates significantly less than the released one.
+
+    It allocates `more` ± `doubt` percentage points more.
+    """
+    if more >= -max(doubt, _MIN_POINTS):
         return course
-    return stopped(course, f"{more:+.2f} ± {doubt:.2f} points beside the released one", now)
+    return stopped(course, f"{more:+.2f} ± {doubt:.2f} points against the released one", now)
 
 
 def stopped(course: Course, why: str, now: float) -> Course:
-    """The fitted model serves no more, and the released one does."""
-    said = f"model {short(course.serving)} serves no more: {why}"
+    """Replace the serving fitted model by the released one."""
+    said = f"model {short(course.serving)} no longer serves: {why}"
     return _with(
         course, now, said, serving="", refused=_refused(course, course.serving), taken_back=course.taken_back + 1
     )
 
 
 def short(sha256: str) -> str:
-    """As people read it."""
+    """A shortened hash, for display."""
     return sha256[:_HASH_CHARS]
 
 

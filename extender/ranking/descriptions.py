@@ -8,7 +8,7 @@ from extender.ranking.service import LearnedRank
 
 
 class Rank(TypedDict):
-    """What `GET /model` answers, with an example of what a type alone does not tell."""
+    """The response of `GET /model`; annotations are examples."""
 
     mode: Annotated[str, "off"]
     path: str | None
@@ -26,7 +26,7 @@ class Rank(TypedDict):
 
 
 def summary(rank: LearnedRank, judges: JudgesRanks | None) -> dict[str, Any]:
-    """Which model there is, in a line."""
+    """A short summary of the model's state."""
     return {
         "mode": rank.mode.value,
         "sha256": None if rank.model is None else rank.model.manifest.sha256,
@@ -36,7 +36,7 @@ def summary(rank: LearnedRank, judges: JudgesRanks | None) -> dict[str, Any]:
 
 
 def describe(rank: LearnedRank, judges: JudgesRanks | None) -> Rank:
-    """Model, prices and mix, by what `auto` was decided, and how fitted models do; None where there is none of it."""
+    """The state of the model, prices, mix, evidence and fitted models."""
     manifest = None if rank.model is None else rank.model.manifest
     return {
         "mode": rank.mode.value,

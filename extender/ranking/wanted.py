@@ -1,4 +1,4 @@
-"""Which model the settings want."""
+"""The model that the settings select."""
 
 from pathlib import Path
 
@@ -7,7 +7,10 @@ from extender.settings.ranking import ModelMode, RankSettings
 
 
 def path_of(wanted: RankSettings, *, ranks: bool) -> Path | None:
-    """The directory of the model that is wanted where the deployment's policy is one that a model `ranks` by."""
+    """The directory of the configured model; None if there is none.
+
+    The released model is the default if the policy `ranks` by a model, or the mode is canary or shadow.
+    """
     if wanted.mode is ModelMode.OFF:
         return None
     if wanted.path is not None:

@@ -1,7 +1,7 @@
-"""What pods say of their GPUs, put right where the kubelet gave others.
+"""Corrects the GPU annotations of pods to which the kubelet gave other GPUs.
 
-A device plugin may pick GPUs by itself, and a node's agent tells which (`extender.plugins.kerf`). The
-ledger counts what is true at once; the annotations follow, so that everybody else reads the same.
+A device plugin may pick GPUs by itself, and the node agent reports which (`extender.plugins.kerf`). The ledger counts
+those at once; the annotations follow, for other readers.
 """
 
 import logging
@@ -24,9 +24,9 @@ logger = logging.getLogger(__name__)
 _INTERVAL_S: Final = 1.0
 _MAX_PER_ROUND: Final = 50
 _GONE: Final = (404, 409)
-"""Answers about a pod that is no more, or another one of its name."""
+"""Statuses for a pod that is gone, or another one of its name."""
 _REFUSED: Final = (400, 403, 413, 422)
-"""Answers about a pod that is too large, or that nobody may change."""
+"""Statuses for a pod that is too large or can't be changed."""
 
 
 class Corrections(Background):
@@ -38,17 +38,17 @@ class Corrections(Background):
         self._ledger = ledger
         self._events = events
         self._fence = fence
-        self._refused: dict[str, Holding | None] = {}  # by pod: what it could not be told
+        self._refused: dict[str, Holding | None] = {}  # by UID: the correction that was refused
         self._pauses = Pauses()
         self.num_corrected = 0
-        """Pods that were told which GPUs they have."""
+        """Pods whose annotations were corrected."""
 
     async def run(self) -> None:
-        """Look at what is wrong, again and again."""
+        """Correct pods until cancelled."""
         await repeat(self.correct, _INTERVAL_S, "correcting assignments")
 
     async def correct(self) -> None:
-        """Correct some pods."""
+        """Correct up to `_MAX_PER_ROUND` pods."""
         mistaken = self._ledger.mistaken()
         self._refused = {claim.uid: self._refused[claim.uid] for claim in mistaken if claim.uid in self._refused}
         if self._fence.fault():
@@ -66,8 +66,8 @@ class Corrections(Background):
         namespace, name = claim.pod.split("/", 1)
         given, assigned = format_gpus(claim.gpus), format_gpus(claim.holding.gpus)
         uuids = ",".join(part.uuid for part in claim.held.parts)
-        told = f"GPUs {given} of node {claim.node} by its device plugin; GPUs {assigned} had been chosen"
-        annotations = {ASSIGNED_GPUS: given, ASSIGNED_UUIDS: uuids, EXPLANATION: f"placed: {told}"}
+        text = f"GPUs {given} of node {claim.node} by its device plugin; GPUs {assigned} had been chosen"
+        annotations = {ASSIGNED_GPUS: given, ASSIGNED_UUIDS: uuids, EXPLANATION: f"placed: {text}"}
         patch = {"metadata": {"uid": claim.uid, "annotations": annotations}}
         try:
             await self._transport.patch(
@@ -78,10 +78,10 @@ class Corrections(Background):
             status = error.status if isinstance(error, ApiError) and not lacks else 0
             self._pauses.failed(namespace, claim.uid, error, time.monotonic())
             if status in _REFUSED:
-                self._refused[claim.uid] = claim.given  # the next try would end alike
+                self._refused[claim.uid] = claim.given  # a retry would be refused, too
             if status not in _GONE:
-                logger.warning("pod %s can't be told that it has %s: %s", claim.pod, told, error)
+                logger.warning("pod %s: its GPU annotations were not corrected to %s: %s", claim.pod, text, error)
             return
         self.num_corrected += 1
         self._pauses.succeeded(namespace, claim.uid)
-        self._events.emit(namespace, name, claim.uid, reason="GPUsCorrected", message=f"Given {told}")
+        self._events.emit(namespace, name, claim.uid, reason="GPUsCorrected", message=f"Given {text}")

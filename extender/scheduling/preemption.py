@@ -1,4 +1,4 @@
-"""Preemption on the mirrored cluster: which of kube-scheduler's proposals would really make room for a pod."""
+"""Judges kube-scheduler's preemption proposals on the mirrored cluster: which of them would make room for a pod."""
 
 import asyncio
 from collections import OrderedDict
@@ -19,14 +19,14 @@ from extender.plugins.holdings import Holding, Part
 
 _NODES_AT_ONCE: Final = 8
 _UNDER_WAY_S: Final = 30.0
-"""Victims that kube-scheduler has not evicted by then, it will not: they may be proposed again."""
+"""Victims that kube-scheduler has not evicted by then may be proposed again."""
 _MAX_ANSWERS: Final = 4096
 _FIRST_ROW: Final = np.zeros(1, np.intp)
 
 
 @dataclass(eq=False)
 class Preemptor:
-    """Judges proposals; evicts nobody itself, and holds nothing."""
+    """Judges preemption proposals. It evicts and reserves nothing."""
 
     ledger: Ledger
     tenants: Tenants
@@ -42,9 +42,9 @@ class Preemptor:
         num_pdb_violations: int,
         gangs: Mapping[str, Gang] | None = None,
     ) -> Candidate:
-        """A proposal with what Kerf knows of the victims. One it has not heard of counts as the most worthy.
+        """Return a proposal with the priority, GPUs and GPU time of its victims; an unknown victim counts as the costliest.
 
-        `gangs` are those of the victims, by UID, as `gangs_of` has them.
+        `gangs` are the victims' gangs by UID, from `gangs_of`.
         """
         now = self.wall_clock()
         tenants = self.tenants.on(node)
@@ -59,7 +59,7 @@ class Preemptor:
         return Candidate(node, tuple(victims), num_pdb_violations)
 
     def gangs_of(self, running: Iterable[Mapping[str, int]]) -> dict[str, Gang]:
-        """Gangs, by the UID of each of their pods; of each gang it is given how many pods each of its pods needs."""
+        """Return the gang of each pod by UID. `running` has for each gang how many running pods each of its pods needs."""
         now, nodes = self.wall_clock(), dict[str, Cluster | None]()
 
         def member(uid: str, needs: int) -> Member:
@@ -74,17 +74,17 @@ class Preemptor:
         return {uid: gang for gang in gangs for uid in gang.members}
 
     def _gpus_of(self, uid: str, node: str, alone: Cluster | None) -> float:
-        """How many GPUs of a node a pod holds, given the node."""
+        """Return how many GPUs of a node a pod holds; `alone` is the cluster of that node."""
         claim = self.ledger.claim(uid)
         return _num_gpus(alone, claim.holding) if alone and claim and claim.node == node else 0.0
 
     async def choose(
         self, pod: objects.Pod, demands: SpecDemands, request: GpuRequest, candidates: Sequence[Candidate]
     ) -> list[Candidate]:
-        """The candidates that make the pod fit and lose least, each with the victims that it needs.
+        """Return the candidates that make the pod fit at the least loss, each with the victims needed.
 
-        None by which a pod of the same or a higher priority would end with its gang. Hundreds of nodes take a second:
-        other calls are let in between.
+        Leaves out candidates that would end a gang member of the same or a higher priority. Yields to the event loop
+        now and then, since hundreds of nodes take a second.
         """
         priority = pod.spec.priority or 0
         spares = asks_resources_alone(demands)
@@ -100,10 +100,10 @@ class Preemptor:
         return chosen
 
     def is_under_way(self, pod: objects.Pod, request: GpuRequest) -> bool:
-        """Whether room is being made for a pod already, and will be enough.
+        """Whether a preemption under way will make enough room for a pod.
 
-        kube-scheduler may hear that its victims are gone before Kerf does: filter rejects the pod once more, and more
-        pods would be evicted for it elsewhere.
+        kube-scheduler may see that the victims are gone before Kerf does. Filter then rejects the pod once more, and
+        without this check more pods would be evicted for it elsewhere.
         """
         answered_at, candidates = self._answers.get(pod.metadata.uid, (0.0, []))
         nominated = pod.status.nominated_node_name
@@ -115,7 +115,7 @@ class Preemptor:
         )
 
     def _remember(self, uid: str, chosen: list[Candidate]) -> None:
-        """Keep the newest answer about a pod, if it may lead to an eviction."""
+        """Keep the latest answer about a pod if it may lead to evictions."""
         self._answers.pop(uid, None)
         if uid and chosen:
             self._answers[uid] = self.clock(), chosen
@@ -123,7 +123,7 @@ class Preemptor:
             self._answers.popitem(last=False)
 
     def _fits(self, pod: objects.Pod, request: GpuRequest, node: str, evicted: frozenset[str]) -> bool:
-        """Whether a node has the GPUs for a pod once others are gone; its own reservation is no obstacle to it."""
+        """Whether a node has the GPUs for a pod once others are evicted, not counting its own reservation."""
         cluster = self.ledger.without(node, evicted | {pod.metadata.uid}, self.clock())
         return cluster is not None and bool(fit(cluster, request, _FIRST_ROW).fits[0])
 
@@ -143,16 +143,15 @@ class Preemptor:
 
 
 def _num_gpus(node: Cluster, holding: Holding) -> float:
-    """How many GPUs of a node somebody holds: a share counts with its larger part of compute or memory, a time slice
-    with its part of a GPU, a MIG device as one.
-    """
+    """Return how many GPUs of a node a holding amounts to: a share counts by the larger of its compute and memory
+    fractions, a time slice by its fraction of a GPU, a MIG device as one."""
     per_gpu, memory_mib = int(node.units_per_gpu[0]), node.gpu_memory_mib[0].tolist()
     if per_gpu > 1:
         return holding.units / per_gpu
 
-    def of(part: Part) -> float:
+    def fraction(part: Part) -> float:
         known = 0 <= part.gpu < len(memory_mib) and memory_mib[part.gpu]
         return 1.0 if part.whole else max(part.milli / WHOLE_MILLI, part.mib / memory_mib[part.gpu] if known else 0.0)
 
     unknown = holding.units - len(holding.parts)
-    return sum(map(of, holding.parts)) + unknown + sum(count for _, count in holding.mig)
+    return sum(map(fraction, holding.parts)) + unknown + sum(count for _, count in holding.mig)

@@ -1,7 +1,7 @@
-"""Episodes of a cluster that churns, side by side and compiled: each runs on to the next decision that is to be made.
+"""Compiled batches of episodes in which pods arrive and leave; each episode advances to its next decision.
 
-K episodes of one scenario have N nodes each; they are rows k N to (k + 1) N of the same arrays. What is decided here
-is nothing: who plays places a pod on a node, or skips it.
+K episodes of one scenario have N nodes each: rows k N to (k + 1) N of the same arrays. The actions come from the
+caller: place the offered pod on a node, or skip it.
 """
 
 from typing import Final, NamedTuple
@@ -18,26 +18,26 @@ from model.engine.node_scores import Learned, book, evaluate_node, fit_node, lea
 from model.engine.ranks import Rank
 
 TALLIES: Final = ("placed", "failed", "refused", "skips", "given_milli", "held_milli_s", "waited_s")
-"""What is counted of an episode. Refused: skipped when their last chance came; failed: fitted nowhere then; waited_s:
-pods times how long they waited until now."""
+"""Counters of an episode. Refused: skipped at the last offer; failed: fitted nowhere at the last offer; waited_s:
+pod-seconds of waiting so far."""
 _PLACED, _FAILED, _REFUSED, _SKIPS, _GIVEN, _HELD, _WAITED = range(len(TALLIES))
 _WHOLE_MILLI: Final = WHOLE_MILLI
 _NO_RANK: Final = int(Rank.NONE)
 
 
-class Course(NamedTuple):
-    """K episodes of P pods, changed in place."""
+class EpisodeBatch(NamedTuple):
+    """K episodes of P pods, updated in place."""
 
     nodes: Nodes
     """(K N,) rows."""
     before: Floats
-    """(K N, F) features of the nodes now."""
+    """(K N, F) current features of the nodes."""
     after: Floats
-    """(K N, F) with the pod that is offered on them; as before where it does not fit."""
+    """(K N, F) features with the offered pod on the node; as `before` where it does not fit."""
     fits: Mask
-    """(K, N)."""
+    """(K, N) whether the offered pod fits."""
     gpu: Longs
-    """(K N,) that a share would take, else -1."""
+    """(K N,) GPU that a share would take, else -1."""
     classes: Longs
     """(K, P)."""
     submitted_s: Floats
@@ -45,55 +45,55 @@ class Course(NamedTuple):
     duration_s: Floats
     """(K, P), inf for pods that stay."""
     offered: Longs
-    """(K,) the pod that is offered, -1 when the episode is over."""
+    """(K,) the offered pod, -1 when the episode is over."""
     now_s: Floats
     """(K,)."""
     arrived: Longs
-    """(K,) pods that have come."""
+    """(K,) number of pods that have arrived."""
     waiting: Longs
-    """(K, P) pods in the order in which they are offered, the first `num_waiting`."""
+    """(K, P) waiting pods in queue order, the first `num_waiting`."""
     num_waiting: Longs
     """(K,)."""
     turn: Longs
-    """(K,) whose turn it is of those who wait."""
+    """(K,) position of the offered pod in `waiting`."""
     round: Longs
-    """(K,) of the rounds without departures."""
+    """(K,) current round, without departures."""
     freed: Longs
-    """(K,) the row that somebody has just left, -1 when a pod has come: the others fitted nowhere before either."""
+    """(K,) row of the last departure, -1 after an arrival: the other pods fitted nowhere before either."""
     skipped: Mask
-    """(K, P) pods that would have fitted somewhere."""
+    """(K, P) pods that were skipped although they fitted."""
     running: Longs
-    """(K, P) the first `num_running`, in any order."""
+    """(K, P) running pods in any order, the first `num_running`."""
     num_running: Longs
     """(K,)."""
     end_s: Floats
-    """(K, P) of those that run."""
+    """(K, P) end of running pods."""
     row: Longs
-    """(K, P) node that a pod has, or had; -1 without."""
+    """(K, P) node of a pod, also after its end; -1 if it was never placed."""
     gpus: Longs
-    """(K, P) its GPUs, as bits."""
+    """(K, P) its GPUs as a bit mask."""
     tally: Floats
     """(K, len(TALLIES))."""
     asks: Asks
     learned: Learned
-    """Which GPU of a node a share takes is decided by this one."""
+    """Rank that chooses the GPU for a share."""
     room: Longs
-    """(G,) to count in."""
+    """(G,) scratch."""
     gpu_milli: Longs
-    """(1,) of a cluster."""
+    """(1,) capacity of a cluster."""
     rounds: Longs
-    """(1,) without departures; 0 with."""
+    """(1,) offers of a skipped pod without departures; 0 with departures."""
 
 
-def course(
+def empty_batch(
     nodes: Nodes, asks: Asks, outlook: Outlook, guide: Potential, num_episodes: int, num_pods: int, rounds: int
-) -> Course:
-    """Episodes that have not begun yet: see `begin`."""
-    N, K, P = len(nodes.cpu_milli), num_episodes, num_pods  # noqa: N806 - axis letters of Course
+) -> EpisodeBatch:
+    """Return a batch of episodes before their `begin`."""
+    N, K, P = len(nodes.cpu_milli), num_episodes, num_pods  # noqa: N806 - axis letters of EpisodeBatch
     rows = nodes.at(np.tile(np.arange(N), K))
     longs, floats = [np.zeros((K, P), np.int64) for _ in range(5)], [np.zeros((K, P)) for _ in range(3)]
     each = [np.zeros(K, np.int64) for _ in range(7)]
-    return Course(
+    return EpisodeBatch(
         nodes=rows, before=np.zeros((K * N, len(FEATURES))), after=np.zeros((K * N, len(FEATURES))),
         fits=np.zeros((K, N), np.bool_), gpu=np.zeros(K * N, np.int64), classes=longs[0], submitted_s=floats[0],
         duration_s=floats[1], offered=each[0], now_s=np.zeros(K), arrived=each[1], waiting=longs[1],
@@ -105,187 +105,191 @@ def course(
     )  # fmt: skip
 
 
-def begin(of: Course, k: int, empty: Nodes, classes: Longs, submitted_s: Floats, duration_s: Floats) -> None:
-    """Begin an episode: (P,) pods come to (N,) empty nodes."""
+def begin(batch: EpisodeBatch, k: int, empty: Nodes, classes: Longs, submitted_s: Floats, duration_s: Floats) -> None:
+    """Begin an episode: (P,) pods arrive at (N,) empty nodes."""
     N = len(empty.cpu_milli)
     own = slice(k * N, (k + 1) * N)
     for name in ("cpu_free_milli", "memory_free_mib", "gpu_free_milli"):
-        getattr(of.nodes, name)[own] = getattr(empty, name)
-    of.classes[k], of.submitted_s[k], of.duration_s[k] = classes, submitted_s, duration_s
-    for column in (of.arrived, of.num_waiting, of.turn, of.round, of.num_running):
+        getattr(batch.nodes, name)[own] = getattr(empty, name)
+    batch.classes[k], batch.submitted_s[k], batch.duration_s[k] = classes, submitted_s, duration_s
+    for column in (batch.arrived, batch.num_waiting, batch.turn, batch.round, batch.num_running):
         column[k] = 0
-    of.tally[k] = 0.0
-    of.now_s[k], of.freed[k], of.skipped[k], of.row[k], of.gpus[k] = submitted_s[0], -1, False, -1, 0
-    _begin(of, k, N)
+    batch.tally[k] = 0.0
+    batch.now_s[k], batch.freed[k], batch.skipped[k], batch.row[k], batch.gpus[k] = submitted_s[0], -1, False, -1, 0
+    _begin(batch, k, N)
 
 
 @compiled
-def _begin(of: Course, k: int, num_nodes: int) -> None:
+def _begin(batch: EpisodeBatch, k: int, num_nodes: int) -> None:
     for n in range(num_nodes):
-        _changed(of, k * num_nodes + n)
-    _advance(of, k)
+        _changed(batch, k * num_nodes + n)
+    _advance(batch, k)
 
 
 @compiled
-def step_all(of: Course, actions: Longs) -> None:
-    """Carry out (K,) actions: a node's row among the N, or N to skip; those of episodes that are over are nothing."""
+def step_all(batch: EpisodeBatch, actions: Longs) -> None:
+    """Apply (K,) actions: a node's row among the N, or N to skip. Actions of finished episodes are ignored."""
     for k in range(len(actions)):
-        if of.offered[k] >= 0:
-            _step(of, k, actions[k])
+        if batch.offered[k] >= 0:
+            _step(batch, k, actions[k])
 
 
 @compiled
-def _step(of: Course, k: int, action: int) -> None:
-    """Place the pod that is offered on a node, or skip it: so is one that does not fit there. Then run on."""
-    num_nodes = of.fits.shape[1]
-    pod, turn = of.offered[k], of.turn[k]
-    c = of.classes[k, pod]
-    if 0 <= action < num_nodes and of.fits[k, action]:
+def _step(batch: EpisodeBatch, k: int, action: int) -> None:
+    """Place the offered pod, or skip it (also if it does not fit on the chosen node), and advance."""
+    num_nodes = batch.fits.shape[1]
+    pod, turn = batch.offered[k], batch.turn[k]
+    c = batch.classes[k, pod]
+    if 0 <= action < num_nodes and batch.fits[k, action]:
         row = k * num_nodes + action
-        of.gpus[k, pod] = book(of.nodes, of.asks, c, row, of.gpu[row])
-        of.row[k, pod] = row
-        of.tally[k, _PLACED] += 1
-        of.tally[k, _GIVEN] += of.asks.num_gpus[c] * of.asks.gpu_milli[c]
-        if of.duration_s[k, pod] < np.inf:
-            of.end_s[k, pod] = of.now_s[k] + of.duration_s[k, pod]
-            of.running[k, of.num_running[k]] = pod
-            of.num_running[k] += 1
-        _changed(of, row)
-        _drop(of, k, turn)
+        batch.gpus[k, pod] = book(batch.nodes, batch.asks, c, row, batch.gpu[row])
+        batch.row[k, pod] = row
+        batch.tally[k, _PLACED] += 1
+        batch.tally[k, _GIVEN] += batch.asks.num_gpus[c] * batch.asks.gpu_milli[c]
+        if batch.duration_s[k, pod] < np.inf:
+            batch.end_s[k, pod] = batch.now_s[k] + batch.duration_s[k, pod]
+            batch.running[k, batch.num_running[k]] = pod
+            batch.num_running[k] += 1
+        _changed(batch, row)
+        _drop(batch, k, turn)
     else:
-        of.tally[k, _SKIPS] += 1
-        of.skipped[k, pod] = True
-        if of.rounds[0] > 0 and of.round[k] + 1 >= of.rounds[0]:
-            of.tally[k, _REFUSED] += 1
-            _drop(of, k, turn)
+        batch.tally[k, _SKIPS] += 1
+        batch.skipped[k, pod] = True
+        if batch.rounds[0] > 0 and batch.round[k] + 1 >= batch.rounds[0]:
+            batch.tally[k, _REFUSED] += 1
+            _drop(batch, k, turn)
         else:
-            of.turn[k] += 1
-    _advance(of, k)
+            batch.turn[k] += 1
+    _advance(batch, k)
 
 
 @compiled
-def _advance(of: Course, k: int) -> None:
-    """Run on to the next pod that fits somewhere."""
-    num_pods = of.classes.shape[1]
+def _advance(batch: EpisodeBatch, k: int) -> None:
+    """Advance to the next pod that fits somewhere."""
+    num_pods = batch.classes.shape[1]
     while True:
-        while of.turn[k] < of.num_waiting[k]:
-            pod = of.waiting[k, of.turn[k]]
-            if _fits(of, k, pod):
-                of.offered[k] = pod
-                _look(of, k, pod)
+        while batch.turn[k] < batch.num_waiting[k]:
+            pod = batch.waiting[k, batch.turn[k]]
+            if _fits(batch, k, pod):
+                batch.offered[k] = pod
+                _look(batch, k, pod)
                 return
-            if of.rounds[0] > 0:  # nothing leaves
-                of.tally[k, _FAILED] += 1
-                _drop(of, k, of.turn[k])
+            if batch.rounds[0] > 0:  # without departures it never will
+                batch.tally[k, _FAILED] += 1
+                _drop(batch, k, batch.turn[k])
             else:
-                of.turn[k] += 1
-        if of.arrived[k] == num_pods:
-            if of.rounds[0] == 0 or of.num_waiting[k] == 0:
-                _end(of, k)
+                batch.turn[k] += 1
+        if batch.arrived[k] == num_pods:
+            if batch.rounds[0] == 0 or batch.num_waiting[k] == 0:
+                _end(batch, k)
                 return
-            of.round[k] += 1
-            of.turn[k] = 0
-            of.freed[k] = -1
+            batch.round[k] += 1
+            batch.turn[k] = 0
+            batch.freed[k] = -1
             continue
         first, end_s = -1, np.inf
-        for i in range(of.num_running[k]):
-            if of.end_s[k, of.running[k, i]] < end_s:
-                first, end_s = i, of.end_s[k, of.running[k, i]]
-        comes_s = of.submitted_s[k, of.arrived[k]]
-        held = _held(of, k)
-        at = min(comes_s, end_s)
-        of.tally[k, _HELD] += held * (at - of.now_s[k])
-        of.tally[k, _WAITED] += of.num_waiting[k] * (at - of.now_s[k])
-        of.now_s[k] = at
-        if comes_s <= end_s:
-            of.turn[k] = of.num_waiting[k]
-            of.waiting[k, of.num_waiting[k]] = of.arrived[k]
-            of.num_waiting[k] += 1
-            of.arrived[k] += 1
-            of.freed[k] = -1
+        for i in range(batch.num_running[k]):
+            if batch.end_s[k, batch.running[k, i]] < end_s:
+                first, end_s = i, batch.end_s[k, batch.running[k, i]]
+        arrival_s = batch.submitted_s[k, batch.arrived[k]]
+        held = _held(batch, k)
+        next_s = min(arrival_s, end_s)
+        batch.tally[k, _HELD] += held * (next_s - batch.now_s[k])
+        batch.tally[k, _WAITED] += batch.num_waiting[k] * (next_s - batch.now_s[k])
+        batch.now_s[k] = next_s
+        if arrival_s <= end_s:
+            batch.turn[k] = batch.num_waiting[k]
+            batch.waiting[k, batch.num_waiting[k]] = batch.arrived[k]
+            batch.num_waiting[k] += 1
+            batch.arrived[k] += 1
+            batch.freed[k] = -1
         else:
-            pod = of.running[k, first]
-            of.num_running[k] -= 1
-            of.running[k, first] = of.running[k, of.num_running[k]]
-            row = of.row[k, pod]
-            release(of.nodes, of.asks, of.classes[k, pod], row, of.gpus[k, pod])
-            _changed(of, row)
-            of.freed[k] = row
-            of.turn[k] = 0
+            pod = batch.running[k, first]
+            batch.num_running[k] -= 1
+            batch.running[k, first] = batch.running[k, batch.num_running[k]]
+            row = batch.row[k, pod]
+            release(batch.nodes, batch.asks, batch.classes[k, pod], row, batch.gpus[k, pod])
+            _changed(batch, row)
+            batch.freed[k] = row
+            batch.turn[k] = 0
 
 
 @compiled
-def _end(of: Course, k: int) -> None:
-    of.offered[k] = -1
-    of.freed[k] = -1
-    for i in range(of.num_waiting[k]):
-        pod = of.waiting[k, i]
-        of.tally[k, _REFUSED if _fits(of, k, pod) else _FAILED] += 1
-    num_nodes = of.fits.shape[1]
-    of.fits[k] = False
-    of.after[k * num_nodes : (k + 1) * num_nodes] = of.before[k * num_nodes : (k + 1) * num_nodes]
+def _end(batch: EpisodeBatch, k: int) -> None:
+    batch.offered[k] = -1
+    batch.freed[k] = -1
+    for i in range(batch.num_waiting[k]):
+        pod = batch.waiting[k, i]
+        batch.tally[k, _REFUSED if _fits(batch, k, pod) else _FAILED] += 1
+    num_nodes = batch.fits.shape[1]
+    batch.fits[k] = False
+    batch.after[k * num_nodes : (k + 1) * num_nodes] = batch.before[k * num_nodes : (k + 1) * num_nodes]
 
 
 @compiled
-def _fits(of: Course, k: int, pod: int) -> bool:
-    """Whether a pod that waits fits somewhere now."""
-    c = of.classes[k, pod]
-    if of.freed[k] >= 0 and not of.skipped[k, pod]:
-        return bool(fit_node(of.nodes, of.asks, c, of.freed[k]))
-    num_nodes = of.fits.shape[1]
+def _fits(batch: EpisodeBatch, k: int, pod: int) -> bool:
+    """Whether a waiting pod fits somewhere now."""
+    c = batch.classes[k, pod]
+    if batch.freed[k] >= 0 and not batch.skipped[k, pod]:
+        return bool(fit_node(batch.nodes, batch.asks, c, batch.freed[k]))
+    num_nodes = batch.fits.shape[1]
     for n in range(num_nodes):  # noqa: SIM110 - numba compiles no generator here
-        if fit_node(of.nodes, of.asks, c, k * num_nodes + n):
+        if fit_node(batch.nodes, batch.asks, c, k * num_nodes + n):
             return True
     return False
 
 
 @compiled
-def _drop(of: Course, k: int, turn: int) -> None:
-    """A pod waits no longer."""
-    of.num_waiting[k] -= 1
-    for i in range(turn, of.num_waiting[k]):
-        of.waiting[k, i] = of.waiting[k, i + 1]
+def _drop(batch: EpisodeBatch, k: int, turn: int) -> None:
+    """Remove a pod from the queue."""
+    batch.num_waiting[k] -= 1
+    for i in range(turn, batch.num_waiting[k]):
+        batch.waiting[k, i] = batch.waiting[k, i + 1]
 
 
 @compiled
-def _held(of: Course, k: int) -> float:
-    """GPU milli that pods have."""
-    num_nodes = of.fits.shape[1]
+def _held(batch: EpisodeBatch, k: int) -> float:
+    """Allocated GPU milli."""
+    num_nodes = batch.fits.shape[1]
     free = 0
     for row in range(k * num_nodes, (k + 1) * num_nodes):
-        for g in range(of.nodes.gpu_free_milli.shape[1]):
-            free += of.nodes.gpu_free_milli[row, g]
-    return float(of.gpu_milli[0] - free)
+        for g in range(batch.nodes.gpu_free_milli.shape[1]):
+            free += batch.nodes.gpu_free_milli[row, g]
+    return float(batch.gpu_milli[0] - free)
 
 
 @compiled
-def _changed(of: Course, row: int) -> None:
-    """Features and value of a node that has changed."""
-    nodes = of.nodes
+def _changed(batch: EpisodeBatch, row: int) -> None:
+    """Update features and value of a changed node."""
+    nodes = batch.nodes
     cpu, memory, free = nodes.cpu_free_milli[row], nodes.memory_free_mib[row], nodes.gpu_free_milli[row]
-    node_values.node_features(nodes, row, cpu, memory, free, (-1, 0), of.learned.outlook, of.room, of.before[row])
-    of.learned.values[row] = node_values.value(of.before[row], of.learned.potential)
+    node_values.node_features(
+        nodes, row, cpu, memory, free, (-1, 0), batch.learned.outlook, batch.room, batch.before[row]
+    )
+    batch.learned.values[row] = node_values.value(batch.before[row], batch.learned.potential)
 
 
 @compiled
-def _look(of: Course, k: int, pod: int) -> None:
-    """What becomes of each node if it takes the pod."""
-    nodes, asks, c = of.nodes, of.asks, of.classes[k, pod]
+def _look(batch: EpisodeBatch, k: int, pod: int) -> None:
+    """Compute each node's features after placing the pod."""
+    nodes, asks, c = batch.nodes, batch.asks, batch.classes[k, pod]
     milli = asks.gpu_milli[c]
     share = 0 < milli < _WHOLE_MILLI
-    num_nodes = of.fits.shape[1]
+    num_nodes = batch.fits.shape[1]
     for n in range(num_nodes):
         row = k * num_nodes + n
         score, gpu = evaluate_node(
-            nodes, asks, c, row, _NO_RANK, of.learned.outlook.mix, of.learned, 0.0, of.room.reshape(1, -1)
+            nodes, asks, c, row, _NO_RANK, batch.learned.outlook.mix, batch.learned, 0.0, batch.room.reshape(1, -1)
         )
-        of.fits[k, n] = score > -np.inf
-        of.gpu[row] = gpu
-        if not of.fits[k, n]:
-            of.after[row] = of.before[row]
-        elif share:  # the GPU looked at last need not be the one taken
+        batch.fits[k, n] = score > -np.inf
+        batch.gpu[row] = gpu
+        if not batch.fits[k, n]:
+            batch.after[row] = batch.before[row]
+        elif share:  # `inputs` may be those of another GPU
             cpu, memory = nodes.cpu_free_milli[row] - asks.cpu_milli[c], nodes.memory_free_mib[row] - asks.memory_mib[c]
             taken, free = (gpu, milli), nodes.gpu_free_milli[row]
-            node_values.node_features(nodes, row, cpu, memory, free, taken, of.learned.outlook, of.room, of.after[row])
+            node_values.node_features(
+                nodes, row, cpu, memory, free, taken, batch.learned.outlook, batch.room, batch.after[row]
+            )
         else:
-            of.after[row] = of.learned.inputs
+            batch.after[row] = batch.learned.inputs

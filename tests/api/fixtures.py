@@ -2,11 +2,8 @@
 
 import gc
 import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from functools import cache
-from importlib.metadata import EntryPoints, entry_points
 from typing import Any
 
 import pytest
@@ -36,12 +33,7 @@ def kept_out_of_collections() -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def found_out_once() -> Iterator[None]:
-    """What packages bring and the schemas of bodies are the same for each of a thousand services here, and two fifths
-    of the time in which one begins."""
-
-    @cache
-    def brought(group: str, places: tuple[str, ...]) -> EntryPoints:
-        return entry_points(group=group)
+    """The schemas of bodies are the same for each of a thousand services here, and take long to make."""
 
     def schemas(calls: Sequence[Call], reads: Mapping[str, type]) -> dict[str, Any]:
         key = frozenset(kind for call in calls for kind in (call.asks, call.answers)), frozenset(reads.values())
@@ -52,7 +44,6 @@ def found_out_once() -> Iterator[None]:
     known: dict[object, dict[str, Any]] = {}
     components = openapi._components  # noqa: SLF001 - for want of another place
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("extender.core.entry_points.entry_points", lambda group: brought(group, tuple(sys.path)))
         patch.setattr(openapi, "_components", schemas)
         yield
 

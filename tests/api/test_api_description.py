@@ -10,7 +10,7 @@ import pytest
 from fastapi import Response
 
 from extender.api.app import create_app
-from extender.api.openapi import _ASKED
+from extender.api.openapi import _ASKED, _components
 from extender.demo.cluster import sample_cluster
 from extender.demo.metrics import SampleFeed
 from extender.kube.memory import MemoryCluster
@@ -41,6 +41,20 @@ def contents(operation: dict[str, Any]) -> Iterator[dict[str, Any]]:
     if body := operation.get("requestBody"):
         yield from body["content"].values()
     yield from operation["responses"]["200"]["content"].values()
+
+
+def test_schemas_are_made_at_the_first_request_for_the_description(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[dict[str, Any]] = []
+
+    def components(*given: Any) -> dict[str, Any]:
+        made.append(_components(*given))
+        return made[-1]
+
+    monkeypatch.setattr("extender.api.openapi._components", components)
+    app = create_app(Settings(), MemoryCluster([]))
+    assert not made
+    assert app.openapi() == app.openapi() == DESCRIPTION
+    assert len(made) == 1
 
 
 @pytest.mark.parametrize("label", sorted(OPERATIONS))

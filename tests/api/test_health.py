@@ -68,6 +68,6 @@ def test_what_is_not_needed_degrades_and_no_more() -> None:
 def test_all_work_of_the_service_is_watched_over_and_counted() -> None:
     with running(queue__enabled=True) as kerf:
         names = {name for tasks in kerf.service.tasks for name in tasks.names}
-        assert {"mirror nodes", "mirror pods", "mirror devices", "election", "leadership", "waker", "settler"} <= names
+        assert {"mirror nodes", "mirror pods", "mirror devices", "election", "leadership", "waker", "resolver"} <= names
         assert {"queue", "event writer 0", "learned rank"} <= names
         assert kerf.metric("kerf_task_deaths_total") == 0

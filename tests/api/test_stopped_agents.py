@@ -9,7 +9,7 @@ from extender.scheduling.reporters import AGENT_LABELS
 from tests.api.bodies import node, pod
 from tests.api.services import Kerf, running
 
-STOPPED = ". The agent of n-0 has stopped: what is told of its GPUs is not kept up to date"
+STOPPED = ". The agent of n-0 has stopped: what Kerf knows of its GPUs may be out of date"
 READY = [{"type": "Ready", "status": "True"}]
 
 

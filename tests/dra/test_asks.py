@@ -102,11 +102,11 @@ ALTERNATIVE = {"name": "x", "deviceClassName": "any"}
     ("found", "kind", "sentence"),
     [
         (claim(exactly(device_class="gone")), "missing class", "claim c, request r: device class gone does not exist"),
-        (claim(exactly(device_class="")), "request", "claim c, request r: names no device class"),
-        (claim({"name": "r"}), "request", "claim c, request r: neither exactly nor firstAvailable"),
+        (claim(exactly(device_class="")), "request", "claim c, request r: no device class is set"),
+        (claim({"name": "r"}), "request", "claim c, request r: neither exactly nor firstAvailable is set"),
         (claim(exactly(allocationMode="Some")), "allocation mode", "allocation mode Some"),
         (claim(exactly(count=-1)), "allocation mode", "a count of -1"),
-        (claim(exactly(count=33)), "too many devices", "33 devices, a claim has at most 32"),
+        (claim(exactly(count=33)), "too many devices", "33 devices: a claim may have at most 32"),
         (claim(exactly("a", count=20), exactly("b", count=13)), "too many devices", "claim c: more than 32 devices"),
         (claim(exactly(derivedAttributes=[{"name": "a/b"}])), "derived attributes", "derived attributes"),
         (
@@ -114,10 +114,10 @@ ALTERNATIVE = {"name": "x", "deviceClassName": "any"}
             "derived attributes",
             "r/x",
         ),
-        (claim(exactly(selectors=[{}])), "selector", "a selector of an unknown type"),
-        (claim(exactly(), constraints=[{}]), "constraint", "a constraint of an unknown type"),
+        (claim(exactly(selectors=[{}])), "selector", "unknown selector type"),
+        (claim(exactly(), constraints=[{}]), "constraint", "unknown constraint type"),
         (claim(exactly(capacity={"requests": {"a": "much"}})), "capacity", "not a quantity"),
-        (claim(exactly(capacity={"requests": {"a": "-1"}})), "capacity", "less than no capacity"),
+        (claim(exactly(capacity={"requests": {"a": "-1"}})), "capacity", "capacity is negative"),
         (claim(exactly(selectors=[{"cel": {"expression": "1u == 1u"}}])), "CEL: uint", "selector '1u == 1u': unsigned"),
     ],
 )

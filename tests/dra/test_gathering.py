@@ -37,14 +37,14 @@ def test_the_newest_generation_counts_alone() -> None:
 
 def test_a_pool_waits_for_its_slices() -> None:
     (pool,) = gathered(resource_slice(device("a"), count=2), resource_slice(device("o"), name="s1", generation=0))
-    assert pool.incomplete == "1 of its 2 slices are there"
+    assert pool.incomplete == "1 of its 2 slices exist"
 
 
 def test_slices_of_other_nodes_make_a_pool_complete() -> None:
     near = resource_slice(device("a"), count=2)
     (pool,) = gathered(near, resource_slice(device("b"), name="s1", count=2, nodeName="n2"))
     assert (pool.incomplete, names([pool])) == ("", [["a"]])
-    assert [item.metadata.name for item in pool.elsewhere] == ["s1"]
+    assert [item.metadata.name for item in pool.other_nodes] == ["s1"]
     assert gathered(near, resource_slice(device("b"), name="s1", generation=2, nodeName="n2")) == []  # being replaced
 
 
@@ -60,17 +60,17 @@ def test_a_pool_of_other_nodes_is_none_of_the_nodes() -> None:
 @pytest.mark.parametrize(
     ("slices", "reason"),
     [
-        ([resource_slice(device("a"), device("a"))], "device name a is there twice"),
+        ([resource_slice(device("a"), device("a"))], "device name a is published twice"),
         (
             [resource_slice(device("a"), count=2), resource_slice(device("a"), name="s1", count=2)],
-            "device name a is there twice",
+            "device name a is published twice",
         ),
         (
             [
                 counters(("g", {"m": "1"}), name="c0", count=2),
                 counters(("g", {"m": "1"}), name="c1", count=2),
             ],
-            "counter set g is there twice",
+            "counter set g is published twice",
         ),
         ([resource_slice(device("a", **consuming("g", m="1")))], "counter set g of device a is missing"),
         (

@@ -69,7 +69,7 @@ def test_of_one_that_was_never_seen_all_of_its_pools_counters_are_taken() -> Non
     devices = owned(claim("a", "gpu-0"), *published(*HALVES, OTHER, generation=2))
     assert left(devices) == (0, 0)
     (fault,) = devices.faults_on("n1")
-    assert "p: device gpu-0 is allocated and published no more" in fault
+    assert "p: device gpu-0 is allocated but no longer published" in fault
     devices.upsert(claim("a"))
     assert left(devices) == (2, 2)
     assert devices.faults_on("n1") == ()

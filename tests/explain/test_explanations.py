@@ -240,8 +240,8 @@ def test_a_pod_whose_reservation_has_ended_waits_and_is_said_to(kerf: Kerf) -> N
     at = why["decidedAt"][11:19]
     assert (why["verdict"], why["node"], why["now"]["held"], why["wouldFit"]) == ("expired", "t4-0", None, [])
     assert why["sentence"] == (
-        f"was given t4-0 at {at} UTC and not bound there; "
-        "needs 2 GPUs; there is room now on t4-0, and kube-scheduler has to try it again"
+        f"was given t4-0 at {at} UTC but not bound there; "
+        "needs 2 GPUs; there is room now on t4-0; kube-scheduler has not retried it yet"
     )
     assert [remedy["kind"] for remedy in why["remedies"]] == ["wait"]
     kerf.create(pod("first", 2, node_name="t4-0", annotations={"kerf.dev/assigned-gpus": "0,1"}))

@@ -73,10 +73,10 @@ def test_a_pod_that_has_a_reservation_is_said_to_have_it() -> None:
     assert reserved["sentence"] == "reserved on n, not bound yet"
     assert (reserved["remedy"], reserved["nearest"]) == (None, None)
     words = (
-        f"was given n at {explained['decidedAt'][11:19]} UTC and not bound there; needs 2 GPUs; there is room now on "
+        f"was given n at {explained['decidedAt'][11:19]} UTC but not bound there; needs 2 GPUs; there is room now on "
     )
-    assert waits["sentence"] == f"{words}2 nodes, and kube-scheduler has to try it again"
-    assert explained["sentence"] == f"{words}n, and kube-scheduler has to try it again"
+    assert waits["sentence"] == f"{words}2 nodes; kube-scheduler has not retried it yet"
+    assert explained["sentence"] == f"{words}n; kube-scheduler has not retried it yet"
     assert waits["remedy"] == explained["remedies"][0]
 
 

@@ -384,7 +384,7 @@ def test_a_table_does_for_a_moment_and_is_not_kept_for_longer(monkeypatch: pytes
         assert told(kerf)["total"] == 1
         seen(kerf, bound("b", "1"))
         assert kerf.get("/workloads").json()["total"] == 1  # that of a moment ago
-        monkeypatch.setattr("extender.explain.workloads._WORTH_S", 0.01)
+        monkeypatch.setattr("extender.explain.workloads._MAX_AGE_S", 0.01)
         assert told(kerf)["total"] == 2
         kerf.run(until(lambda: kerf.service.workloads._made is None))  # noqa: SLF001 - nothing else tells
 

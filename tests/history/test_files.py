@@ -84,7 +84,7 @@ def test_other_versions_are_refused(tmp_path: Path) -> None:
     files.write(tmp_path, MADE)
     about = json.loads((tmp_path / "history.json").read_text())
     (tmp_path / "history.json").write_text(json.dumps({**about, "version": 2}))
-    with pytest.raises(HistoryError, match="version 2 of the form; this program reads version 1"):
+    with pytest.raises(HistoryError, match="format version 2; this program reads version 1"):
         files.read(tmp_path)
 
 

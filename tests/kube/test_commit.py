@@ -217,7 +217,7 @@ def test_what_can_not_be_made_ready_is_not_sent() -> None:
     target = Locked(server)
     with pytest.raises(ApiError, match="starting"):
         write(target, version=server.version)
-    assert (target.result.outcome, target.result.why, server.num_patches) == (Outcome.REFUSED, "it was given up", 0)
+    assert (target.result.outcome, target.result.why, server.num_patches) == (Outcome.REFUSED, "cancelled", 0)
 
 
 def test_an_object_that_can_not_be_read_is_not_written_on() -> None:
@@ -394,8 +394,8 @@ def test_a_write_that_is_given_up_is_unknown_once_it_was_sent() -> None:
     asyncio.run(give_up(sent, Term()))
     asyncio.run(give_up(asked, SlowTerm()))
     assert [(one.result.outcome, one.result.why) for one in (sent, asked)] == [
-        (Outcome.UNKNOWN, "it was given up"),
-        (Outcome.REFUSED, "it was given up"),
+        (Outcome.UNKNOWN, "cancelled"),
+        (Outcome.REFUSED, "cancelled"),
     ]
 
 

@@ -235,7 +235,7 @@ def test_what_would_be_more_than_one_line_is_refused() -> None:
 
     async def scenario(pool: ConnectionPool) -> None:
         for path in ("/a b", "/a\r\nX: y", "/ä"):
-            with pytest.raises(ValueError, match="is no quoted path"):
+            with pytest.raises(ValueError, match="is not a quoted path"):
                 await get(pool, path)
         with pytest.raises(ValueError, match="Authorization has a line break"):
             await pool.exchange("GET", "/x", {"Authorization": "a\r\nb"}, None)

@@ -97,7 +97,7 @@ def test_empty_and_missing_names_are_passed_over_but_not_the_only_one_that_was_n
     assert resolved("", tmp_path / "missing", team, team).context == "team"
     with pytest.raises(CredentialsError, match="missing: No such file"):
         resolved(team, kubeconfig=str(tmp_path / "missing"))
-    with pytest.raises(CredentialsError, match="no cluster is named there"):
+    with pytest.raises(CredentialsError, match="no cluster is defined there"):
         resolved(tmp_path / "missing")
 
 
@@ -124,9 +124,9 @@ def test_paths_are_relative_to_their_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("clusters: [", "no YAML: "),
-        ("just words", "no kubeconfig: Expected `object`"),
-        ({"users": [{"name": "u", "user": {"token": 5}}]}, "no kubeconfig: Expected `str`, got `int`"),
+        ("clusters: [", "invalid YAML: "),
+        ("just words", "not a kubeconfig: Expected `object`"),
+        ({"users": [{"name": "u", "user": {"token": 5}}]}, "not a kubeconfig: Expected `str`, got `int`"),
         ({"users": [{"name": "u"}, {"name": "u"}]}, "two entries are named u"),
     ],
 )
@@ -142,8 +142,8 @@ def test_a_broken_file_is_refused_wherever_it_stands(tmp_path: Path, content: An
     [
         ({"current-context": ""}, r"no current-context; choose one with --context \(there are x\)"),
         ({"current-context": "gone"}, r"no context is named gone \(there are x\)"),
-        ({"clusters": []}, "no cluster is named x, which context x is of"),
-        ({"users": []}, "no user is named x, which context x is of"),
+        ({"clusters": []}, "no cluster is named x, as in context x"),
+        ({"users": []}, "no user is named x, as in context x"),
     ],
 )
 def test_nobody_is_asked_as_nobody_where_a_name_leads_nowhere(
@@ -157,18 +157,18 @@ def test_nobody_is_asked_as_nobody_where_a_name_leads_nowhere(
     ("cluster", "user", "words"),
     [
         ({"server": ""}, {}, "its cluster has no server"),
-        ({"server": "ftp://x"}, {}, "no address such as"),
+        ({"server": "ftp://x"}, {}, "not a URL such as"),
         ({"insecure-skip-tls-verify": True, "certificate-authority": "x"}, {}, "insecure-skip-tls-verify and a cert"),
         ({"certificate-authority-data": "eA==", "certificate-authority": "x"}, {}, "are both given"),
         ({"certificate-authority": "missing"}, {}, "missing: No such file"),
         ({}, {"token": "t", "username": "u", "password": "p"}, "a token and a password"),
         ({}, {"client-certificate-data": "eA=="}, "has no client-key"),
         ({}, {"as-groups": ["g"]}, "without as"),
-        ({}, {"as": "x\nImpersonate-Group: system:masters"}, "characters that no header may"),
+        ({}, {"as": "x\nImpersonate-Group: system:masters"}, "characters not allowed in a header"),
         ({}, {"auth-provider": {"name": "gcp"}}, "auth-provider gcp has been removed"),
         ({}, {"auth-provider": {"name": "azure", "config": {"x": "y"}}}, "auth-provider azure has been removed"),
-        ({}, {"auth-provider": {"name": "oidc", "config": {"id-token": "a.b.c"}}}, "its id-token has run out"),
-        ({"proxy-url": "socks5://127.0.0.1:1"}, {}, "proxy-url is no address of an HTTP proxy"),
+        ({}, {"auth-provider": {"name": "oidc", "config": {"id-token": "a.b.c"}}}, "its id-token has expired"),
+        ({"proxy-url": "socks5://127.0.0.1:1"}, {}, "proxy-url is not the URL of an HTTP proxy"),
     ],
 )
 def test_what_can_not_be_meant_is_refused_in_words(
@@ -275,7 +275,7 @@ def test_a_proxy_of_the_kubeconfig_comes_before_that_of_the_environment() -> Non
 
 
 def test_a_proxy_that_is_none_is_said_so_without_its_password() -> None:
-    with pytest.raises(CredentialsError, match=r"^HTTPS_PROXY is no address") as raised:
+    with pytest.raises(CredentialsError, match=r"^HTTPS_PROXY is not the URL") as raised:
         proxy_of("https://x", "", {"HTTPS_PROXY": "socks5://user:secret@p"})
     assert "secret" not in str(raised.value)
 
@@ -457,12 +457,12 @@ def test_a_plugin_is_told_what_it_is_to_know_and_its_token_is_used(tmp_path: Pat
         ),
         ("sys.exit('\\x1b]52;c;x\\x07')", {}, r"exit status 1: \x1b]52;c;x\x07"),
         ("os.kill(os.getpid(), 9)", {}, "exit status -9"),
-        ("pass", {}, "is no ExecCredential"),
-        ("print('{}')", {}, "told nothing of no version"),
+        ("pass", {}, "is not an ExecCredential"),
+        ("print('{}')", {}, "returned nothing of no version"),
         (TELL % "{}", {}, "neither a token nor a certificate"),
         (TELL % "None", {}, "neither a token nor a certificate"),
         (TELL % "{'clientCertificateData': 'x'}", {}, "a certificate without its key"),
-        (TELL % "{'token': 'a\\nb'}", {}, "characters that no header may"),
+        (TELL % "{'token': 'a\\nb'}", {}, "characters not allowed in a header"),
         (
             TELL % "{'token': 'x'}",
             {"command": "/nonexistent/plugin", "installHint": "brew install\x1b[2J it"},
@@ -471,11 +471,11 @@ def test_a_plugin_is_told_what_it_is_to_know_and_its_token_is_used(tmp_path: Pat
         (TELL % "{'token': 'x'}", {"command": "kerf-test-no-such-plugin"}, "there is no such program"),
         (TELL % "{'token': 'x'}", {"apiVersion": f"{GROUP}/v1alpha1"}, f"has apiVersion {GROUP}/v1alpha1, which"),
         (TELL % "{'token': 'x'}", {"interactiveMode": ""}, "interactiveMode none"),
-        (TELL % "{'token': 'x'}", {"interactiveMode": "Always"}, "standard input is no terminal"),
+        (TELL % "{'token': 'x'}", {"interactiveMode": "Always"}, "standard input is not a terminal"),
         (
             f"info['apiVersion'] = '{GROUP}/v1beta1'\n" + TELL % "{'token': 'x'}",
             {},
-            f"told ExecCredential of {GROUP}/v1beta1, not",
+            f"returned ExecCredential of {GROUP}/v1beta1, not",
         ),
     ],
 )

@@ -244,4 +244,4 @@ def test_it_works_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
 
     asyncio.run(run())
     assert target.outcomes == [Outcome.REFUSED]
-    assert list(rig.resolver.tasks.names) == ["settler"]
+    assert list(rig.resolver.tasks.names) == ["resolver"]

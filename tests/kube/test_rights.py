@@ -99,7 +99,7 @@ def test_it_is_over_when_the_right_is_there(caplog: pytest.LogCaptureFixture) ->
     with caplog.at_level(logging.INFO):
         rig.patch(f"{PODS}/q2")
     assert rig.rights.told() == []
-    assert caplog.messages[-1] == "the queue may not patch pods: it may by now"
+    assert caplog.messages[-1] == "the queue may not patch pods: granted now"
 
 
 def test_each_namespace_counts(caplog: pytest.LogCaptureFixture) -> None:

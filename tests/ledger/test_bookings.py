@@ -180,7 +180,7 @@ def test_a_correction_that_is_told_again_is_no_edit() -> None:
 
 def test_every_edit_is_told_once_until_it_is_taken_back() -> None:
     ledger = ledger_of(n=4)
-    ignored = ("what it holds was edited after it was bound: ignored",)
+    ignored = ("its assignment was edited after it was bound: ignored",)
     warnings = [ledger.upsert_pod(told(gpus), 0.0) for gpus in ("0", "1", "1", "2", "0", "2", "2")]
     assert warnings == [(), ignored, (), ignored, (), ignored, ()]
     assert ledger.num_edits_ignored == 3

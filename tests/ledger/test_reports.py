@@ -138,7 +138,7 @@ def test_more_slices_of_a_gpu_than_it_has_are_named_and_free_nothing() -> None:
     for name in "abcd":
         ledger.upsert_pod(slice_pod(name), 0.0)
     (told,) = ledger.upsert_node(sliced({name: [f"GPU-0::{name}"] for name in "abcd"}))
-    assert "default/c and default/d are all said to have GPU-0" in told
+    assert "default/c and default/d are all reported to have GPU-0" in told
     assert slices(ledger)[1] == 4
     assert ledger.rows.num_crowded == 1
 
@@ -168,7 +168,9 @@ def test_what_a_plan_books_of_slices_is_what_is_held_then(steers: bool) -> None:
         pytest.param({"u": ["GPU-9", "GPU-8"]}, "default/p can't have GPU-8, GPU-9", id="not of the node"),
         pytest.param({"u": ["GPU-3"]}, "default/p can't have GPU-3", id="fewer than it asks for"),
         pytest.param({"u": ["GPU-1", "GPU-2", "GPU-3"]}, "can't have", id="more than it asks for"),
-        pytest.param({"u": ["GPU-0", "GPU-1"], "v": ["GPU-1"]}, "both said to have GPU-1", id="one GPU of two pods"),
+        pytest.param(
+            {"u": ["GPU-0", "GPU-1"], "v": ["GPU-1"]}, "both reported to have GPU-1", id="one GPU of two pods"
+        ),
     ],
 )
 def test_a_lie_is_named_counted_and_frees_nothing(given: dict[str, list[str]], warning: str) -> None:

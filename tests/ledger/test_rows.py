@@ -129,7 +129,7 @@ def test_a_warning_names_two_hundred_characters_of_gpus(uuid_chars: int) -> None
     ledger.upsert_node(told_node({}))
     ledger.upsert_pod(pod_object("p", 1, uid="u", node="n"), 0.0)
     (warning,) = ledger.upsert_node(told_node({"u": uuids}))
-    assert warning == f"default/p can't have {', '.join(uuids)[:200]}: not as many GPUs of this node as it asks"
+    assert warning == f"default/p can't have {', '.join(uuids)[:200]}: not as many GPUs of this node as it requests"
 
 
 # One row.

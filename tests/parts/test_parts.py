@@ -173,7 +173,7 @@ def test_one_that_can_not_be_loaded_keeps_kerf_from_starting(tmp_path: Path) -> 
     for told in (
         "part acme of package kerf-broken could not be loaded: ImportError: no",
         "part one could not be loaded: it is not a Part of that name but 1",
-        "part a-b could not be loaded: its name has to be one that a section of the settings can have",
+        "part a-b could not be loaded: its name is not valid for a section of the settings",
         "part queue of package kerf-broken could not be loaded: ValueError: Kerf already has a part of that name",
     ):
         assert told in said
@@ -203,7 +203,7 @@ def alone(_: Any) -> bool:
 def test_only_one_part_can_be_all_that_is_served(parted: Parted) -> None:
     assert tree.lacking(parted(one={"alone": alone})) == []
     both = parted(one={"alone": alone}, two={"alone": alone})
-    assert tree.lacking(both) == ["one and two: only one part can be all that is served"]
+    assert tree.lacking(both) == ["one and two: only one part can be served alone"]
 
 
 def test_a_part_that_allocates_has_to_bring_what_does(parted: Parted) -> None:

@@ -187,7 +187,7 @@ def offered(found: objects.Node) -> tuple[str, NodeOffer, str]:
     return plugin_of(found).name, ledger.rows.offer_of("n"), told
 
 
-GONE = "needs 1 GPU, none given here: a device plugin has left its records behind, and none offers GPUs"
+GONE = "needs 1 GPU, not available here: annotations of a removed device plugin remain, and no plugin offers GPUs"
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ GONE = "needs 1 GPU, none given here: a device plugin has left its records behin
         ),
         pytest.param(
             node('[{"id":', None, **both(GPU, 80)),
-            *("hami", "what is written on the node of its GPUs can't be read", "until it can be read"),
+            *("hami", "the node's GPU annotations can't be parsed", "until it can be read"),
             id="a register of a later version",
         ),
         pytest.param(
@@ -229,7 +229,7 @@ GONE = "needs 1 GPU, none given here: a device plugin has left its records behin
         ),
         pytest.param(
             node(allocatable={GPU: "0"}, capacity={GPU: "8"}),
-            *("native", "the kubelet knows GPUs here and offers none", ""),
+            *("native", "the kubelet has GPUs but offers none", ""),
             id="NVIDIA's plugin is down",
         ),
         pytest.param(node(), "native", "needs 1 GPU, no GPUs here", "", id="no GPUs at all"),
@@ -250,7 +250,7 @@ def test_what_gpushare_left_behind_takes_nothing() -> None:
     name, offer, said = offered(found)
     assert (name, len(offer.gpus), offer.unit, said) == ("native", 7, GpuUnit.WHOLE, "fits")
     assert tuple(left_behind(found, plugin_of(found)).values()) == (
-        "aliyun.com/gpu-mem is 0 and aliyun.com/gpu-count stands: gpushare's plugin is gone",
+        "aliyun.com/gpu-mem is 0 but aliyun.com/gpu-count is set: gpushare's plugin is gone",
     )
 
 

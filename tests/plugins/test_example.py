@@ -1,7 +1,8 @@
 """The device plugin of docs/examples: installed as a package, found by its entry point, and used through the verbs."""
 
 import logging
-from importlib.metadata import EntryPoint
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,8 +13,9 @@ from extender.kube.memory import Manifest
 from extender.plugins import pod_resources
 from extender.plugins.pod_resources import _managed_resources
 from extender.plugins.protocol import DevicePlugin, UnreadableError
-from extender.plugins.registry import _GROUP, _Guarded, _load_all
+from extender.plugins.registry import _Guarded, _load_installed
 from tests.api.services import running
+from tests.docs.example import broken
 from tests.ledger.builders import node_manifest, node_object, pod_manifest, pod_object
 
 
@@ -89,13 +91,19 @@ def test_a_plugin_that_fails_costs_only_its_own(caplog: pytest.LogCaptureFixture
     ("value", "why"),
     [
         ("extender.plugins.nvidia.gpushare:gone", "has no attribute 'gone'"),
-        ("no_such_package:Plugin", "No module named"),
-        ("extender.plugins.nvidia.gpushare:INDEX", "it is no extender.plugins.protocol.DevicePlugin with a name"),
+        ("no_such_package:Plugin", "of package kerf-broken could not be loaded: ModuleNotFoundError: No module named"),
+        ("kerf_broken:stop", "SystemExit: 3"),
+        ("extender.plugins.nvidia.gpushare:INDEX", "it is not an extender.plugins.protocol.DevicePlugin with a name"),
         ("extender.plugins.nvidia.gpushare:GpuShare", "there is another device plugin 'gpushare'"),
     ],
 )
-def test_a_plugin_that_can_not_be_loaded_is_left_out(value: str, why: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_plugin_that_can_not_be_loaded_is_left_out(
+    value: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken(tmp_path, f"[kerf.plugins]\nbad = {value}", "import sys; sys.exit(3)")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "kerf_broken", raising=False)
     with caplog.at_level(logging.ERROR):
-        assert _load_all([EntryPoint("bad", value, _GROUP)], {"gpushare"}) == []
-    assert f"device plugin bad ({value}) is left out" in caplog.text
+        assert _load_installed() == []
+    assert caplog.text.count("device plugin bad") == 1
     assert why in caplog.text

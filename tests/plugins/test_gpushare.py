@@ -11,11 +11,11 @@ from extender.plugins.formats import ContainerResources
 from extender.plugins.holdings import Holding, Part
 from extender.plugins.nvidia import gpushare
 from extender.plugins.nvidia.gpushare import (
-    _asked_units,
     _binding_annotations,
     _read_holding,
     _read_register,
     _read_request,
+    _requested_units,
 )
 from extender.plugins.protocol import UnreadableError
 from tests.plugins.goldens import case_name, cases, containers_of
@@ -41,7 +41,7 @@ def test_register(case: Any) -> None:
 
 @pytest.mark.parametrize("case", cases("gpushare", "asks"), ids=case_name)
 def test_ask(case: Any) -> None:
-    units = _asked_units(containers_of(case))
+    units = _requested_units(containers_of(case))
 
     asked = case["memory_each_mib"]
     assert bool(units) == (asked is not None)
@@ -50,7 +50,7 @@ def test_ask(case: Any) -> None:
 
 def test_an_ask_that_is_no_number_is_refused() -> None:
     with pytest.raises(RequestError, match=r"aliyun\.com/gpu-mem"):
-        _asked_units([ContainerResources({"aliyun.com/gpu-mem": "three"})])
+        _requested_units([ContainerResources({"aliyun.com/gpu-mem": "three"})])
 
 
 @pytest.mark.parametrize("case", cases("gpushare", "pods"), ids=case_name)

@@ -111,7 +111,7 @@ def test_a_withdrawal_that_fails_is_logged_and_keeps_no_other_from_going(caplog:
         letting.mode.withdraw([letting.pod(name, nominated="n")])
         letting.rig.settle()
     assert (letting.nomination("p"), letting.nomination("q")) == ("n", None)
-    assert set(caplog.messages) == {"withdrawing the nomination of pod ns/p: what became of it is not known yet: cut"}
+    assert set(caplog.messages) == {"withdrawing the nomination of pod ns/p: outcome not known yet: cut"}
 
 
 def test_a_withdrawal_that_is_forbidden_is_given_up() -> None:

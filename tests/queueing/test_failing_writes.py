@@ -21,10 +21,10 @@ def why(rig: Rig, name: str) -> str:
         (forbidden("patch", "pods"), f"Kerf may not patch pods: {_LACKS}", 12),
         (
             ApiError(422, "Invalid", "denied by a webhook"),
-            "Kerf can't write on it: 422 Invalid: denied by a webhook",
+            "Kerf can't update it: 422 Invalid: denied by a webhook",
             20,
         ),
-        (UnreachableError("PATCH /pods/a: refused"), "Kerf can't write on it: PATCH /pods/a: refused", 30),
+        (UnreachableError("PATCH /pods/a: refused"), "Kerf can't update it: PATCH /pods/a: refused", 30),
     ],
 )
 def test_a_pod_that_can_not_be_let_go_says_why_and_is_tried_ever_later(

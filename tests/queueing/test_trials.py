@@ -21,7 +21,7 @@ from tests.queueing.test_refusals import WORDS, Picky, nodes, put_back, submit, 
 
 TICK = 0.125
 """A time that adds up without rounding."""
-ON_TRIAL = "kube-scheduler refuses pods of namespace ns for what the queue does not know: a few at a time"
+ON_TRIAL = "kube-scheduler refuses pods of namespace ns for reasons unknown to the queue: only few are released"
 
 
 def let_go(rig: Rig) -> list[str]:

@@ -20,10 +20,10 @@ def test_a_model_goes_from_shadow_to_canary_to_service() -> None:
     course = courses.judged(course, 0.5, 0.2, "kerf", 20.0)
     assert (course.stage, course.since, course.trials) == (Stage.CANARY, 20.0, 0)
     told = courses.judged(on_trial(), 0.5, 0.2, "kerf", 20.0, promised=0.75).said
-    assert told.endswith("+0.50 ± 0.20 points beside kerf on the pods that came since, where the fit had found +0.75")
+    assert told.endswith("+0.50 ± 0.20 points against kerf on newly arrived pods, the fit had +0.75")
     course = courses.judged(course, 0.1, 0.2, "kerf", 30.0)  # no worse is enough here: it was better before
     assert (course.serving, course.candidate, course.stage, course.promoted) == (A, "", Stage.NONE, 1)
-    assert course.said == "model aaaaaaaaaaaa serves: +0.10 ± 0.20 points beside kerf on the pods that came since"
+    assert course.said == "model aaaaaaaaaaaa serves: +0.10 ± 0.20 points against kerf on newly arrived pods"
 
 
 @pytest.mark.parametrize("stage", [Stage.SHADOW, Stage.CANARY])
@@ -31,7 +31,7 @@ def test_worse_beyond_chance_takes_it_back_at_any_stage(stage: Stage) -> None:
     course = courses.judged(on_trial(stage), -0.3, 0.2, "fgd", 40.0)
     assert (course.candidate, course.stage, course.serving) == ("", Stage.NONE, "")
     assert (course.refused, course.taken_back) == ((A,), 1)
-    assert f"taken back from {stage}: -0.30 ± 0.20 points beside fgd" in course.said
+    assert f"withdrawn from {stage}: -0.30 ± 0.20 points against fgd" in course.said
     assert courses.offered(course, A, 50.0) is course  # not again
     assert courses.offered(course, B, 50.0).candidate == B
 
@@ -63,7 +63,7 @@ def test_one_that_serves_goes_when_the_released_one_is_better(more: float, doubt
         assert course is serving
     else:
         assert (course.serving, course.refused, course.taken_back) == ("", (A,), 1)
-        assert "serves no more: -0.11 ± 0.05 points beside the released one" in course.said
+        assert "no longer serves: -0.11 ± 0.05 points against the released one" in course.said
 
 
 def test_what_was_refused_is_remembered_for_a_while() -> None:

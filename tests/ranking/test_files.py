@@ -43,7 +43,7 @@ def test_equal_models_are_equal_bytes(written: Path, tmp_path: Path) -> None:
     ("values", "reason"),
     [
         ({"format": 1}, "format 1; this program reads format 2"),
-        ({"kind": "attention"}, "a model of kind 'attention'; expected is kind 'potential'"),
+        ({"kind": "attention"}, "a model of kind 'attention'; expected kind 'potential'"),
         ({"features_version": 4}, "trained on features version 4"),
         ({"features": ["fragment"]}, "trained on other features: fragment"),
         ({"sha256": "00"}, "SHA-256 [0-9a-f]{64}, but the manifest says 00"),

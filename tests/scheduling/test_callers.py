@@ -122,7 +122,7 @@ def test_without_an_extender_the_scheduler_of_the_pod_is_what_says_nothing() -> 
     rig.pods.changed(None, pod("p", scheduler="gone"))
     rig.wait(_AFTER_S + 60)
     assert (rig.unasked.num_pods(), rig.why("marked")) == (1, "")
-    assert rig.why("p") == "its scheduler gone has said nothing of it for 6 min"
+    assert rig.why("p") == "its scheduler gone has not reported on it for 6 min"
     assert "(kerf pending)" in rig.unasked.fault()
 
 

@@ -60,5 +60,5 @@ def test_a_port_that_is_taken_is_named(host: str) -> None:
 def test_a_host_that_is_not_of_this_machine() -> None:
     with pytest.raises(ListenError, match=r"192\.0\.2\.1 can't be listened on"):
         listen("192.0.2.1", 0)
-    with pytest.raises(ListenError, match=r"no-such-host\.invalid is no address of this machine"):
+    with pytest.raises(ListenError, match=r"no-such-host\.invalid is not an address of this machine"):
         listen("no-such-host.invalid", 0)

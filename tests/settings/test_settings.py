@@ -1,6 +1,7 @@
 """Settings: where each value comes from, and what is said about those that can't be used."""
 
 from collections.abc import Mapping
+from importlib.metadata import EntryPoints, entry_points
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +145,7 @@ NO_SUCH = "no such setting; `kerf config show` lists them"
         pytest.param({"log__level": "loud"}, "log.level: String should match", id="log level"),
         pytest.param({"text": "[1, 2]"}, "expected a mapping of sections, not list", id="file is a list"),
         pytest.param({"text": "server: 7"}, "server: Input should be a valid dictionary", id="section is a number"),
-        pytest.param({"text": "server: ["}, "no YAML: expected", id="no YAML"),
+        pytest.param({"text": "server: ["}, "invalid YAML: expected", id="invalid YAML"),
         pytest.param(
             {"environment": {"KERF_MODELS__ALIASES": "big=H100"}},
             "models.aliases: Input should be a valid dictionary (is 'big=H100')",
@@ -197,7 +198,7 @@ def test_a_file_that_is_no_text(tmp_path: Path) -> None:
         load_settings(path)
 
 
-IS_GONE = "setting {} is gone ({}); it will be an error in the next version".format
+IS_GONE = "setting {} was removed ({}); it will be an error in the next version".format
 BURST = IS_GONE("access.burst", "always 200")
 LIVE = IS_GONE("live", "the policy has its own weights")
 
@@ -276,6 +277,21 @@ def test_settings_are_frozen() -> None:
         settings.server.port = 1
     with pytest.raises(ValidationError, match="frozen"):
         settings.server = settings.server
+
+
+def test_installed_packages_are_scanned_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    num_scans = 0
+
+    def counted(**selection: str) -> EntryPoints:
+        nonlocal num_scans
+        num_scans += 1
+        return entry_points(**selection)
+
+    monkeypatch.setattr("extender.core.entry_points.entry_points", counted)
+    monkeypatch.syspath_prepend(tmp_path)  # a path that no test before has scanned
+    for _ in range(2):
+        load_settings()
+    assert num_scans == 1
 
 
 def test_settings_written_out_are_the_same_when_read_again(load: Any) -> None:

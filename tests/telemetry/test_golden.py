@@ -114,7 +114,7 @@ def test_duplicate_series_count_once() -> None:
 def test_garbage_is_a_fault_that_is_told(page: bytes) -> None:
     with serving(lambda *_: (200, page)) as server:
         source = ExporterSource([server.url], Access())
-        with pytest.raises(SourceError, match=r"no exporter answers.*can't be read"):
+        with pytest.raises(SourceError, match=r"no exporter responds.*can't be read"):
             source.read()
         source.close()
 

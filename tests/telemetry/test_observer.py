@@ -357,7 +357,7 @@ def test_a_node_takes_no_sample_of_a_gpu_that_it_does_not_have(
     assert [None if np.isnan(load) else load for load in world.loads("a")] == loads
     num_foreign = loads.count(None)
     assert len(world.observer.status.doubts) == num_foreign
-    assert all("for it has no such GPU" in text for text in world.observer.status.doubts)
+    assert all("since the node has no such GPU" in text for text in world.observer.status.doubts)
 
 
 def test_a_gpu_of_another_node_of_ours_is_not_taken_by_its_index() -> None:

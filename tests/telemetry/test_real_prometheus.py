@@ -181,7 +181,7 @@ def test_a_stalled_and_a_killed_prometheus_end_in_sentences(world: World, tmp_pa
             await come_through(reader, command)
             own.pause()
             try:
-                with pytest.raises(SourceError, match="time-out"):
+                with pytest.raises(SourceError, match="timeout"):
                     await reader.read(command)
             finally:
                 own.signal(signal.SIGCONT)

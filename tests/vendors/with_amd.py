@@ -107,7 +107,7 @@ def test_a_node_is_read(labels: Mapping[str, str], units: str, told: tuple[int, 
 def test_of_a_node_with_gpus_of_two_vendors_one_s_are_counted() -> None:
     offer = read_node({RESOURCE: "2", "nvidia.com/gpu": "4"}, {})
     assert (offer.vendor, len(offer.gpus)) == (0, 4)
-    assert offer.warnings == ("GPUs of NVIDIA are counted here, and none of AMD",)
+    assert offer.warnings == ("only GPUs of NVIDIA are used here, not those of AMD",)
 
 
 def test_names_of_products() -> None:

@@ -1,4 +1,4 @@
-"""`kerf install check`: what a cluster lacks for Kerf, each with the command that mends it; and what parts install."""
+"""`kerf install check`: what a cluster lacks for Kerf, with the fix for each; and the install commands of parts."""
 
 import asyncio
 from typing import Annotated
@@ -12,7 +12,7 @@ from extender.core.faces import faces, named
 
 app = typer.Typer(
     cls=Group,
-    help="Check what a cluster has, and lacks, for Kerf, and change it where a part has to.",
+    help="Check whether a cluster has what Kerf needs; parts add commands that change it.",
     no_args_is_help=True,
     add_completion=False,
 )

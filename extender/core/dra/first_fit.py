@@ -1,6 +1,6 @@
-"""The first allocation that kube-scheduler's allocator finds: its own search, in its own order.
+"""The allocation that kube-scheduler's allocator finds first: a copy of its search, in its order.
 
-Read in `k8s.io/dynamic-resource-allocation/structured/internal/incubating` 1.37.2, `allocateOne`.
+Follows `allocateOne` of `k8s.io/dynamic-resource-allocation/structured/internal/incubating` 1.37.2.
 """
 
 from collections import Counter
@@ -12,18 +12,18 @@ from extender.core.dra.slots import MAX_DEVICES, Match, SearchLimit, match_of, t
 
 
 class Aborted(Fault):
-    """kube-scheduler gives the pod up, whatever other devices there are."""
+    """kube-scheduler fails the pod, regardless of other devices."""
 
 
 Picked = tuple[int, DeviceAsk, Taking]
-"""Claim, request and what it gets."""
+"""Claim index, request and what it gets."""
 
 
 def first_fit(devices: NodeDevices, asked: DevicesAsked, max_steps: int = 20_000) -> list[Picked] | None:
     """What kube-scheduler would allocate, None for nothing.
 
-    Raises Aborted where kube-scheduler gives the pod up, SelectorFault and CapacityFault where it does so because of a
-    device that can't be judged, SearchLimit after so many steps.
+    Raises Aborted where kube-scheduler fails the pod, SelectorFault or CapacityFault where it fails on a device, and
+    SearchLimit after `max_steps`.
     """
     search = _Search(devices, asked, max_steps)
     search.check_all()
@@ -91,7 +91,7 @@ class _Search:
         return match is not None
 
     def check_all(self) -> None:
-        """Ask beforehand for how many devices there are, as kube-scheduler does. Raises Aborted."""
+        """Count the requested devices beforehand, as kube-scheduler does. Raises Aborted."""
         for claim in self.asked.claims:
             least = 0
             for request in claim.requests:
@@ -108,7 +108,7 @@ class _Search:
                 raise Aborted("more devices than a claim may have")
 
     def request(self, claim_idx: int, request_idx: int) -> bool:
-        """Go on with a request, and all after it."""
+        """Allocate a request and all after it."""
         if claim_idx == len(self.asked.claims):
             return True
         claim = self.asked.claims[claim_idx]
@@ -132,7 +132,7 @@ class _Search:
         return False
 
     def device(self, claim_idx: int, request_idx: int, ask: DeviceAsk, position: int, start: int) -> bool:
-        """Go on with the next device of a request."""
+        """Allocate the next device of a request and everything after it."""
         wanted = self.wanted_of.get(id(ask))
         count = ask.count if wanted is None else len(wanted)
         self.steps_left -= 1
@@ -146,7 +146,7 @@ class _Search:
             raise _TooManyDevices
         candidates = range(start, len(self.devices.inventory.devices)) if wanted is None else wanted[position:][:1]
         for index in candidates:
-            if wanted is None and (self._in_use(claim_idx, ask, index) or not self._does(ask, index)):
+            if wanted is None and (self._in_use(claim_idx, ask, index) or not self._fits(ask, index)):
                 continue
             if not self._add(claim_idx, ask, index, wanted is not None):
                 continue
@@ -167,7 +167,7 @@ class _Search:
         taken = exclusive and bool(self.devices.taken >> index & 1)
         return taken or any(self.allocating[index, claim] for claim in range(len(self.asked.claims)))
 
-    def _does(self, ask: DeviceAsk, index: int) -> bool:
+    def _fits(self, ask: DeviceAsk, index: int) -> bool:
         return self.match(ask, index) and self._has_room(ask, index)
 
     def _amounts(self, ask: DeviceAsk, index: int) -> tuple[tuple[str, Amount], ...]:
@@ -182,7 +182,7 @@ class _Search:
         return has_room(self.devices.inventory.devices[index], used, amounts)
 
     def _add(self, claim_idx: int, ask: DeviceAsk, index: int, must: bool) -> bool:
-        """Take a device where counters, taints, constraints and capacities let one."""
+        """Allocate a device if counters, taints, constraints and capacities allow it."""
         device = self.devices.inventory.devices[index]
         if self._in_use(claim_idx, ask, index) or not self._draw(index):
             return False
@@ -209,7 +209,7 @@ class _Search:
         return False
 
     def _charged(self, index: int) -> bool:
-        """Whether a device's counters are taken: parts of a shareable one take them once."""
+        """Whether a device's counters are already consumed: parts of a shareable one consume them once."""
         if not self.devices.inventory.devices[index].shareable:
             return False
         return bool(self.devices.taken >> index & 1) or bool(self.shares.get(index))

@@ -1,4 +1,4 @@
-"""Kinds of JobSet, LeaderWorkerSet, Kubeflow, Volcano and KubeRay."""
+"""Workload kinds of JobSet, LeaderWorkerSet, Kubeflow, Volcano and KubeRay."""
 
 from typing import Any
 
@@ -65,7 +65,7 @@ class _RayWorkers(Object, rename="camel"):
 
     @property
     def count(self) -> int:
-        """Its pods at the start."""
+        """Number of pods at the start."""
         replicas = max(self.replicas or 0, self.min_replicas or 0)
         return 0 if self.suspend else replicas * (1 if self.num_of_hosts is None else self.num_of_hosts)
 
@@ -91,7 +91,7 @@ def job_set(manifest: Any, name: str) -> Made:
         path = f"spec.replicatedJobs[{position}].template.spec.template"
         batches.append(Batch(count, pod_name, job.template.spec.template, path))
         if job.depends_on:
-            notes.append(f"{job.name[:80]} starts after other jobs of it, and is counted beside them here")
+            notes.append(f"{job.name[:80]} starts after other jobs, but is counted together with them here")
     return Made(batches, notes)
 
 
@@ -158,7 +158,7 @@ def ray_cluster(manifest: Any, name: str) -> Made:
 def ray_job(manifest: Any, name: str) -> Made:
     """The cluster of a RayJob. Raises KindError."""
     made = _ray(within(manifest, "rayClusterSpec"), name, "spec.rayClusterSpec")
-    return made._replace(notes=["the pod that submits it is not counted", *made.notes])
+    return made._replace(notes=["its submitter pod is not counted", *made.notes])
 
 
 def ray_service(manifest: Any, name: str) -> Made:
@@ -172,5 +172,5 @@ def _ray(manifest: Any, name: str, path: str) -> Made:
     for position, group in enumerate(spec.worker_group_specs or ()):
         where = f"{path}.workerGroupSpecs[{position}].template"
         batches.append(Batch(group.count, numbered(f"{name}-{group.group_name}"), group.template, where))
-    notes = ["with as many workers as it starts with"] if spec.enable_in_tree_autoscaling else []
+    notes = ["counted with the workers that it starts with"] if spec.enable_in_tree_autoscaling else []
     return Made(batches, notes)

@@ -43,8 +43,8 @@ function rankWords({ mode, sha256, reason }) {
 
 /** Free GPUs that pods which are expected can't use: the same figure as in GPU-hours; told by who leads. */
 function strandedTile(tile, { gpusStranded, strandedPart }) {
-  if (gpusStranded == null) return tile('Stranded', 'unknown', 'told by the leader, where GPU-hours are counted');
-  return tile('Stranded', figure(gpusStranded, 1), `${(100 * strandedPart).toFixed(1)} % of all GPUs: free, and of no use to expected pods`);
+  if (gpusStranded == null) return tile('Stranded', 'unknown', 'reported by the leader only, if GPU-hours are counted');
+  return tile('Stranded', figure(gpusStranded, 1), `${(100 * strandedPart).toFixed(1)} % of all GPUs: free, but unusable for expected pods`);
 }
 
 function asideWords(totals) {

@@ -219,7 +219,7 @@ export class ClusterMap {
 function wordsOfCell(node, number) {
   const [booked, used, marks] = node.cells[number];
   if (marks & MARK.mig) return `MIG device ${node.profiles[number - node.gpus.length]}: ${booked ? 'booked' : 'free'}`;
-  const odd = ['error', 'free beside others in use', 'stale metrics', 'memory in use without a booking', 'held on some GPU of the node', 'reserved'];
+  const odd = ['error', 'free beside others in use', 'stale metrics', 'memory in use without a booking', 'held on an unknown GPU of the node', 'reserved'];
   const said = odd.filter((_, bit) => marks & (1 << bit));
   return [`GPU ${number}: ${booked} % booked`, ...(used < 0 ? [] : [`${used} % used`]), ...said].join(', ');
 }

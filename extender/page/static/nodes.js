@@ -51,7 +51,7 @@ export class NodeTable {
         el(
           'table',
           {},
-          el('caption', { class: 'unseen' }, 'Nodes, and what is booked and used of their GPUs'),
+          el('caption', { class: 'unseen' }, 'Nodes, with bookings and load of their GPUs'),
           el('thead', {}, el('tr', {}, COLUMNS.map((column, index) => this.#heading(column, index)))),
           el('tbody', {}, shown.map(row)),
         ),

@@ -7,7 +7,7 @@ const MAX_NAMES = 4;
 const MAX_REASONS = 12;
 
 /** The moves by which a pod that waits, `namespace/name`, or its gang would fit, as elements. */
-export const makeRoom = (key) => roomFor({ for: key }, `Nothing is moved. To have it done: kerf defrag --for ${key} --apply`);
+export const makeRoom = (key) => roomFor({ for: key }, `Nothing is moved yet. To apply it: kerf defrag --for ${key} --apply`);
 
 /** The moves that a question to POST /defrag is answered with, as elements; `hint` ends them. */
 export async function roomFor(question, hint) {
@@ -22,7 +22,7 @@ export async function roomFor(question, hint) {
       hidden > 0 && el('p', { class: 'hint' }, `and ${hidden} more`),
     ];
   }
-  if (!told.moves.length) return [el('p', { class: 'verdict' }, el('strong', { class: 'good' }, 'there is room as it is')), target(told)];
+  if (!told.moves.length) return [el('p', { class: 'verdict' }, el('strong', { class: 'good' }, 'there is room already')), target(told)];
   const { before, after } = told;
   const rows = told.moves.slice(0, MAX_MOVES).map((move) => [
     link('pod', move.pod),
@@ -34,7 +34,7 @@ export async function roomFor(question, hint) {
   const hidden = told.moves.length - rows.length;
   return [
     el('p', { class: 'verdict' }, el('strong', { class: 'good' }, `${plural(told.moves.length, 'pod')} would have to move`), `, which loses ${work(told.cost_gpu_s)} of work`),
-    table('Moves, in their order', ['Pod', 'From', 'To', 'GPUs there', 'Loses'], rows),
+    table('Moves, in order', ['Pod', 'From', 'To', 'GPUs there', 'Loses'], rows),
     hidden > 0 && el('p', { class: 'hint' }, `and ${plural(hidden, 'more move')}`),
     target(told),
     el('p', {}, `whole nodes free: ${before.freeNodes} now, ${after.freeNodes} after`),

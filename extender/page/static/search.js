@@ -30,7 +30,7 @@ export function addSearch(store) {
     if (!text) return hide();
     const mine = ++number;
     let kinds = [];
-    let none = 'Nothing has this in its name.';
+    let none = 'No name contains this text.';
     try {
       const { found, totals } = await ask(`workloads?${new URLSearchParams({ q: text, limit: 1 })}`);
       kinds = [...ofPods(found), ...ofNodes(store.nodes.values(), text), ...all(text, totals.pods)];

@@ -34,7 +34,7 @@ export function groupRow(group, { by, idleAfterSeconds }, toggle) {
     : namespaceLink(group.namespace);
   const long = sleeps(group.idleSeconds, idleAfterSeconds);
   const hours = group.idleSeconds == null ? '-' : age(group.idleSeconds);
-  const asked = group.gpusAsked ? `${group.gpusBooked ? ' + ' : ''}${figure(group.gpusAsked)} asked` : '';
+  const asked = group.gpusAsked ? `${group.gpusBooked ? ' + ' : ''}${figure(group.gpusAsked)} requested` : '';
   return row('group', {
     Workload: name,
     State: states(group),

@@ -1,4 +1,4 @@
-"""Lets pods of the queue go that no node has room for."""
+"""Assembles the autoscaling part: releases of queued pods that fit no node, and a metric."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ from extender.queueing.roomless import LetsRoomlessGo
 
 
 def build(kernel: Kernel, wanted: AutoscalingSettings) -> Contribution:
-    """For the queue, where there is one."""
+    """The releases for the queue; nothing without a queue."""
     queue = kernel.queue
     if queue is None:
         return Contribution()

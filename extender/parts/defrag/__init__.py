@@ -1,4 +1,4 @@
-"""Making room: which pods would have to move so that others fit, and moving them: docs/parts/defrag.md."""
+"""Making room: plans which pods to move so that others fit, and moves them. See docs/parts/defrag.md."""
 
 from typing import Final
 
@@ -12,7 +12,7 @@ FACE: Final = Face(
             f"{__name__}.command",
         ),
         "drain": Command(
-            "Which pods have to move, and where, so that nodes be empty; --apply moves them.",
+            "Plan which pods have to move, and where, to empty nodes; --apply moves them.",
             Heading.ASK,
             f"{__name__}.command",
         ),

@@ -1,4 +1,4 @@
-"""What the mover works with, and what it has done."""
+"""The mover's dependencies and counters."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -16,12 +16,12 @@ from extender.scheduling.fence import Fence
 
 @dataclass
 class Counts:
-    """What has happened since the start."""
+    """Counts since the start."""
 
     evicted: int = 0
     """Pods evicted to make room."""
     moved: int = 0
-    """Of those, with a replacement that runs where it was planned to."""
+    """Evicted pods whose replacement runs where planned."""
     done: int = 0
     """Plans carried out."""
     stopped: int = 0
@@ -30,7 +30,7 @@ class Counts:
 
 @dataclass(eq=False)
 class Tools:
-    """What the mover works with."""
+    """The mover's dependencies."""
 
     records: Records
     evictor: Evictor
@@ -39,11 +39,11 @@ class Tools:
     around: Around
     facts: Callable[[], Facts]
     fault: Callable[[], str]
-    """Why nothing can be judged now, "" where it can."""
+    """Why the cluster can't be judged now, "" if it can."""
     fence: Fence
     events: EventRecorder
     clock: Callable[[], float]
     wall_clock: Callable[[], float]
     most_an_hour: int
-    """Evictions."""
+    """Most evictions per hour."""
     pause: Callable[[float], Awaitable[None]] = field(default=asyncio.sleep)

@@ -1,4 +1,4 @@
-"""All that allocates devices for one queue."""
+"""The device allocator of one queue."""
 
 from extender.parts.dra.keeper import ClaimKeeper
 from extender.parts.dra.reclaimer import Reclaimer
@@ -7,7 +7,7 @@ from extender.queueing.devices import AllocatesDevices
 
 
 def allocating(keeper: ClaimKeeper) -> AllocatesDevices:
-    """By a keeper, with what goes on beside it."""
-    made = {"claims for extended resources": keeper.maker().run} if keeper.classes_to_make else {}
-    works = {"queue's ResourceClaims": Reclaimer(keeper).run, **made}
+    """The allocator with the background tasks of a keeper."""
+    maker = {"claims for extended resources": keeper.maker().run} if keeper.classes_to_make else {}
+    works = {"queue's ResourceClaims": Reclaimer(keeper).run, **maker}
     return AllocatesDevices(keeper, Turns(keeper, keeper.dirty), works)

@@ -1,11 +1,10 @@
-"""A driver's devices go from kube-scheduler to Kerf, and back, and are never both's.
+"""Hands a driver's devices over from kube-scheduler to Kerf or back, so that the two never allocate at the same time.
 
-Each goes by what it sees of the taint, which is old by some time, and writes what it has decided some time later. So
-the taint has a value of its own for the way: "held". Under it kube-scheduler allocates nothing, since it does not
-tolerate the taint; Kerf allocates nothing, since the value is not its own; and a policy, the fence, refuses whatever
-either of them has decided before. It is proven to do so, then some time is waited for (other API servers, requests that
-are half done), then fence and value become Kerf's, or both go. The rule comes first and goes last: whoever is killed on
-the way leaves "held" behind: devices lie idle, and the same command goes on from there.
+Both see the taint with a delay and write their decisions later. So the taint's value is "held" during a handover, under
+which neither allocates, and an admission policy, the fence, rejects what either decided before. After a dry run has
+shown that the fence is in force, the command waits for other API servers and requests in flight. Then rule and fence
+become Kerf's, or are deleted. The rule is created first and deleted last: an interrupted command leaves the devices
+"held" and idle, and can be run again.
 """
 
 import asyncio
@@ -21,22 +20,22 @@ from extender.kube.client import ApiServer
 from extender.parts.dra import facts, policies
 
 _PROOF_S: Final = 30.0
-"""How long the API server may take to know a policy or a rule."""
+"""Longest time for the API server to enforce a policy."""
 
 Say = Callable[[str], None]
 
 
 class RefusedError(Exception):
-    """It must not go on; says why."""
+    """The handover must not continue."""
 
 
 def _rule_name(driver: str, pool: str | None) -> str:
-    """What the rule for a driver, or one of its pools, is called: a pool's name may have slashes and be long."""
+    """The name of a driver's or a pool's rule. A pool's name is hashed, since it may be long and have slashes."""
     return f"kerf-{driver}" if pool is None else f"kerf-{driver}-{hashlib.sha256(pool.encode()).hexdigest()[:10]}"
 
 
 def rule_for(driver: str, pool: str | None, taint: owning.Taint) -> dict[str, Any]:
-    """The DeviceTaintRule that gives the devices of a driver, or of one of its pools, a taint of Kerf's."""
+    """The DeviceTaintRule that adds a taint to all devices of a driver or of one of its pools."""
     selector = {"driver": driver} | ({} if pool is None else {"pool": pool})
     return {
         "apiVersion": "resource.k8s.io/v1",
@@ -49,33 +48,36 @@ def rule_for(driver: str, pool: str | None, taint: owning.Taint) -> dict[str, An
 async def take(
     api: ApiServer, driver: str, names: Sequence[str], namespace: str, user: str, settle_s: float, say: Say
 ) -> None:
-    """Give a driver's pools to Kerf, all where none is named. Raises RefusedError, UnprovenError, ClusterError."""
+    """Give a driver's pools to Kerf; all of them if `names` is empty.
+
+    Raises RefusedError, UnprovenError, ClusterError.
+    """
     if not any(name.endswith(policies.TOLERATIONS) for name in await policies_in_force(api)):
         await policies.write(api, *policies.tolerations())
-        say("claims must not tolerate the taint: policy written")
+        say("wrote the policy that forbids claims to tolerate the taint")
     wanted = {_rule_name(driver, pool): rule_for(driver, pool, owning.HELD) for pool in names or (None,)}
     known = {rule.name: rule for rule in await facts.rules_in(api)}
     for name, manifest in wanted.items():
         if name in known and known[name].value == owning.OWNED.value:
-            say(f"{name} is Kerf's already")
+            say(f"{name}: already owned by Kerf")
             continue
         await api.ensure(f"{facts.RULES}/{name}", msgspec.json.encode(manifest))
     rules = [rule for rule in await facts.rules_in(api) if rule.name in wanted]
     held = [rule for rule in rules if rule.value == owning.HELD.value]
     await _hold(api, held, namespace, settle_s, say)
-    found = await facts.facts_of(api, driver, names)
-    if found.twice:
-        raise RefusedError(f"devices are allocated twice, and nobody allocates now: {', '.join(found.twice)}")
-    for rule in rules:  # those that were its before too: their fence may be gone, or name another account
+    inventory = await facts.facts_of(api, driver, names)
+    if inventory.twice:
+        raise RefusedError(f"devices are allocated twice; the pools stay held: {', '.join(inventory.twice)}")
+    for rule in rules:  # also those already owned: their fence may be gone, or name another account
         await policies.write(api, *policies.fence(rule.name, driver, rule.pool, user))
         await policies.prove(api, namespace, rule, policies.KERFS, _PROOF_S)
     for rule in held:
         await _change(api, rule, owning.OWNED)
-        say(f"{rule.name}: Kerf's")
+        say(f"{rule.name}: owned by Kerf")
 
 
 async def give_back(api: ApiServer, rules: Sequence[facts.Rule], namespace: str, settle_s: float, say: Say) -> None:
-    """Give what rules own back to kube-scheduler. Raises UnprovenError, ClusterError."""
+    """Give the rules' devices back to kube-scheduler. Raises UnprovenError, ClusterError."""
     for rule in rules:
         if rule.value != owning.HELD.value:
             await _change(api, rule, owning.HELD)
@@ -89,17 +91,17 @@ async def give_back(api: ApiServer, rules: Sequence[facts.Rule], namespace: str,
 
 
 async def _hold(api: ApiServer, rules: Sequence[facts.Rule], namespace: str, settle_s: float, say: Say) -> None:
-    """Return when nobody allocates any more what rules hold."""
+    """Write fences that reject all allocations of the rules' devices, and wait until none can be in flight."""
     for rule in rules:
         await policies.write(api, *policies.fence(rule.name, rule.driver or "", rule.pool, user=""))
         await policies.prove(api, namespace, rule, policies.HELD, _PROOF_S)
-        say(f"{rule.name}: held, nobody allocates")
+        say(f"{rule.name}: held, no allocations")
     if rules:
-        say(f"waiting {settle_s:g} s for what is under way")
+        say(f"waiting {settle_s:g} s for requests in flight")
         await asyncio.sleep(settle_s)
 
 
 async def _change(api: ApiServer, rule: facts.Rule, taint: owning.Taint) -> None:
-    """Give a rule another value, unless somebody else has changed it meanwhile."""
+    """Change the taint's value in a rule, unless the rule has changed since."""
     change = {"metadata": {"resourceVersion": rule.version}, "spec": {"taint": {"value": taint.value}}}
     await api.patch(rule.path, msgspec.json.encode(change))

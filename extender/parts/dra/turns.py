@@ -1,7 +1,4 @@
-"""Which pods with ResourceClaims a round may plan.
-
-What the claims of each namespace may cost: whoever asks what takes long to find waits, and nobody else.
-"""
+"""Selects the pods with ResourceClaims that a round plans, within each namespace's budget of search steps."""
 
 import time
 from collections import Counter
@@ -16,27 +13,27 @@ from extender.planning.wait_reasons import NOT_REACHED, Code, WaitReason
 from extender.queueing.pods.entries import Entry
 
 _STEPS: Final = 3_000_000
-"""Of searches for the claims of a namespace, of about a microsecond, before it has to wait."""
-_A_SECOND: Final = _STEPS / 60
-"""That are given back."""
+"""Search steps, of about a microsecond, that a namespace may spend before its claims wait."""
+_STEPS_PER_S: Final = _STEPS / 60
+"""Refill rate of the budget."""
 _MAX_WAIT_S: Final = 300.0
-"""However much has been spent."""
+"""Longest wait of a namespace."""
 _MAX_KNOWN: Final = 10_000
 
 
 @dataclass(eq=False)
 class Budgets:
-    """Counts the steps of searches against the namespaces that asked for them."""
+    """Charges search steps to namespaces."""
 
     clock: Callable[[], float] = time.monotonic
     steps_of: Callable[[DevicesAsked], int] = steps_taken
     _charged: dict[DevicesAsked, int] = field(default_factory=dict, init=False)
-    """Steps that were charged to somebody, by what is asked."""
+    """Steps charged so far, by request."""
     _spent: dict[str, tuple[float, float]] = field(default_factory=dict, init=False)
-    """By namespace: steps that are not given back yet, at which time."""
+    """By namespace: steps spent and not yet refilled, and the time of that."""
 
     def charge(self, asked: Iterable[tuple[str, DevicesAsked]]) -> None:
-        """Charge what was spent since the last time: to the first namespace that asks it."""
+        """Charge the steps spent on each request since the last call to the first namespace that makes it."""
         if len(self._charged) > _MAX_KNOWN:
             self._charged.clear()
         for namespace, ask in asked:
@@ -45,73 +42,73 @@ class Budgets:
             if taken == before:
                 continue
             self._charged[ask] = taken
-            most = _STEPS + _MAX_WAIT_S * _A_SECOND
-            left = self._left(namespace) + (taken - before if taken > before else taken)
-            self._spent[namespace] = min(left, most), self.clock()
+            max_spent = _STEPS + _MAX_WAIT_S * _STEPS_PER_S
+            spent = self._outstanding(namespace) + (taken - before if taken > before else taken)
+            self._spent[namespace] = min(spent, max_spent), self.clock()
 
     def is_spent(self, namespace: str) -> bool:
-        """Whether a namespace has to wait."""
-        return self._left(namespace) > _STEPS
+        """Whether a namespace's budget is used up."""
+        return self._outstanding(namespace) > _STEPS
 
-    def _left(self, namespace: str) -> float:
-        """Steps that are not given back yet."""
+    def _outstanding(self, namespace: str) -> float:
+        """Steps spent and not yet refilled."""
         steps, at = self._spent.get(namespace, (0.0, 0.0))
-        left = max(steps - (self.clock() - at) * _A_SECOND, 0.0)
-        if not left:
+        outstanding = max(steps - (self.clock() - at) * _STEPS_PER_S, 0.0)
+        if not outstanding:
             self._spent.pop(namespace, None)
-        return left
+        return outstanding
 
 
 _NEW_ASKS: Final = 4
-"""Of each namespace in a round: whoever asks a thousand things that are hard to find holds up nobody."""
+"""New requests per namespace and round, so that one namespace's many hard requests don't delay others."""
 _NEW_ASKS_IN_ALL: Final = 32
 _COST_EACH: Final = 5_000
-"""Of the selectors of those, on one device: what one pod may ask at most is taken on alone."""
+"""Selector cost of a namespace's new requests on one device; also the limit of a single pod."""
 _COST_IN_ALL: Final = 4 * _COST_EACH
 _MAX_ASKS: Final = 1000
 
 
 @dataclass(eq=False)
 class Turns:
-    """Tells whose claims can be decided on in a round."""
+    """Selects the pods that a round plans."""
 
     keeper: ClaimKeeper
     dirty: Callable[[], None]
-    """Hears that another round is due."""
+    """Called when another round is due."""
     _round: int = field(default=0, init=False)
     _tried: dict[str, int] = field(default_factory=dict, init=False)
-    """Round in which a pod with claims was planned last, by UID."""
+    """Last round in which a pod with claims was planned, by pod UID."""
     _served: dict[str, int] = field(default_factory=dict, init=False)
-    """Round in which something new was taken on of a namespace."""
+    """Last round in which a namespace's new request was admitted."""
     _known: set[DevicesAsked] = field(default_factory=set, init=False)
     budgets: Budgets = field(default_factory=Budgets)
 
     def sort_out(self, waiting: Iterable[Entry]) -> tuple[list[Entry], list[tuple[Entry, WaitReason]]]:
-        """Those that can be planned, and why the others can't.
+        """The pods to plan, in the given order, and the others with their wait reasons.
 
-        A claim's devices are chosen for one pod, the others that name it go where these are. Of what was never searched
-        for before a round takes some of each namespace.
+        Only the first pod that names an unallocated claim is planned; the others follow its devices. A round admits a
+        few new requests per namespace.
         """
         fault, first, new, costs = self.keeper.fault(), dict[str, str](), Counter[str](), Counter[str]()
         planned: list[Entry] = []
         passed: list[tuple[Entry, WaitReason]] = []
-        found = list(waiting)
-        self.budgets.charge((entry.namespace, asked) for entry in found if (asked := _asked(entry)) is not None)
-        within = self._shared_within(found)
-        position = {entry.uid: number for number, entry in enumerate(found)}
-        for entry in self._in_turn(found):
+        entries = list(waiting)
+        self.budgets.charge((entry.namespace, asked) for entry in entries if (asked := _asked(entry)) is not None)
+        shared_in_gang = self._shared_in_gangs(entries)
+        position = {entry.uid: number for number, entry in enumerate(entries)}
+        for entry in self._in_turn(entries):
             claims = entry.planned.claims if entry.planned is not None else ()
             if claims and fault:
                 passed.append((entry, Code.CLAIMS_UNKNOWN.reason(why=fault)))
             elif claims and (why := self.keeper.resting(entry.uid)):
                 passed.append((entry, Code.CLAIM_REFUSED.reason(why=why)))
-            elif claims and entry.planned is not None and (shared := within.get((entry.planned.gang, claims[0]))):
+            elif claims and entry.planned and (shared := shared_in_gang.get((entry.planned.gang, claims[0]))):
                 passed.append((entry, Code.CLAIM_IN_GANG.reason(gang=entry.planned.gang, claim=shared)))
             elif shared := next((uid for uid in claims if first.setdefault(uid, entry.uid) != entry.uid), None):
                 passed.append((entry, Code.CLAIM_SHARED.reason(claim=self.keeper.name_of(shared))))
             elif claims and self.budgets.is_spent(entry.namespace):
                 passed.append((entry, Code.CLAIM_COSTS.reason(namespace=entry.namespace)))
-            elif self._takes_on(entry, new, costs):
+            elif self._admits(entry, new, costs):
                 planned.append(entry)
             else:
                 passed.append((entry, NOT_REACHED))
@@ -121,34 +118,36 @@ class Turns:
         self._tried.update((entry.uid, self._round) for entry in planned if entry.uid in self._tried)
         return sorted(planned, key=lambda entry: position[entry.uid]), passed
 
-    def _shared_within(self, waiting: list[Entry]) -> dict[tuple[str, str], str]:
-        """Claims that several pods of one gang name, by the gang and each claim of such a pod: they can't be let go
-        together, for one of them would have to come first."""
+    def _shared_in_gangs(self, waiting: list[Entry]) -> dict[tuple[str, str], str]:
+        """Names of claims shared by pods of one gang, by the gang and each claim of such a pod.
+
+        These pods can't be released together, since one of them would have to be allocated first.
+        """
         pods: dict[tuple[str, str], list[Entry]] = {}
         for entry in waiting:
             if entry.planned is not None and entry.planned.gang:
                 for uid in entry.planned.claims:
                     pods.setdefault((entry.planned.gang, uid), []).append(entry)
         return {
-            (gang, own): self.keeper.name_of(uid)
+            (gang, of_pod): self.keeper.name_of(uid)
             for (gang, uid), entries in pods.items()
             if len(entries) > 1
             for entry in entries
             if entry.planned is not None
-            for own in entry.planned.claims
+            for of_pod in entry.planned.claims
         }
 
     def _in_turn(self, waiting: list[Entry]) -> list[Entry]:
-        """First those with claims whose turn was longest ago: the first pod that names a claim may never find room.
+        """Sort by the last admission of the namespace's new requests, then by the pod's last turn, oldest first.
 
-        Of namespaces that ask what is new, too: many that ask it all the time hold no other up.
+        So a pod without room does not block others that name its claim, nor a namespace other namespaces.
         """
         with_claims = [entry for entry in waiting if entry.planned is not None and entry.planned.claims]
         self._tried = {entry.uid: self._tried.get(entry.uid, 0) for entry in with_claims}
         self._served = {namespace: self._served.get(namespace, 0) for namespace in {e.namespace for e in with_claims}}
         return sorted(waiting, key=lambda entry: (self._served.get(entry.namespace, 0), self._tried.get(entry.uid, 0)))
 
-    def _takes_on(self, entry: Entry, new: Counter[str], costs: Counter[str]) -> bool:
+    def _admits(self, entry: Entry, new: Counter[str], costs: Counter[str]) -> bool:
         asked = _asked(entry)
         if asked is None or asked in self._known:
             return True
@@ -167,5 +166,5 @@ class Turns:
 
 
 def _asked(entry: Entry) -> DevicesAsked | None:
-    """What the claims of a pod ask of devices."""
+    """The device request of a pod's claims."""
     return entry.planned.gpus.devices if entry.planned and entry.planned.gpus else None

@@ -1,10 +1,10 @@
-"""Whose it is to allocate what claims ask: Kerf's where devices that it owns could meet it, else kube-scheduler's.
+"""Decides whether Kerf or kube-scheduler allocates a claim: Kerf if devices that it owns could satisfy it.
 
-It is Kerf's, too, where nobody has such devices: drivers go away and come back, as with each start of a kubelet, and a
-pod that was left to kube-scheduler meanwhile would wait there for ever.
+Kerf also allocates claims that no devices could satisfy. Drivers disappear and come back, as with each kubelet restart,
+and a pod left to kube-scheduler meanwhile would wait there for ever.
 
-To find out means to look at the devices of all nodes, and whoever writes a claim decides how long that takes. So it is
-done in small portions beside the event loop, for all who ask in turn.
+The decision examines the devices of all nodes, at a cost that the claim's author controls. So it is made in small
+batches in a worker thread, round robin over namespaces.
 """
 
 import time
@@ -19,28 +19,28 @@ from extender.core.fit.device_fits import could_serve, possible_on
 from extender.dra.owned import OwnedDevices
 
 _PORTION: Final = 16
-"""Nodes that are looked at for one ask before it is the next one's turn, or fewer that take a while."""
+"""Most nodes examined for one request before the next request's turn."""
 _ROUND_S: Final = 0.01
 _MAX_KNOWN: Final = 10_000
 
 
 @dataclass(eq=False)
 class Whose:
-    """Remembers what was found out, until the devices that there are change."""
+    """Caches decisions until the published devices change."""
 
     owned: OwnedDevices
     _known: dict[DevicesAsked, tuple[bool, int]] = field(default_factory=dict, init=False)
-    """With the version of the devices that it was found out of: it counts until another one is."""
+    """Decisions with the version of the devices; an outdated one is used until it is replaced."""
     _looking: OrderedDict[str, OrderedDict[DevicesAsked, tuple[Iterator[tuple[Inventory, bool]], int]]] = field(
         default_factory=OrderedDict, init=False
     )
-    """By the namespace that asks: each has its turn, however much it asks."""
+    """Requests under examination, by namespace."""
     news: bool = field(default=False, init=False)
-    """Whether something is another's than before, until somebody takes note of it."""
-    _others: set[DevicesAsked] = field(default_factory=set, init=False)  # of which others have a device
+    """Whether a decision has changed; reset by the caller."""
+    _others: set[DevicesAsked] = field(default_factory=set, init=False)  # requests that others' devices could serve
 
     def is_kerfs(self, asked: DevicesAsked, namespace: str) -> bool | None:
-        """Whether Kerf allocates that; None while it is being found out."""
+        """Whether Kerf allocates a request; None while undecided."""
         if self.owned.slices.all_owned():
             return True
         known = self._known.get(asked)
@@ -51,11 +51,14 @@ class Whose:
 
     @property
     def looking(self) -> bool:
-        """Whether there is anything to look at."""
+        """Whether requests are under examination."""
         return bool(self._looking)
 
     def look_further(self, within_s: float = _ROUND_S) -> bool:
-        """Look at some nodes, at one at least; whether there is more to look at. In any thread, in one at a time."""
+        """Examine nodes for `within_s` seconds, at least one node; return whether there is more to do.
+
+        May run in any thread, but only in one at a time.
+        """
         until = time.perf_counter() + within_s
         while self._looking:
             namespace = next(iter(self._looking))
@@ -67,7 +70,7 @@ class Whose:
                 due[asked] = inventories, version
             else:
                 self._decide(asked, version, kerfs=kerfs)
-            # Others may have been asked for meanwhile.
+            # The event loop may have added requests meanwhile.
             due |= self._looking.pop(namespace, OrderedDict())
             if due:
                 self._looking[namespace] = due
@@ -76,12 +79,12 @@ class Whose:
         return self.looking
 
     def _look(self, asked: DevicesAsked, inventories: Iterator[tuple[Inventory, bool]], until: float) -> bool | None:
-        """Whose it is, by some more nodes; None where that is not known yet."""
+        """Examine some more nodes; return whether Kerf allocates the request, None while undecided."""
         for _ in range(_PORTION):
-            found = next(inventories, None)
-            if found is None:
+            node = next(inventories, None)
+            if node is None:
                 return asked not in self._others
-            inventory, others = found
+            inventory, others = node
             if inventory.devices and possible_on(inventory, asked):
                 return True
             if others and asked not in self._others and could_serve(inventory, asked):

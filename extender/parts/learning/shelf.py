@@ -1,7 +1,7 @@
-"""Where fitted models are handed over: a ConfigMap with the one on trial, the one that serves, and their course.
+"""The ConfigMap of fitted models: the candidate, the serving one and their course.
 
-Whoever may write it in Kerf's namespace may hand in a model; what is in it is checked as any model is. Every write
-carries the version that it goes by: of two that write at once one hears that it was late.
+Anyone who may write it in Kerf's namespace may submit a model; its contents are validated as any model is. Kerf's
+writes carry the resourceVersion, so that concurrent writes conflict.
 """
 
 from base64 import b64decode, b64encode
@@ -18,17 +18,17 @@ from extender.ranking.files import MANIFEST, WEIGHTS
 _COURSE: Final = "kerf.dev/learning"
 """Annotation: the course, as JSON."""
 _PIN: Final = "kerf.dev/pin"
-"""Annotation by which a person has the say: `released`, or the beginning of a model's SHA-256."""
+"""Annotation that pins the serving model: `released`, or the beginning of a model's SHA-256."""
 CANDIDATE: Final = "candidate."
 SERVING: Final = "serving."
 _course_decoder: Final = msgspec.json.Decoder(Course)
 Contents = dict[str, bytes]
-"""A model's files by name; empty for none."""
+"""A model's files by name; empty for no model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shelf:
-    """What the ConfigMap says."""
+    """The contents of the ConfigMap."""
 
     version: str
     course: Course
@@ -38,7 +38,7 @@ class Shelf:
 
 
 class LearnedModels:
-    """One ConfigMap."""
+    """Reads and writes the ConfigMap."""
 
     def __init__(self, transport: Transport, namespace: str, name: str) -> None:
         self._transport = transport
@@ -46,7 +46,7 @@ class LearnedModels:
         self._path = f"/api/v1/namespaces/{namespace}/configmaps/{name}"
 
     async def read(self) -> Shelf | None:
-        """As it is, None where there is no such ConfigMap. Raises ClusterError, DecodeError."""
+        """The contents, None if there is no such ConfigMap. Raises ClusterError, DecodeError."""
         found = await records.read(self._transport, self._path)
         if found is None:
             return None
@@ -61,7 +61,7 @@ class LearnedModels:
         return Shelf(version, course, annotations.get(_PIN, "").strip(), candidate, serving)
 
     async def write(self, shelf: Shelf, course: Course, changes: dict[str, Contents]) -> None:
-        """Write the course, and the models of some slots; no contents remove what is there. Raises ClusterError."""
+        """Write the course and the models of some slots; empty contents clear a slot. Raises ClusterError."""
         data: dict[str, str | None] = {}
         for slot, contents in changes.items():
             for name in (MANIFEST, WEIGHTS):
@@ -70,9 +70,9 @@ class LearnedModels:
         await records.write(self._transport, self._path, shelf.version, binary_data=data, annotations=annotations)
 
     async def hand_in(self, contents: Contents, *, replace: bool) -> str:
-        """Have a model tried; "", or the SHA-256 of one that is on trial and whose place it is not to take.
+        """Submit a model; returns "", or the SHA-256 of the model on trial if there is one and `replace` is false.
 
-        A model a night would else be the end of each that is tried for longer. Raises ClusterError, DecodeError.
+        A model that is fitted each night must not end the trial of the one before. Raises ClusterError, DecodeError.
         """
         shelf = None if replace else await self.read()
         if shelf is not None and shelf.course.candidate and shelf.candidate:

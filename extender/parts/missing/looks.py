@@ -1,6 +1,6 @@
-"""Which nodes are missing, worked out now and then while pods wait for long: for metrics and the page.
+"""Periodically finds the missing nodes while pods are pending for long, for metrics and the page.
 
-In the process that answers what-if questions, and in its turn: requests pay nothing for it.
+The search is a what-if question: it runs in a separate process, one at a time, and does not delay requests.
 """
 
 import logging
@@ -18,34 +18,35 @@ from extender.kube.client import ClusterError
 logger = logging.getLogger(__name__)
 
 _QUESTION: Final = b'{"waiting": true, "findNodes": true}'
-_LOOKS_EVERY_S: Final = 10.0
+_CHECK_EVERY_S: Final = 10.0
 _MAX_TEXT: Final = 500
+"""Characters of the sentence."""
 
 
 class _Answer(msgspec.Struct):
-    """What is read of a `WhatIfResult`."""
+    """The fields of a `WhatIfResult` that are read."""
 
     pods: int
     missing: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class _Standing:
-    """What was missing when it was worked out last."""
+class _Missing:
+    """The result of the last search."""
 
     at: float
     """Unix time."""
     pods: int
-    """Asked about."""
+    """Pending pods that were asked about."""
     unplaced: int
-    """Of them those that no new node would help."""
+    """Pods that no new node would help."""
     sentence: str
     nodes: dict[tuple[str, int], int] = field(default_factory=dict)
-    """Of each GPU model and number of GPUs: how many."""
+    """Number of missing nodes by GPU model and GPUs of a node."""
 
 
 class MissingNodes(Background):
-    """Runs from `start` to `stop`; asks while this process leads and a pod has waited for long."""
+    """Searches from `start` to `stop`, while this process leads and a pod has been pending for long."""
 
     def __init__(
         self,
@@ -58,22 +59,21 @@ class MissingNodes(Background):
         clock: Callable[[], float],
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """`ask` answers what-if questions; `oldest` is the Unix time since which the pod waits that waits for longest,
-        infinity where none does."""
+        """`ask` answers what-if questions; `oldest` returns the Unix time since which the longest-pending pod waits,
+        infinity if none does."""
         super().__init__("missing nodes", needed=False)
         self._ask, self._oldest, self._standby = ask, oldest, standby
         self._after_s, self._every_s = after_s, every_s
         self._clock, self._wall_clock = clock, wall_clock
         self._asked_at = float("-inf")
-        self.standing: _Standing | None = None
-        """None while nothing is known to be missing."""
+        self.standing: _Missing | None = None
+        """The last result; None while nothing is known to be missing."""
 
     async def run(self) -> None:
-        """Look whether to ask, again and again."""
-        await repeat(self.look, min(_LOOKS_EVERY_S, self._every_s), "working out the missing nodes")
+        await repeat(self.look, min(_CHECK_EVERY_S, self._every_s), "working out the missing nodes")
 
     async def look(self) -> None:
-        """Ask where it is time to; what was found is forgotten as soon as nobody waits for long any more."""
+        """Search if it is time to; drop the result as soon as no pod has been pending for long."""
         if self._standby() or self._wall_clock() - self._oldest() < self._after_s:
             self.standing = None
             return
@@ -83,7 +83,7 @@ class MissingNodes(Background):
         try:
             answer = msgspec.json.decode(await self._ask(_QUESTION), type=_Answer)
         except (BusyError, QuestionError, ClusterError, msgspec.DecodeError) as error:
-            logger.warning("which nodes are missing is not known: %s", error)
+            logger.warning("the search for missing nodes failed: %s", error)
             self.standing = None
             return
         nodes: dict[tuple[str, int], int] = {}
@@ -92,10 +92,10 @@ class MissingNodes(Background):
             key = item["model"], item["gpus"]
             nodes[key] = nodes.get(key, 0) + item["count"]
         sentence = missing["sentence"][:_MAX_TEXT]
-        self.standing = _Standing(self._wall_clock(), answer.pods, len(missing["stillUnplaced"]), sentence, nodes)
+        self.standing = _Missing(self._wall_clock(), answer.pods, len(missing["stillUnplaced"]), sentence, nodes)
 
     def told(self) -> dict[str, Any]:
-        """For the page."""
+        """The last result as JSON data for the page, {} if there is none."""
         known = self.standing
         if known is None:
             return {}

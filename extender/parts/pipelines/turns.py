@@ -1,9 +1,6 @@
-"""Looking at objects that are due: a few at once, namespaces in turn, each for a short while.
+"""A work queue that reconciles objects a few at a time, fairly between namespaces, with exponential back-off.
 
-What one author has to be looked at is no hindrance to others: whoever comes meanwhile is next, and who needs long gives
-way to them again and again.
-
-Which objects are to be looked at, and from when: what fails is tried again later and later.
+No namespace delays the others: each gets a turn, and objects that need long are requeued behind those of others.
 """
 
 import asyncio
@@ -22,7 +19,7 @@ _MAX_BACKOFF_S: Final = 60.0
 
 
 class Due:
-    """Objects by UID."""
+    """The time at which each object, by UID, is due to be reconciled."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -31,12 +28,12 @@ class Due:
         self._failures: Counter[str] = Counter()
 
     def touch(self, uid: str, wait_s: float = 0.0) -> None:
-        """Look at an object, at once or in so many seconds."""
+        """Requeue an object, now or in `wait_s` seconds."""
         self._from[uid] = self._clock() + wait_s
         self._wake.set()
 
     def take(self) -> list[str]:
-        """Those whose time has come; they are to be looked at once."""
+        """Remove and return the objects that are due."""
         now = self._clock()
         found = [uid for uid, since in self._from.items() if since <= now]
         for uid in found:
@@ -44,11 +41,11 @@ class Due:
         return found
 
     def forget(self, uid: str) -> None:
-        """An object is gone, or has been looked at without a fault."""
+        """Reset the back-off of an object."""
         self._failures.pop(uid, None)
 
     def failed(self, uid: str) -> float:
-        """Look at an object again; seconds until then."""
+        """Requeue an object after a failure; returns the back-off in seconds."""
         self._failures[uid] += 1
         wait_s = float(min(_FIRST_BACKOFF_S * 2.0 ** (self._failures[uid] - 1), _MAX_BACKOFF_S))
         self.touch(uid, wait_s)
@@ -61,13 +58,12 @@ class Due:
         self._wake.clear()
 
 
-_MOST: Final = 8
-_MOST_EACH: Final = 2
-"""Of a namespace."""
+_MAX_RUNNING: Final = 8
+_MAX_OF_NAMESPACE: Final = 2
 
 
 class Turns:
-    """Takes what is due of one kind, and has it looked at."""
+    """Reconciles the due objects of one kind, a few at a time."""
 
     def __init__(
         self,
@@ -77,8 +73,8 @@ class Turns:
         look: Callable[[str], Awaitable[None]],
         standby: Callable[[], str],
     ) -> None:
-        """`key_of` is the namespace/name of a UID, "" where that is not known (any more); `look` does what is to be
-        done next for one. A standby looks at nothing: what is due stays so."""
+        """`key_of` returns the namespace/name of a UID, "" if unknown; `look` reconciles an object. A standby leaves
+        due objects queued."""
         self._kind = kind
         self._due = due
         self._key_of = key_of
@@ -88,7 +84,7 @@ class Turns:
         self._running: dict[asyncio.Task[None], tuple[str, str]] = {}
 
     async def run_round(self) -> None:
-        """Look at all that is due, and at what comes to be so meanwhile."""
+        """Reconcile all objects that are due, and those that become due meanwhile."""
         try:
             self._begin()
             while self._running:
@@ -111,19 +107,19 @@ class Turns:
         self._waiting.clear()
 
     def _begin(self) -> None:
-        """Look at as many as may be looked at now."""
+        """Start reconciling as many objects as allowed."""
         if self._standby():
             return
         for uid in self._due.take():
             self._waiting.setdefault(self._key_of(uid).partition("/")[0], OrderedDict())[uid] = None
-        while len(self._running) < _MOST and (found := self._next()) is not None:
-            self._running[asyncio.create_task(self._look_at(found[1]), name=f"{self._kind} {found[1]}")] = found
+        while len(self._running) < _MAX_RUNNING and (found := self._next()) is not None:
+            self._running[asyncio.create_task(self._reconcile(found[1]), name=f"{self._kind} {found[1]}")] = found
 
     def _next(self) -> tuple[str, str] | None:
-        """Namespace and UID of whose turn it is, None where nobody may be looked at now."""
+        """Namespace and UID of the next object, None if none may be started now."""
         busy = Counter(namespace for namespace, _ in self._running.values())
         running = {uid for _, uid in self._running.values()}
-        for namespace in [name for name in self._waiting if busy[name] < _MOST_EACH]:
+        for namespace in [name for name in self._waiting if busy[name] < _MAX_OF_NAMESPACE]:
             uids = self._waiting[namespace]
             uid = next((uid for uid in uids if uid not in running), None)
             if uid is None:
@@ -135,12 +131,12 @@ class Turns:
             return namespace, uid
         return None
 
-    async def _look_at(self, uid: str) -> None:
+    async def _reconcile(self, uid: str) -> None:
         try:
             await self._look(uid)
             self._due.forget(uid)
-        except Exception as error:  # whatever it is, it must not keep the others from their turn
+        except Exception as error:  # an unexpected error of one object must not stop the others
             wait_s = self._due.failed(uid)
             name = self._key_of(uid) or f"of UID {uid}"
             unexpected = None if isinstance(error, ClusterError) else error
-            logger.warning("%s %s, again in %.0f s: %s", self._kind, name, wait_s, error, exc_info=unexpected)
+            logger.warning("%s %s failed, retry in %.0f s: %s", self._kind, name, wait_s, error, exc_info=unexpected)

@@ -1,4 +1,4 @@
-"""What-if questions, answered in a process of its own: see `processes`."""
+"""Gathers a what-if question's input, and has it answered in a separate process (see `processes`)."""
 
 import asyncio
 import pickle
@@ -39,16 +39,16 @@ class WhatIfAnswers:
     mirror: Mirror
     clock: Callable[[], float]
     policy: str
-    """The default one."""
+    """Default policy."""
     policies: Callable[[], Mapping[str, Policy]] = dict
-    """The configured ones, for use elsewhere."""
+    """The configured policies, for another process."""
     turns: Turns = field(default_factory=Turns)
     waiting: Callable[[], Waiting] = Waiting
-    """What the queue knows of the pods that wait."""
+    """The queue's state of the pending pods."""
     stranding: Callable[[], Stranding | None] = lambda: None
-    """What tells how much is stranded; None where this process does not count."""
+    """Computes stranded GPUs; None if this process does not count them."""
     _inventories: WeakKeyDictionary[Inventory, bytes] = field(default_factory=WeakKeyDictionary, init=False)
-    """Pickled: they are large, and change seldom."""
+    """Pickled inventories, cached as they are large and change seldom."""
 
     async def answer(self, body: bytes) -> bytes:
         """Where the pods would go, as JSON. Raises QuestionError, BusyError, ClusterError."""
@@ -65,10 +65,10 @@ class WhatIfAnswers:
         pods_on = {name: await whole(self.transport, PODS_PATH, query) for name, query in on.items()}
         pending = await whole(self.transport, PODS_PATH, _PENDING) if needs.waiting else None
         crowd = await self.mirror.tenants.crowd.packed(labels=needs.rules)
-        # What follows sees one moment: no await in between.
+        # No await from here on, so that all state is of one moment.
         cluster = self.ledger.snapshot(self.clock())
         num_pods = {name: len(self.mirror.tenants.on(name)) for name in cluster.row_of}
-        # Only what ranks nodes: the rest are functions, which can't be sent.
+        # Without the other functions of a policy, which can't be pickled.
         policies = {
             name: replace(policy, apart=None, terms=None, breakdown=None) for name, policy in self.policies().items()
         }
@@ -98,7 +98,7 @@ class WhatIfAnswers:
     def _claims(
         self, names: Collection[str], drained: list[str], cluster: Cluster
     ) -> tuple[dict[str, NodeDevices], dict[str, ResourceClaim]]:
-        """The devices of all nodes and the claims that matter; nothing where no pod names a claim."""
+        """The devices by node and the claims by key; both empty if no pod names a claim."""
         owned = self.ledger.rows.owned
         if owned is None or cluster.devices is None:
             return {}, {}
@@ -111,7 +111,7 @@ class WhatIfAnswers:
         return found, {claim.key: claim for claim in (*named, *moving)}
 
     async def _devices(self, devices: Mapping[str, NodeDevices], claims: Mapping[str, ResourceClaim]) -> DeviceFacts:
-        """What does not change any more, node by node: others have their turn in between."""
+        """Pack devices and claims, which are immutable, yielding to the event loop between inventories."""
         packed: dict[str, PackedDevices] = {}
         for name, one in devices.items():
             inventory = self._inventories.get(one.inventory)

@@ -1,4 +1,4 @@
-"""What a plan is made on: the cluster as it is, and with the nodes of a question."""
+"""The input of a what-if plan: the cluster as it is, and with a question's added nodes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -16,58 +16,58 @@ from extender.queueing.node_view import view_of
 from extender.queueing.pods.restrictions import Kinds
 
 Added = Sequence[tuple[Node, str]]
-"""Nodes under names of their own, each with the name of the node of the cluster that it is like, "" for none."""
+"""New nodes, each with the name of the cluster's node that it copies, "" for none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The cluster as it is: what a plan is made on."""
+    """The state of the cluster that the answering process gets."""
 
     nodes: bytes
-    """The API server's list."""
+    """NodeList as JSON, from the API server."""
     pods_on: dict[str, bytes]
-    """The same of the pods on each node that is drained."""
+    """By drained node: PodList as JSON, from the API server."""
     cluster: Cluster
     ledger: NodeRows | None
-    """Where nodes are added."""
+    """Rows to extend, if the question adds nodes."""
     num_pods: dict[str, int]
     """By node."""
     default_policy: str
     policies: dict[str, Policy]
-    """By name, as they are configured."""
+    """The configured policies by name."""
     devices: DeviceFacts | None
-    """For pods with ResourceClaims; None where Kerf allocates none."""
+    """Needed for pods with ResourceClaims; None if Kerf allocates no devices."""
     pending: bytes | None = None
-    """The API server's list of pods without a node, where those that wait are asked about."""
+    """PodList of pods without a node as JSON, if the question places the pending pods."""
     waiting: Waiting = field(default_factory=Waiting)
-    """What the queue knows of them."""
+    """The queue's state of the pending pods."""
     max_s: float = 60.0
-    """The time for an answer."""
+    """Time for an answer, in seconds."""
     crowd: tuple[bytes, ...] = ()
-    """Who runs on which node, as `Crowd.packed` gives it."""
+    """Running pods by node, as `Crowd.packed` returns them."""
     ignored: frozenset[str] = frozenset()
     """Resources that kube-scheduler does not count."""
     stranding: Stranding | None = None
-    """What tells how much is stranded; None where the service does not count."""
+    """Computes stranded GPUs; None if the service does not count them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """A question's cluster, with a view for whatever nodes are added."""
+    """The cluster of a question; builds planner views with any nodes added."""
 
     facts: Facts
     nodes: Sequence[Node]
     added: Added
-    """Those that are asked for."""
+    """Nodes that the question adds."""
     kinds: Kinds
     batch: Sequence[PlanPod]
     drained: Sequence[str]
     """Names of nodes that take no pods."""
     crowd: Crowd = field(default_factory=Crowd)
-    """Who runs, without those who leave these nodes."""
+    """Running pods, without those of drained nodes."""
 
     def view(self, more: Added = ()) -> View:
-        """The view with the nodes that are added, and more."""
+        """The planner's view of the cluster with the question's nodes and `more`."""
         facts, added = self.facts, [*self.added, *more]
         cluster = facts.ledger.extended([node for node, _ in added]) if added and facts.ledger else facts.cluster
         if facts.devices is not None:

@@ -1,4 +1,4 @@
-"""What answers what-if questions, with its call and its panel."""
+"""Assembles the what_if part: its HTTP call and its panel of the page."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from extender.parts.what_if.waiting import waiting_in
 
 
 def build(kernel: Kernel, wanted: WhatIfSettings) -> Contribution:
-    """Answers, one at a time, in processes of their own."""
+    """Answers questions one at a time, each in a separate process."""
     base, queue = kernel.base, kernel.queue
 
     answers = WhatIfAnswers(

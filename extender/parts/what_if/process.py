@@ -1,9 +1,9 @@
-"""What if: where a batch of pods would go and what would stay pending, on a copy of the cluster as it is now.
+"""Plans a batch of pods on a copy of the cluster: where they would go and which would stay pending.
 
-Nothing is reserved, written or kept. Usage is the ledger's, reservations included; nodes are read from the API server
-for what a decision does not need: taints, cordons, labels, and how many pods they take.
+Nothing is reserved or written. Usage comes from the ledger and includes reservations. Nodes are read from the API
+server for their taints, cordons, labels and pod limits.
 
-All of it runs in a process of its own (see `answers`), which ends with its answer: what is asked may be large.
+Runs in a separate process that ends with its answer (see `answers`), as questions may be large.
 """
 
 import pickle
@@ -42,16 +42,16 @@ from extender.planning.planners import PLANNERS
 from extender.planning.plans import GREEDY, Plan, View
 from extender.planning.turns import made_in_turns
 
-_SEARCHES_FRAC: Final = 0.4
-"""Part of the time for an answer that the search for new nodes may take."""
+_SEARCH_FRAC: Final = 0.4
+"""Fraction of the time for an answer that the search for new nodes may take."""
 
 _nodes_decoder: Final = ListDecoder(Node)
 _pods_decoder: Final = ListDecoder(Pod)
 
 
 def _answer(question: Question, facts: Facts) -> WhatIfResult:
-    """Where the pods would go. Raises WhatIfError."""
-    until = time.monotonic() + _SEARCHES_FRAC * facts.max_s
+    """Where the pods would go; assumes added tolerations only if that places more pods. Raises WhatIfError."""
+    until = time.monotonic() + _SEARCH_FRAC * facts.max_s
     found, tolerant = _answered_once(question, facts, until, assume=False)
     if found["unassigned"] and tolerant:
         other, _ = _answered_once(question, facts, until, assume=True)
@@ -61,8 +61,7 @@ def _answer(question: Question, facts: Facts) -> WhatIfResult:
 
 
 def _answered_once(question: Question, facts: Facts, until: float, *, assume: bool) -> tuple[WhatIfResult, bool]:
-    """The answer, with the tolerations that admission may add to pods that do not exist yet if `assume` says so; and
-    whether there are such. Raises WhatIfError."""
+    """The answer, and whether admission may add tolerations to the new pods; `assume` adds them. Raises WhatIfError."""
     asked, given = question.asked, question.given
     nodes, moving = _nodes_and_moving(asked.drain, facts)
     by_name = {node.metadata.name: node for node in nodes}
@@ -116,7 +115,7 @@ def _answered_once(question: Question, facts: Facts, until: float, *, assume: bo
 
 
 def _report(view: View, plan: Plan, faults: Mapping[str, str]) -> reports.PlanReport:
-    """The report of a plan, with pods that could not be planned, and of nodes those alone that get some."""
+    """The report of a plan with the pods that could not be planned, and only the nodes that get pods."""
     report = reports.report(view, plan)
     report["pods"] += len(faults)
     report["unassigned"] += [{"pod": key, "reason": why} for key, why in faults.items()]
@@ -125,7 +124,7 @@ def _report(view: View, plan: Plan, faults: Mapping[str, str]) -> reports.PlanRe
 
 
 def _stranded(facts: Facts, view: View, plan: Plan, drained: Sequence[str]) -> tuple[float, float] | tuple[None, None]:
-    """The stranded part of all GPUs now, and as the plan leaves them; None where the service does not count."""
+    """The stranded fraction of all GPUs now and after the plan; None if the service does not count it."""
     if facts.stranding is None:
         return None, None
     after = state_after(view, plan).cluster
@@ -136,13 +135,13 @@ def _stranded(facts: Facts, view: View, plan: Plan, drained: Sequence[str]) -> t
 
 
 def _not_checked(view: View, plan: Plan) -> dict[str, int]:
-    """What nobody has looked at of pods that get a node, in words, and of how many."""
+    """Number of placed pods by what was not checked of them, most first."""
     placed = (pod for pod, row in zip(plan.pods, plan.rows, strict=True) if row >= 0)
     return dict(Counter(what for pod in placed for what in view.unchecked(pod)).most_common())
 
 
 def _nodes_and_moving(drain: Sequence[str], facts: Facts) -> tuple[list[Node], list[Pod]]:
-    """The cluster's nodes, and the pods that have to leave those that are drained. Raises WhatIfError."""
+    """The cluster's nodes, and the pods to move from drained nodes. Raises WhatIfError."""
     try:
         nodes = _nodes_decoder.decode(facts.nodes).items
         known = {node.metadata.name for node in nodes}
@@ -161,7 +160,7 @@ def _nodes_and_moving(drain: Sequence[str], facts: Facts) -> tuple[list[Node], l
 
 
 def _claims(question: Question, facts: Facts) -> AskedClaims:
-    """The claims of the question. Raises WhatIfError."""
+    """The ResourceClaims of the question's pods. Raises WhatIfError."""
     asked, given = question.asked, question.given
     claims, templates = [*asked.claims, *given.claims], [*asked.claim_templates, *given.claim_templates]
     try:
@@ -171,10 +170,10 @@ def _claims(question: Question, facts: Facts) -> AskedClaims:
 
 
 def _answered(pipe: Pipe) -> bytes:
-    """A question comes in, what it needs goes out, that comes in, and the answer goes out."""
+    """Read a question, write its `Needs`, read the `Facts`, and return the answer."""
     question = read_question(pipe.read())
     pipe.tell(msgspec.json.encode(needs_of(question)))
-    # From the service alone, and never from who asks: what it pickles may be trusted.
+    # Written by the service, never by the client, so unpickling is safe.
     facts: Facts = pickle.loads(pipe.read())  # noqa: S301
     return msgspec.json.encode(_answer(question, facts))
 

@@ -1,4 +1,4 @@
-"""What moves cost at least: to stop a search that has found the cheapest, and to tell how far it is from them."""
+"""Lower bound on the cost of moves: ends a search that has reached it, and shows how far a result is from it."""
 
 import numpy as np
 
@@ -10,17 +10,17 @@ from extender.planning.plan_state import free_units, units
 
 
 def least_cost(trial: Trial) -> float:
-    """GPU-seconds that any moves lose by which the target fits: inf where there are none that do.
+    """GPU-seconds that moves lose at least for the target to fit; inf if none can make it fit.
 
-    `trial` has nobody away but those who have to leave the nodes that shall be empty. Where each of the moved pods goes
-    is not asked. A unit on several nodes counts in equal parts on each of them, since it may serve all.
+    On `trial` only the forced units are away. The bound ignores where moved pods go. The cost of a unit on several
+    nodes is split equally among them, since its eviction helps all.
     """
     forced = trial.cost[0]
     return forced + max(_of_rows(trial), _of_gpus(trial), _of_emptied(trial))
 
 
 def _shares(trial: Trial) -> Floats:
-    """(U,) the part of its cost that a unit counts on each of its nodes; inf for those that stay."""
+    """(U,) the share of a unit's cost counted on each of its nodes; inf for units that stay."""
     of_units = trial.units
     num_rows = np.bincount(of_units.part_unit, minlength=len(of_units.members))
     cost: Floats = of_units.cost / np.maximum(num_rows, 1)
@@ -30,7 +30,7 @@ def _shares(trial: Trial) -> Floats:
 
 
 def _of_rows(trial: Trial) -> float:
-    """Of pods of which no two find place on one node: so many nodes, those where it costs least."""
+    """Bound by pods no two of which fit one node: the sum of the cheapest such nodes."""
     target = trial.problem.target
     prices = Prices(_shares(trial))
     alone = [position for position in range(trial.num_target) if target.apart or _fills_half(trial, position)]
@@ -50,7 +50,7 @@ def _fills_half(trial: Trial, position: int) -> bool:
 
 
 def _of_pod(trial: Trial, position: int, prices: Prices) -> Floats:
-    """(N,) what room for a pod costs on each node."""
+    """(N,) lowest cost of making room for a pod on each node."""
     costs = least_prices(trial, position, prices)
     costs[trial.closed] = np.inf
     if not counts_whole(trial.pods[position].gpus):
@@ -63,7 +63,7 @@ def _of_pod(trial: Trial, position: int, prices: Prices) -> Floats:
 
 
 def _of_gpus(trial: Trial) -> float:
-    """Of all pods of whole GPUs together: so many GPUs, wherever that costs least."""
+    """Bound by all pods of whole GPUs together: the cheapest way to free that many GPUs anywhere."""
     pods = [pod for pod in trial.problem.target.pods if counts_whole(pod.gpus)]
     may: Mask = np.zeros(len(trial.closed), np.bool_)
     for kind in {pod.kind for pod in pods}:
@@ -81,7 +81,7 @@ def _of_gpus(trial: Trial) -> float:
 
 
 def _of_emptied(trial: Trial) -> float:
-    """Of the nodes that shall be empty, whichever: so many, those where it costs least."""
+    """Bound by `Target.num_empty`: the sum of the cheapest nodes to empty."""
     num = trial.problem.target.num_empty
     share = _shares(trial)
     rows = np.flatnonzero(may_be_emptied(trial)).tolist()

@@ -83,9 +83,9 @@ def test_each_node_tells_what_becomes_of_claims_there_and_what_of_its_gpus_they_
     assert not checked.shares.any()
     request = GpuRequest(2, AskedUnit.CLAIM, devices=wanted)
     assert [sentence(int(code), request, 0) for code in checked.reason] == [
-        "needs 2 devices by ResourceClaim, the devices here that would do are taken",
+        "needs 2 devices by ResourceClaim, all matching devices here are taken",
         "fits",
-        "needs 2 devices by ResourceClaim, the devices here do not meet it",
+        "needs 2 devices by ResourceClaim, the devices here do not satisfy it",
         "needs 2 devices by ResourceClaim, which can't be decided here: a selector fails, or the search takes too long",
         "needs 2 devices by ResourceClaim, no devices here that Kerf allocates",
     ]
@@ -102,15 +102,15 @@ def test_a_node_that_is_set_aside_or_kept_for_a_move_gives_no_devices() -> None:
         sentence(int(code), request, int(number))
         for code, number in zip(checked.reason, checked.available, strict=True)
     ] == [
-        "set aside: 1 pod failed here soon after their start",
-        "needs 1 device by ResourceClaim, what is free here is kept for a move that makes room",
+        "quarantined: 1 pod failed here soon after starting",
+        "needs 1 device by ResourceClaim, free capacity here is reserved for a move that makes room",
     ]
 
 
 def test_what_does_not_ask_for_devices_is_not_checked_for_them() -> None:
     cluster = owned({"a": gpus(1)}).snapshot()
     assert fit(cluster, GpuRequest(1, AskedUnit.CLAIM), all_rows(cluster)).fits.tolist() == [True]
-    with pytest.raises(ValueError, match=r"^it asks for no devices$"):
+    with pytest.raises(ValueError, match=r"^the request has no devices$"):
         DeviceFitting(cluster, GpuRequest(1), all_rows(cluster))
 
 

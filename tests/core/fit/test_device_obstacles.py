@@ -13,7 +13,7 @@ from extender.core.fit.fits import fit_devices
 from tests.core.builders import all_rows
 from tests.core.fit.claims import OF_A100, OF_H200, OF_TYPE, ROOT, ask, asked, gpus, having, owned, unheard_of
 
-NO_DEVICES = "no devices that Kerf allocates on any node that it may go to"
+NO_DEVICES = "no devices that Kerf allocates on any node it may run on"
 FOUR = asked(ask(OF_A100, count=4))
 
 
@@ -51,7 +51,7 @@ NEEDS_4 = "request gpu: needs 4 devices of one node"
         pytest.param(
             {"a": gpus(4), "b": gpus(4)},
             {"closed": "ab"},
-            "every node with devices that Kerf allocates is kept for a move",
+            "every node with devices that Kerf allocates is reserved for a move",
             id="all are kept for a move",
         ),
         pytest.param(
@@ -63,13 +63,13 @@ NEEDS_4 = "request gpu: needs 4 devices of one node"
         pytest.param(
             {"a": gpus(4), "b": None},
             {"aside": {"a": 3}},
-            "every node with devices that Kerf allocates is set aside: pods failed there soon after their start",
+            "every node with devices that Kerf allocates is quarantined: pods failed there soon after starting",
             id="all that have some are set aside",
         ),
         pytest.param(
             {"a": gpus(4), "b": gpus(4)},
             {"closed": "b", "aside": {"a": 3}},
-            "every node with devices that Kerf allocates is set aside: pods failed there soon after their start",
+            "every node with devices that Kerf allocates is quarantined: pods failed there soon after starting",
             id="one is kept for a move and the other set aside",
         ),
         pytest.param(

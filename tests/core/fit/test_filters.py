@@ -236,7 +236,7 @@ def test_what_it_relaxes_is_told_by_its_name_where_it_has_no_words_for_that() ->
     cluster = cluster_of({"a": builders.node(T4, T4, T4)})
     assert [one.text for one in relaxations(cluster, GpuRequest(3), all_rows(cluster))] == [
         "2 GPUs instead of 3",
-        "as filter FIRST would have it",
+        "as filter FIRST suggests",
         "fewer GPUs",
         "fewer GPUs",
     ]
@@ -284,7 +284,7 @@ def builders_held(state: NodeState, held: list[int]) -> Held:
 def test_there_is_room_for_so_many() -> None:
     for number in range(MAX_FILTERS):
         TABLE.add(_check(f"N{number}", Filter(lambda cluster, request, rows: np.ones(len(rows), np.bool_), "")))
-    with pytest.raises(ValueError, match="filters like it already"):
+    with pytest.raises(ValueError, match="filters of its kind"):
         _check("ONE_MORE", Filter(lambda cluster, request, rows: np.ones(len(rows), np.bool_), ""))
     assert filters.faults == {}
     assert Reason.SET_ASIDE == 64 + MAX_FILTERS

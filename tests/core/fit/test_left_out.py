@@ -32,7 +32,7 @@ def test_what_is_left_out_fits_nothing_and_says_why(left_out: LeftOut, request_:
     state = node(T4, T4)
     state = replace(state, offer=replace(state.offer, left_out=left_out))
     told = why(state, request_)
-    assert "none given here" in told
+    assert "not available here" in told
     assert "kerf install check" in told
     assert why(node(T4, T4), GpuRequest(1)) == "fits"
 
@@ -41,7 +41,7 @@ def test_a_node_of_500_gpus_gives_64_and_says_so() -> None:
     """The virtual node of another cluster."""
     offer = read_node({GPU_RESOURCE: "500"}, {})
     assert (len(offer.gpus), offer.left_out) == (MAX_GPUS_PER_NODE, LeftOut.TOO_MANY)
-    told = f"none given here: of one node {MAX_GPUS_PER_NODE} GPUs are counted, no more (kerf install check)"
+    told = f"not available here: Kerf counts at most {MAX_GPUS_PER_NODE} GPUs per node (kerf install check)"
     assert why(NodeState(offer), GpuRequest(8)) == why(NodeState(offer), GpuRequest(64)) == "fits"
     assert why(NodeState(offer), GpuRequest(65)) == f"needs 65 GPUs, {told}"
     full = NodeState(offer, held=frozenset(range(60)))

@@ -16,13 +16,13 @@ TWO = GpuRequest(2, memory_each_mib=40960)
     [
         pytest.param(Reason.FITS, TWO, 3, "fits", id="fits"),
         pytest.param(Reason.UNKNOWN_NODE, TWO, 0, "node not known to Kerf yet", id="unknown node"),
-        pytest.param(Reason.SET_ASIDE, TWO, 7, "set aside: 7 pods failed here soon after their start", id="set aside"),
-        pytest.param(Reason.SET_ASIDE, TWO, 1, "set aside: 1 pod failed here soon after their start", id="one aside"),
+        pytest.param(Reason.SET_ASIDE, TWO, 7, "quarantined: 7 pods failed here soon after starting", id="set aside"),
+        pytest.param(Reason.SET_ASIDE, TWO, 1, "quarantined: 1 pod failed here soon after starting", id="one aside"),
         pytest.param(
             Reason.KEPT_FOR_MOVE,
             TWO,
             2,
-            "needs 2 GPUs with 40 GiB, what is free here is kept for a move that makes room",
+            "needs 2 GPUs with 40 GiB, free capacity here is reserved for a move that makes room",
             id="kept for a move",
         ),
         pytest.param(

@@ -27,17 +27,17 @@ from tests.core.builders import all_rows, cluster_of, node, pattern
 from tests.core.fit.claims import ask, asked, gpus, owned
 
 TWO = GpuRequest(2)
-ANOTHER = Remedy(Kind.NODES, "add a node with 2 GPUs: none of those that it may go to has that")
-WHY_NONE = Remedy(Kind.NODES, "see why nodes give none of their GPUs", "kerf install check")
+ANOTHER = Remedy(Kind.NODES, "add a node with 2 GPUs: no node it may run on has that")
+WHY_NONE = Remedy(Kind.NODES, "find out why nodes offer none of their GPUs", "kerf install check")
 DESCRIBED = Remedy(
     Kind.NODES,
-    "have the GPUs of n1 described: by GPU Feature Discovery, or the annotation kerf.dev/gpus",
+    "describe the GPUs of n1 with GPU Feature Discovery or the annotation kerf.dev/gpus",
     "kerf install check",
 )
-LABEL = Remedy(Kind.NODES, "label a node for shares and pods that ask by annotation alone, and have these select it")
+LABEL = Remedy(Kind.NODES, "label a node for shares and annotation-only pods, and make those pods select it")
 LEAD = Remedy(
     Kind.NODES,
-    "turn the node agent on: it leads the device plugin to other GPUs, and both kinds share a node "
+    "turn on the node agent: it steers the device plugin to other GPUs, so that both kinds can share a node "
     "(docs/guides/nvidia-plugin.md)",
 )
 TOP = "kerf top n1"
@@ -55,9 +55,9 @@ HELPS: dict[tuple[Reason, GpuRequest, int], list[Remedy]] = {
     (Reason.TOTAL_TOO_SMALL, TWO, 1): [ANOTHER],
     (Reason.MEMORY_UNKNOWN, TWO, 1): [DESCRIBED],
     (Reason.SET_ASIDE, TWO, 3): [Remedy(Kind.NODES, "find out why pods fail on n1", TOP)],
-    (Reason.KEPT_FOR_MOVE, TWO, 3): [Remedy(Kind.WAIT, "wait: room on n1 is kept for pods that move")],
+    (Reason.KEPT_FOR_MOVE, TWO, 3): [Remedy(Kind.WAIT, "wait: room on n1 is reserved for pods being moved")],
     (Reason.KEPT_APART, TWO, 3): [
-        Remedy(Kind.WAIT, "wait for pods that ask by annotation alone on n1 to end", TOP),
+        Remedy(Kind.WAIT, "wait for annotation-only pods on n1 to end", TOP),
         LABEL,
         LEAD,
     ],
@@ -71,7 +71,7 @@ HELPS: dict[tuple[Reason, GpuRequest, int], list[Remedy]] = {
     (Reason.BUSY, TWO, 1): [Remedy(Kind.NODES, "add a node like n1", "kerf what-if --waiting --add-node auto")],
     (Reason.TOTAL_BUSY, TWO, 3): [],
     (Reason.OCCUPIED, TWO, 1): [
-        Remedy(Kind.NODES, "find what uses GPUs of n1 without a booking, or is faulty there", TOP)
+        Remedy(Kind.NODES, "find what uses GPUs of n1 without a booking, or which of them are faulty", TOP)
     ],
     (Reason.FITS, TWO, 1): [],
     (Reason.UNKNOWN_NODE, TWO, 1): [],

@@ -140,8 +140,8 @@ def test_each_part_has_its_words() -> None:
     policies = policies_of(Options())
     cluster = cluster_of({"a": node(T4, T4, held=[0]), "b": node(*[A100] * 4, held=[0])})
     assert words(cluster, policies["tightest"]) == [
-        {"leftOver": "no GPU left over", "smallestGpu": "a GPU of 15 GiB that will do"},
-        {"leftOver": "2 GPUs left over", "smallestGpu": "a GPU of 80 GiB that will do"},
+        {"leftOver": "no GPU left over", "smallestGpu": "a suitable GPU of 15 GiB"},
+        {"leftOver": "2 GPUs left over", "smallestGpu": "a suitable GPU of 80 GiB"},
     ]
     assert words(cluster, policies["binpack"])[1] == {
         "inUse": "25 % of its GPUs not free",
@@ -152,12 +152,12 @@ def test_each_part_has_its_words() -> None:
     assert [one["fragments"] for one in words(pairs, by_pairs)] == [
         "1.00 GPUs less that expected pods can't use",
         "1.00 GPUs more that expected pods can't use",
-        "as much free GPU that expected pods can't use as before",
+        "no change in free GPU that expected pods can't use",
     ]
     share = cluster_of({"a": node(T4, unit=GpuUnit.PART, used={0: (500, 7680)}), "b": node(T4, unit=GpuUnit.PART)})
     assert [one["idleGpu"] for one in words(share, policies["tightest"], REQUESTS[4])] == [
-        "a GPU that is shared already",
-        "an idle GPU broken into",
+        "a GPU that is already shared",
+        "an idle GPU",
     ]
 
 
@@ -169,7 +169,7 @@ def test_of_samples_too() -> None:
     assert words(cluster, kerf)[0] == {
         "value": "a learned score of -1.00",
         "live": "70 % headroom by load",  # (4 * 0.75 + 2 + 4 * 0.5) / 10
-        "memory": "a GPU of 15 GiB that will do",
+        "memory": "a suitable GPU of 15 GiB",
         "compute": "enough CPU and memory",
     }
 

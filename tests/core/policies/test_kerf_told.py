@@ -96,7 +96,7 @@ def test_why_no_model_ranks_is_told() -> None:
     cluster = cluster_of({"a": node(T4, mig={"1g.5gb": 2})})
     assert told(cluster, kerf_on(cluster, IDLE), mig) == {
         "served": "tightest",
-        "reason": "the model knows nothing of MIG devices",
+        "reason": "the model does not cover MIG devices",
     }
     assert scores(cluster, kerf_on(cluster, IDLE), mig) == scores(cluster, POLICIES["tightest"], mig)
     assert told(cluster, serving(LearnedScore())) == {"served": "tightest", "reason": "no model is loaded"}

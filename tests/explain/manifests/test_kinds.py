@@ -113,9 +113,9 @@ def test_a_job_runs_as_many_pods_at_once_as_it_says(spec: dict[str, Any], count:
     [
         ("indexed-job", "3 of its 5 pods run at once"),
         ("cron-job", "one run of it"),
-        ("pytorch-job", "runPolicy.schedulingPolicy is not read by Kerf's queue"),
-        ("volcano-job", "minAvailable is not read by Kerf's queue"),
-        ("ray-job", "the pod that submits it is not counted"),
+        ("pytorch-job", "runPolicy.schedulingPolicy is ignored by Kerf's queue"),
+        ("volcano-job", "minAvailable is ignored by Kerf's queue"),
+        ("ray-job", "its submitter pod is not counted"),
     ],
 )
 def test_what_an_answer_leaves_out_is_noted(sample: str, note: str) -> None:
@@ -160,7 +160,7 @@ def test_a_pod_that_runs_is_asked_about_as_a_new_one() -> None:
     given = of({"kind": "Pod", "metadata": {"uid": "u"}, "spec": CONTAINERS | {"nodeName": "n"}, "status": status})
     (pod,) = given.pods
     assert (pod.spec.node_name, pod.status.phase, pod.status.resource_claim_statuses) == (None, "", None)
-    assert "spec.nodeName is left out: it is placed anew" in given.workloads[0].notes
+    assert "spec.nodeName is ignored: the pod is placed again" in given.workloads[0].notes
 
 
 TEMPLATE = {"template": {"spec": CONTAINERS}}
@@ -169,10 +169,14 @@ TEMPLATE = {"template": {"spec": CONTAINERS}}
 @pytest.mark.parametrize(
     ("manifest", "fault"),
     [
-        pytest.param({"kind": "Foo"}, r"objects\[0\] \(Foo\): kind: Foo is not known here; write Pod, Job", id="kind"),
+        pytest.param({"kind": "Foo"}, r"objects\[0\] \(Foo\): kind: Foo is not supported; use Pod, Job", id="kind"),
         pytest.param({"metadata": {}}, r"objects\[0\] \(no kind\): kind: is missing", id="no kind"),
-        pytest.param({"kind": "Service", "metadata": {"name": "s"}}, "Service s.: it makes no pods", id="no pods"),
-        pytest.param({"kind": "DaemonSet"}, "its pods belong to nodes", id="daemons"),
+        pytest.param(
+            {"kind": "Service", "metadata": {"name": "s"}},
+            "Service s.: neither it nor any other object here creates pods",
+            id="no pods",
+        ),
+        pytest.param({"kind": "DaemonSet"}, "each of its pods belongs to one node", id="daemons"),
         pytest.param({"kind": "TrainJob"}, "write the JobSet", id="runtime"),
         pytest.param({"kind": "Job"}, "required field `spec`", id="no spec"),
         pytest.param({"kind": "Job", "spec": {}}, "spec: Object missing required field `template`", id="no template"),
@@ -182,21 +186,27 @@ TEMPLATE = {"template": {"spec": CONTAINERS}}
             id="no containers",
         ),
         pytest.param({"kind": "Pod"}, "spec: a pod needs containers", id="empty pod"),
-        pytest.param({"kind": "Pod", "spec": CONTAINERS, "metadata": {"name": "A b"}}, "'A b' is no name", id="name"),
+        pytest.param(
+            {"kind": "Pod", "spec": CONTAINERS, "metadata": {"name": "A b"}}, "'A b' is not a valid name", id="name"
+        ),
         pytest.param(
             {"kind": "Deployment", "spec": TEMPLATE | {"replicas": "3"}}, "spec.replicas: Expected `int", id="text"
         ),
         pytest.param({"kind": "Deployment", "spec": TEMPLATE | {"replicas": -1}}, ">= 0", id="negative"),
         pytest.param(
             {"kind": "Deployment", "spec": TEMPLATE | {"replicas": 100_000}},
-            "spec.template: 100,000 pods are more than 10,000",
+            "spec.template: 100,000 pods exceed the limit of 10,000",
             id="many",
         ),
         pytest.param({"kind": "Deployment", "spec": TEMPLATE | {"replicas": 10**12}}, "<= 1000000000", id="very many"),
-        pytest.param({"kind": "Deployment", "spec": TEMPLATE | {"replicas": 0}}, "it makes no pods", id="none"),
+        pytest.param(
+            {"kind": "Deployment", "spec": TEMPLATE | {"replicas": 0}},
+            "neither it nor any other object here creates pods",
+            id="none",
+        ),
         pytest.param(
             {"kind": "Job", "spec": TEMPLATE | {"completionMode": "Indexed"}},
-            "spec.completions: an Indexed Job says how many",
+            "spec.completions: an Indexed Job needs this field",
             id="indexed",
         ),
         pytest.param({"kind": "PyTorchJob", "spec": {}}, "its replicas are missing", id="no roles"),
@@ -206,7 +216,7 @@ TEMPLATE = {"template": {"spec": CONTAINERS}}
             {"kind": "TFJob", "spec": {"tfReplicaSpecs": {"x" * 500: TEMPLATE}}}, "would be too long", id="long names"
         ),
         pytest.param({"kind": "List", "items": [3]}, r"objects\[0\], items\[0\] \(a number\): an object", id="item"),
-        pytest.param({"kind": "PodList", "items": 3}, "items: a list is expected, not a number", id="no list"),
+        pytest.param({"kind": "PodList", "items": 3}, "items: expected a list, not a number", id="no list"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_place(manifest: dict[str, Any], fault: str) -> None:

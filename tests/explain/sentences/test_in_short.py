@@ -63,7 +63,7 @@ def said(cluster: Cluster, request: GpuRequest) -> str:
         ),
         pytest.param(
             {"a": node(*[A100] * 2, aside=3), "b": node(T4)}, GpuRequest(2),
-            "set aside: 3 pods failed here soon after their start (a)", id="set aside",
+            "quarantined: 3 pods failed here soon after starting (a)", id="set aside",
         ),
         pytest.param(
             {"a": node(A100, mig={"1g.5gb": 2})}, GpuRequest(3, AskedUnit.MIG, mig=(("1g.5gb", 3),)),
@@ -80,7 +80,7 @@ def test_of_no_known_candidates() -> None:
     cluster = cluster_of({"a": node(T4)})
     rows = all_rows(cluster)[:0]
     assert in_short(cluster, GpuRequest(1), None, rows, fit(cluster, GpuRequest(1), rows)) == (
-        "none of its candidates is known to Kerf yet"
+        "Kerf does not know any of its candidate nodes yet"
     )
 
 

@@ -171,7 +171,7 @@ def short(cluster: Cluster, request: GpuRequest, *names: str) -> str:
             {"b": node(*[A100] * 3, aside=3), "a": node(*[A100] * 3, aside=2), "m": node(T4)},
             GpuRequest(3, include=pattern("a100")),
             Nearest(
-                "set aside: 3 pods failed here soon after their start (b)", node="b", reason=Reason.SET_ASIDE, number=3
+                "quarantined: 3 pods failed here soon after starting (b)", node="b", reason=Reason.SET_ASIDE, number=3
             ),
             id="unless there are no others",
         ),
@@ -239,7 +239,7 @@ def test_of_no_nodes_none_comes_nearest() -> None:
     nobody = all_rows(cluster)[:0]
     assert nearest_of(cluster, GpuRequest(1), None, nobody) == Nearest("there are no nodes")
     assert in_short(cluster, GpuRequest(1), None, nobody, fit(cluster, GpuRequest(1), nobody)) == (
-        "none of its candidates is known to Kerf yet"
+        "Kerf does not know any of its candidate nodes yet"
     )
 
 
@@ -276,7 +276,7 @@ def test_mig_devices_that_others_hold() -> None:
     cluster = arrays.snapshot()
     found = nearest_of(cluster, request, None, all_rows(cluster))
     assert (found.words, found.missing, found.whole) == (
-        "needs 3 x mig-1g.5gb; n would have to have 2 more MIG devices free",
+        "needs 3 x mig-1g.5gb; n would need 2 more MIG devices free",
         2,
         False,
     )
@@ -292,7 +292,7 @@ def test_of_claims_it_is_told_what_keeps_them_from_all_nodes() -> None:
     )
     assert (
         short(cluster, request)
-        == "needs 2 devices by ResourceClaim; a is nearest: the devices here that would do are taken"
+        == "needs 2 devices by ResourceClaim; a is nearest: all matching devices here are taken"
     )
     none = owned({"a": None}).snapshot()
     assert short(none, request) == "needs 2 devices by ResourceClaim; a is nearest: no devices here that Kerf allocates"
@@ -302,11 +302,11 @@ def test_in_short_a_node_that_would_do_but_for_a_check_that_may_pass_is_named() 
     cluster = cluster_of({"a": node(*[T4] * 2, aside=1), "b": node(*[T4] * 2, aside=2), "c": node(*[T4] * 9)})
     moved = replace(cluster, closed=np.array([False, True, False]))
     request = GpuRequest(2, include=pattern("t4"), exclude=pattern("nothing"))
-    assert short(cluster, request, "a", "b") == "set aside: 2 pods failed here soon after their start (b)"
-    assert short(moved, GpuRequest(2), "a", "b") == "set aside: 2 pods failed here soon after their start (b)"
+    assert short(cluster, request, "a", "b") == "quarantined: 2 pods failed here soon after starting (b)"
+    assert short(moved, GpuRequest(2), "a", "b") == "quarantined: 2 pods failed here soon after starting (b)"
     kept = replace(moved, set_aside=np.array([1, 0, 0]))
     assert short(kept, GpuRequest(2), "a", "b") == (
-        "needs 2 GPUs; b is nearest: what is free here is kept for a move that makes room"
+        "needs 2 GPUs; b is nearest: free capacity here is reserved for a move that makes room"
     )
 
 

@@ -122,7 +122,7 @@ def test_shares(annotations: Mapping[str, str], gpus: int | None, holder: Mappin
     [
         pytest.param(
             9, {}, "needs 9 GPUs; large is nearest with 8 installed",
-            "add a node with 9 GPUs: none of those that it may go to has that", id="too many",
+            "add a node with 9 GPUs: no node it may run on has that", id="too many",
         ),
         pytest.param(
             1, {"kerf.dev/gpu-model": "h100"},
@@ -167,7 +167,7 @@ def test_room_that_kube_scheduler_keeps_it_from() -> None:
     )
     remedy = {
         "kind": "pod",
-        "text": "tolerate the taint, or take it off the node",
+        "text": "tolerate the taint, or remove it from the node",
         "command": "kubectl describe pod asks -n default",
     }
     assert told["remedies"] == [remedy]
@@ -180,7 +180,7 @@ def test_a_gate_of_somebody_else() -> None:
         told_once(kerf, 1)
         told = explained(kerf, "asks")
     assert told["sentence"] == "held by scheduling gate example.com/billing"
-    assert texts(told) == "whoever set the gate has to take it off [None]"
+    assert texts(told) == "remove the gate, or have its controller remove it [None]"
 
 
 def test_a_node_with_room_that_it_was_not_offered() -> None:
@@ -207,7 +207,7 @@ def test_room_that_has_come_up_since() -> None:
         kerf.cluster.delete(holder)
         kerf.settle()
         told, (row,) = explained(kerf, "asks"), kerf.get("/pending").json()["pods"]
-    assert told["sentence"] == "needs 2 GPUs; there is room now on n, and kube-scheduler has to try it again"
+    assert told["sentence"] == "needs 2 GPUs; there is room now on n; kube-scheduler has not retried it yet"
     assert row["sentence"] == told["sentence"]
     assert kinds(told) == ["wait"]
 
@@ -225,7 +225,9 @@ def test_a_gate_that_nobody_opens_says_so() -> None:
         told, other = explained(kerf, "asks"), explained(kerf, "other")
         rows = {row["pod"]: row["sentence"] for row in kerf.get("/pending").json()["pods"]}
         assert kerf.metric("kerf_unattended_gates") == 1
-    assert told["sentence"] == ("held by scheduling gate kerf.dev/queue, and the queue is off: nobody takes that off")
+    assert told["sentence"] == (
+        "held by scheduling gate kerf.dev/queue, but the queue is off, so nothing removes that gate"
+    )
     assert rows["default/asks"] == told["sentence"]
     assert kinds(told) == ["setting", "pod"]
     assert other["sentence"] == "held by scheduling gate example.com/other"
@@ -256,7 +258,7 @@ def test_why_the_queue_passes_it_over_and_how_many_come_first() -> None:
         skips = kerf.parts.queue.backlog.entries["uid-of-asks"].skips
         skips.add(Code.GANG_INCOMPLETE.reason(gang="default/ring", here=1, size=3))
         told, rows = explained(kerf, "asks"), kerf.get("/pending").json()["pods"]
-    assert unseen["sentence"] == "needs 1 GPU; there is room now on n, and it waits for the queue's next round"
+    assert unseen["sentence"] == "needs 1 GPU; there is room now on n; it waits for the queue's next round"
     assert told["sentence"] == "gang default/ring waits for its pods: 1 of 3 exist"
     assert texts(told) == "create the missing pods of gang default/ring [None]"
     assert told["ahead"] == unseen["ahead"] == 2  # the older one, and the one of higher priority

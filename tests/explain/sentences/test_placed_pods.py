@@ -101,9 +101,7 @@ def test_ties_single_candidates_and_plans() -> None:
     assert sentence({"a": full}, POLICIES["tightest"]) == ""
     cluster = cluster_of(twins)
     planned = decide_on(cluster, ONE, POLICIES["tightest"], 1, Memo())
-    assert (
-        of_decision(cluster, planned) == "On b, where Kerf's queue has planned it, in turn with the others that waited."
-    )
+    assert of_decision(cluster, planned) == "On b, planned by Kerf's queue together with other waiting pods."
     assert scores_of(cluster, planned, planned.rows, planned.evaluation).of_rows() == [None]
 
 

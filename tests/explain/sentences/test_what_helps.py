@@ -40,7 +40,7 @@ def test_a_remedy_is_answered_with_its_command_or_none() -> None:
 def test_where_there_is_no_queue_the_gate_is_opened() -> None:
     assert of_gate() == [
         Remedy(Kind.SETTING, "turn the queue on (setting queue.enabled)"),
-        Remedy(Kind.POD, "take the gate off: docs/guides/queueing.md has the commands that open all gates"),
+        Remedy(Kind.POD, "remove the gate: docs/guides/queueing.md has the commands that remove all gates"),
     ]
 
 
@@ -57,7 +57,7 @@ RAISE = Remedy(Kind.SETTING, "raise the quota of namespace team (setting queue.q
             2.5,
             2.0,
             3.0,
-            [RAISE, Remedy(Kind.POD, "ask for 2.5 GPUs at most, of the whole gang if it is of one")],
+            [RAISE, Remedy(Kind.POD, "ask for 2.5 GPUs at most, the whole gang included")],
             id="more than it",
         ),
         pytest.param(4.0, 0.0, 4.0, [RAISE], id="nobody of whom it could wait for"),
@@ -76,7 +76,7 @@ def test_what_the_queue_says_is_put_into_its_remedies_as_it_may_be_shown() -> No
         Remedy(Kind.WAIT, "wait for a/b, which comes first"),
         Remedy(Kind.POD, "give it a higher priority"),
     ]
-    assert of_queue(Code.NOT_REACHED.reason()) == [Remedy(Kind.WAIT, "wait: Kerf looks again by itself")]
+    assert of_queue(Code.NOT_REACHED.reason()) == [Remedy(Kind.WAIT, "wait: Kerf retries it")]
 
 
 def test_what_helps_against_each_rule_of_kube_scheduler_is_told_and_who_has_more() -> None:
@@ -86,14 +86,14 @@ def test_what_helps_against_each_rule_of_kube_scheduler_is_told_and_who_has_more
         "1 node(s) had untolerated taint {a: b}, 1 Insufficient memory, 1 node(s) were unschedulable"
     )
     assert of_scheduler(said, "team/p") == [
-        Remedy(Kind.POD, "tolerate the taint, or take it off the node", look),
+        Remedy(Kind.POD, "tolerate the taint, or remove it from the node", look),
         Remedy(Kind.POD, "change its affinity to other pods", look),
         Remedy(Kind.POD, "ask for less CPU", look),
         Remedy(Kind.POD, "ask for less memory", look),
         Remedy(Kind.NODES, "uncordon the node", look),
     ]
     assert of_scheduler("something new", "team/p") == [
-        Remedy(Kind.WAIT, "wait: kube-scheduler tries it again within minutes", look)
+        Remedy(Kind.WAIT, "wait: kube-scheduler retries it within minutes", look)
     ]
 
 
@@ -133,19 +133,19 @@ def test_nobody_is_waited_for_where_nobody_runs_or_no_node_is_named() -> None:
         pytest.param(
             SHORT._replace(free_elsewhere=1),
             FOUR,
-            "see which running pods could move: 1 GPU that would do is free on other nodes",
+            "see which running pods could move: 1 suitable GPU is free on other nodes",
             id="just enough",
         ),
         pytest.param(
             SHORT._replace(free_elsewhere=3, missing=2),
             FOUR,
-            "see which running pods could move: 3 GPUs that would do are free on other nodes",
+            "see which running pods could move: 3 suitable GPUs are free on other nodes",
             id="more than enough",
         ),
         pytest.param(
             SHORT._replace(free_elsewhere=2),
             GpuRequest(4, AskedUnit.SHARED),
-            "see which running pods could move: 2 GPU replicas that would do are free on other nodes",
+            "see which running pods could move: 2 suitable GPU replicas are free on other nodes",
             id="time slices",
         ),
         pytest.param(SHORT._replace(free_elsewhere=1, missing=2), FOUR, "", id="too few"),
@@ -184,9 +184,9 @@ def test_two_changes_of_the_request_are_told_each_with_three_nodes() -> None:
 
 def test_what_the_check_itself_says_comes_last_with_its_number() -> None:
     given = Nearest("", node="n", reason=Reason.NO_GPUS, number=1)
-    assert room(given) == [Remedy(Kind.NODES, "see why nodes give none of their GPUs", "kerf install check")]
+    assert room(given) == [Remedy(Kind.NODES, "find out why nodes offer none of their GPUs", "kerf install check")]
     assert room(given._replace(number=0)) == [
-        Remedy(Kind.NODES, "add a node with 4 GPUs: none of those that it may go to has that")
+        Remedy(Kind.NODES, "add a node with 4 GPUs: no node it may run on has that")
     ]
     assert room(given._replace(reason=Reason.UNHEALTHY, node="n" * 100)) == [
         Remedy(Kind.NODES, f"repair the unhealthy GPUs of {'n' * 77}...", f"kerf top {'n' * 100}")

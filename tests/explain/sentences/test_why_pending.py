@@ -94,8 +94,8 @@ def test_pods_that_are_kept_apart_are_helped(unit: AskedUnit) -> None:
     _, found = why_pending(Lacking("team/p", GpuRequest(1, unit, milli=500), apart), Standing())
     texts = [remedy.text for remedy in found]
     assert any(text.startswith("label a node for shares") for text in texts)
-    assert any(text.startswith("turn the node agent on") for text in texts)
-    assert any(text.startswith("wait for pods ") for text in texts)
+    assert any(text.startswith("turn on the node agent") for text in texts)
+    assert any(text.startswith("wait for ") for text in texts)
 
 
 def test_a_gang_that_is_too_large_is_helped_by_moves_or_nodes() -> None:
@@ -126,9 +126,9 @@ def test_a_pod_whose_scheduler_does_not_ask_kerf() -> None:
         ("1 node(s) had untolerated taint {a: b}", "tolerate the taint"),
         ("1 node(s) didn't match Pod's node affinity/selector", "change its node selector or affinity"),
         ("2 Insufficient cpu", "ask for less CPU"),
-        ("1 node(s) had volume node affinity conflict", "its volume is to be had on other nodes"),
+        ("1 node(s) had volume node affinity conflict", "its volume is available on other nodes only"),
         ("1 node(s) were unschedulable", "uncordon the node"),
-        ("something new", "wait: kube-scheduler tries it again"),
+        ("something new", "wait: kube-scheduler retries it"),
     ],
 )
 def test_what_helps_against_kube_schedulers_own_rules(said: str, helps: str) -> None:
@@ -136,17 +136,17 @@ def test_what_helps_against_kube_schedulers_own_rules(said: str, helps: str) -> 
     assert only.text.startswith(helps)
     # Where Kerf had no node for it, and now has, that was another matter.
     sentence, (wait,) = why_pending(Lacking("default/p", TWO, ROOM), Standing(scheduler=said, by_kerf=True))
-    assert sentence.endswith(f"kube-scheduler has to try it again; what it said last: {said}")
-    assert wait.text.startswith("wait: Kerf has kube-scheduler try it")
+    assert sentence.endswith(f"kube-scheduler has not retried it yet; its last message: {said}")
+    assert wait.text.startswith("wait: Kerf makes kube-scheduler retry it")
 
 
 @pytest.mark.parametrize(
     ("reason", "helps"),
     [
         (Reason.UNHEALTHY, "repair the unhealthy GPUs of n"),
-        (Reason.OCCUPIED, "find what uses GPUs of n without a booking, or is faulty there"),
+        (Reason.OCCUPIED, "find what uses GPUs of n without a booking, or which of them are faulty"),
         (Reason.SET_ASIDE, "find out why pods fail on n"),
-        (Reason.NO_GPUS, "add a node with 2 GPUs: none of those that it may go to has that"),
+        (Reason.NO_GPUS, "add a node with 2 GPUs: no node it may run on has that"),
     ],
 )
 def test_sick_nodes_are_to_be_looked_at(reason: Reason, helps: str) -> None:
@@ -181,7 +181,7 @@ def test_mig_devices_and_memory_in_total() -> None:
     cluster = cluster_of({"n": node(A100, mig={"1g.5gb": 2})})
     cluster = replace(cluster, mig_free=cluster.mig_free - 1)
     nearest = nearest_of(cluster, mig, None, all_rows(cluster))
-    assert nearest.words == "needs 2 x mig-1g.5gb; n would have to have 1 more MIG device free"
+    assert nearest.words == "needs 2 x mig-1g.5gb; n would need 1 more MIG device free"
     assert [one["pod"] for one in holding(nearest, [holder("a/gpu", 0), holder("a/mig")])] == ["a/mig"]
     total = GpuRequest(0, AskedUnit.WHOLE, memory_total_mib=4 * 15360)
     cluster = cluster_of({"n": node(*[T4] * 4, held=[0])})
@@ -258,7 +258,7 @@ def test_units_elsewhere_are_told_in_those_of_the_request() -> None:
     _, found = why_pending(
         Lacking("default/p", request, nearest_of(cluster, request, None, all_rows(cluster))), Standing()
     )
-    assert "see which running pods could move: 2 GPU replicas that would do are free on other nodes" in [
+    assert "see which running pods could move: 2 suitable GPU replicas are free on other nodes" in [
         remedy.text for remedy in found
     ]
 

@@ -54,7 +54,7 @@ def test_simulate_live(tmp_path: Path) -> None:
     assert all(fast <= held for row in runs["8"] for fast, held in zip(row["effective"], row["allocated"], strict=True))
     refused = kerf(*given, "--weights", "0,much")
     assert refused.exit_code == 2
-    assert "--weights 0,much: write numbers from 0 on, as in 0,2,8" in refused.output
+    assert "--weights 0,much: write numbers of 0 or more, as in 0,2,8" in refused.output
 
 
 PARTITIONS = ("simulate", "partitions", "--seeds", "1,2", "--gpus", "8", "--requests", "60", "--jobs", "1")
@@ -74,7 +74,7 @@ def test_simulate_partitions(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "message"), [("--mixes=tiny", "write some of uniform"), ("--weight=1g.10gb", "write PROFILE=NUMBER")]
+    ("option", "message"), [("--mixes=tiny", "choose from uniform"), ("--weight=1g.10gb", "write PROFILE=NUMBER")]
 )
 def test_simulate_partitions_says_what_it_does_not_know(option: str, message: str) -> None:
     refused = kerf(*PARTITIONS, option)

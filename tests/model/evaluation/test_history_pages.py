@@ -82,19 +82,19 @@ def test_what_is_read_first(report: dict[str, Any]) -> None:
     first = told[: told.index("GPUs in use")]
     assert all(sentence in told for sentence in report["verdict"])
     kerf = report["fewer"]["policies"]["kerf"]
-    assert f"{kerf['gpus']:,} GPUs would have done, of {report['fewer']['gpus']:,}" in first
+    assert f"{kerf['gpus']:,} GPUs would have been enough, of {report['fewer']['gpus']:,}" in first
     assert f"{kerf['month_cost']:,.0f} EUR" in first
     for jargon in ("p99", "fragment", "bestfit", "policy", "JSON"):
         assert jargon not in first
     assert "</i>what happened</li>" in page(report)
-    assert "near enough to judge by" in told and "what happened" in told
-    assert told.count("8 GPUs and more") == 2  # waiting, and how far off it is
+    assert "accurate enough to be trusted" in told and "what happened" in told
+    assert told.count("8 or more GPUs") == 2  # waiting, and how far off it is
 
 
 def test_a_refusal_is_what_is_read_first() -> None:
     told = words(page(report_of(past_of(100_000.0), fewer=True)))
-    assert "No verdict" in told and "too far off to judge by" in told
-    assert "would have needed" not in told and "would have done" not in told
+    assert "No verdict" in told and "too inaccurate to be trusted" in told
+    assert "would have needed" not in told and "would have been enough" not in told
 
 
 def test_what_can_not_be_checked_says_so() -> None:

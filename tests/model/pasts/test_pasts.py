@@ -76,7 +76,7 @@ def test_pods_that_fit_no_node_are_left_out_and_counted() -> None:
     assert len(known.offered.tasks.kinds) == 2
     with pytest.raises(HistoryError, match="no pod of the history fits"):
         past(history(pods({"gpus": 4}), nodes(2)))
-    with pytest.raises(HistoryError, match="no node with GPUs"):
+    with pytest.raises(HistoryError, match="no nodes with GPUs"):
         past(history(pods({}), nodes(0)))
 
 
@@ -137,7 +137,7 @@ def test_the_commands(tmp_path: Path) -> None:
         (["--history", str(tmp_path)], "kerf history --out"),
         (["--history", str(out), "--policies", "fgd,fgd"], "named twice"),
         (["--history", str(out), "--policies", "nonesuch"], "nonesuch"),
-        (["--history", str(out), "--currency", "EUR"], "--price says what a GPU-hour costs"),
+        (["--history", str(out), "--currency", "EUR"], "--currency EUR: needs --price"),
     ):
         done = run.invoke(replay_app, given)
         assert done.exit_code == 2 and reason in done.stderr

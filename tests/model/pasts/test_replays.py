@@ -76,7 +76,7 @@ def test_the_figures_do_not_depend_on_the_processes() -> None:
 def test_what_can_not_be_replayed() -> None:
     with pytest.raises(ValueError, match="nonesuch"):
         replay(history(pods({}), nodes(8)), Asked(["nonesuch"]), MODEL, quiet)
-    with pytest.raises(HistoryError, match="no time to tell of"):
+    with pytest.raises(HistoryError, match="no period to replay"):
         replay(history(pods({}), nodes(8)), Asked(["fgd"]), MODEL, quiet)
 
 

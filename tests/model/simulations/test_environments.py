@@ -364,7 +364,7 @@ def test_episodes_of_a_trace(tmp_path: Path) -> None:
     config = create_config(traces=str(tmp_path), trace="small", num_nodes=10, num_pods=50)
     (run,) = rollouts(config, least_fragments, [0])
     assert 0 < run.info["allocation"] <= 1
-    with pytest.raises(TraceError, match="num_nodes is 11, and the cluster has 10"):
+    with pytest.raises(TraceError, match="num_nodes is 11, but the cluster has 10"):
         scenario(create_config(traces=str(tmp_path), trace="small", num_nodes=11), np.random.default_rng(0))
 
 

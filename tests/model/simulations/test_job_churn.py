@@ -32,7 +32,7 @@ def test_days_are_drawn_whole_and_keep_their_course() -> None:
 
 
 def test_more_days_than_there_are_are_refused() -> None:
-    with pytest.raises(TraceError, match="on 8 whole days, 9 are asked for"):
+    with pytest.raises(TraceError, match="cover 8 whole days, but 9 were requested"):
         some_days(jobs_on(9), 9, seed=1)
 
 

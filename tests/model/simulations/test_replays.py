@@ -6,12 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from extender.core.fit import filters
 from model.evaluation.published import table, verify
 from model.simulations.baselines import BASELINES, UnknownPolicyError, baseline
 from model.simulations.measures import allocation_curve, measures
 from model.simulations.replays import Engine, InvariantError, check, replay
 from model.workloads.traces import read_nodes, read_pods
 from model.workloads.workloads import Workload, workload
+from tests.docs.example import broken, example_on_path
 from tests.model.builders import PUBLISHED, needs_traces, write_openb
 
 
@@ -32,6 +34,16 @@ def test_engines_place_alike(small: Workload, policy: str) -> None:
     assert (compiled.placed < 0).any()
 
 
+@pytest.mark.parametrize("engine", Engine)
+def test_a_filter_that_cannot_be_loaded_stops_the_simulator(small: Workload, tmp_path: Path, engine: Engine) -> None:
+    """As it stops the service."""
+    broken(tmp_path, "[kerf.filters]\nODD = kerf_broken:FILTER", "import no_such_module")
+    with example_on_path(tmp_path):
+        filters.load_installed()
+        with pytest.raises(ValueError, match=r"filter ODD.*ModuleNotFoundError"):
+            replay(small, baseline("fgd"), 5, engine)
+
+
 def test_random_ties_follow_the_seed(small: Workload) -> None:
     rule = baseline("random")
     assert replay(small, rule, 1).placed.tobytes() == replay(small, rule, 1).placed.tobytes()
@@ -44,9 +56,9 @@ def test_a_replay_that_lies_is_found(small: Workload) -> None:
     other_gpu, nowhere = done.gpus.copy(), done.placed.copy()
     other_gpu[p] = 0
     nowhere[p] = -1
-    with pytest.raises(InvariantError, match="another number of GPUs"):
+    with pytest.raises(InvariantError, match="different number of GPUs"):
         check(small, dataclasses.replace(done, gpus=other_gpu))
-    with pytest.raises(InvariantError, match="not what the pods leave"):
+    with pytest.raises(InvariantError, match="do not add up"):
         check(small, dataclasses.replace(done, placed=nowhere))
     all_on_one = np.where(done.placed >= 0, 0, -1)
     with pytest.raises(InvariantError, match="more GPU, CPU or memory"):

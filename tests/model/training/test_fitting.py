@@ -56,10 +56,10 @@ def test_the_days_that_judge_are_not_learned_from(folder: Path) -> None:
 
 def test_too_little_is_refused(tmp_path: Path) -> None:
     history_files.write(tmp_path, history(pods(*past(40)), nodes(8)))
-    with pytest.raises(HistoryError, match="are in the part of the history to judge; 20 are needed"):
+    with pytest.raises(HistoryError, match=r"the judge part of the history has .*; 20 are needed"):
         lists(tmp_path, Part.JUDGE)
     history_files.write(tmp_path, history(pods(*past(40)), nodes(0)))
-    with pytest.raises(HistoryError, match="no node with GPUs"):
+    with pytest.raises(HistoryError, match="no nodes with GPUs"):
         lists(tmp_path, Part.LEARN)
 
 
@@ -100,10 +100,10 @@ def test_the_command(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     report = json.loads(told.read_text())
     assert report["better"] == (report["model"] is not None) == (out / files.MANIFEST).exists()
     assert set(report["over_fgd"]) == {"100", "130"}
-    assert ("no model is written" in done.stderr) != report["better"]
+    assert ("no model was written" in done.stderr) != report["better"]
     monkeypatch.setattr(Fitted, "better", property(lambda self: True))
     done = CliRunner().invoke(fit_app, [*given, "--resume"])
     assert done.exit_code == 0, done.output
     assert files.read(out).manifest.training["mode"] == "es"
-    with pytest.raises(TrainingError, match="there is a model already"):
+    with pytest.raises(TrainingError, match="already has a model"):
         fitting.fit(folder, out, 12, 12, lambda _: None, resume=True, jobs=1)

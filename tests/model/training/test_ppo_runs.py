@@ -141,11 +141,11 @@ def test_processes_beside_each_other_play_the_same(traces: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("{train: [small], validation_seeds: [42]}", "seeds \\[42\\] are the published"),
+        ("{train: [small], validation_seeds: [42]}", "seeds \\[42\\] are held out"),
         ("{train: [], validation_seeds: [2]}", "must not be empty"),
-        ("{train: [small], validation_seeds: [2], times: 1}", "times 2 and more"),
+        ("{train: [small], validation_seeds: [2], times: 1}", "times 2 or more"),
         ("{train: [small], validation_seeds: [2], lists: 0}", "lists"),
-        ("{train: [small], validation_seeds: [2], looks: true, by_context: true}", "not both"),
+        ("{train: [small], validation_seeds: [2], looks: true, by_context: true}", "exclude each other"),
         ("{train: [small], validation_seeds: [2], temperature: 0}", "temperature"),
         ("{train: [small], validation_seeds: [1000000]}", "below 1000000"),
         ("{train: [small], validation_seeds: [2], forms: [{num_nodes: 2}, {num_nodes: 3}]}", "the same num_nodes"),
@@ -171,7 +171,7 @@ def test_the_commands_train_and_evaluate(traces: Path, tmp_path: Path) -> None:
     result = CliRunner().invoke(train_app, [*given, "--episodes", "3", "--save-interval", "1", "--jobs", "1"])
     assert result.exit_code == 0, result.output
     assert "Validation" in result.output
-    assert "more at 100 % than where training began" in result.stderr
+    assert "gain from training at 100 %: " in result.stderr
     given = ["--traces", str(traces), "--trace", "small", "--seeds", "3-4", "--json", str(found)]
     result = CliRunner().invoke(evaluate_app, [*given, "--policies", f"ppo={out / runs.MODEL},fgd"])
     assert result.exit_code == 0, result.output

@@ -119,7 +119,7 @@ def test_the_point_of_a_potential_is_where_it_was_found() -> None:
     ("change", "message"),
     [
         ({"hidden": np.ones((len(FEATURES), 1)), "bias": np.zeros(1), "out": np.ones(1)}, "has a net"),
-        ({"by_context": np.zeros((len(CONTEXT), len(FEATURES) + 1))}, "by_context has to be true"),
+        ({"by_context": np.zeros((len(CONTEXT), len(FEATURES) + 1))}, "by_context must be true"),
         (None, "start: .*nowhere"),
     ],
 )
@@ -156,20 +156,20 @@ def test_mixes_are_drawn_anew_in_each_generation_and_never_those_of_the_validati
     assert all([kind for kind, _ in episodes] == ["mix:usual"] * 3 + ["mix:choosy"] * 3 for episodes in seen)
     seeds = [{seed for _, seed in episodes} for episodes in seen]
     assert len(set().union(*seeds)) == 60 and min(min(each) for each in seeds) > 2
-    with pytest.raises(ValueError, match="validation_seeds are below 1000000"):
+    with pytest.raises(ValueError, match="validation_seeds must be below 1000000"):
         msgspec.structs.replace(chosen, validation_seeds=(1_000_000,))
 
 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("{train: [small], train_seeds: [42], validation_seeds: [3]}", "seeds \\[42\\] are the published"),
-        ("{train: [small], train_seeds: [1], validation_seeds: [51]}", "seeds \\[51\\] are the published"),
-        ("{train: [small], train_seeds: [1], validation_seeds: [1]}", "both trained and validated on"),
+        ("{train: [small], train_seeds: [42], validation_seeds: [3]}", "seeds \\[42\\] are held out"),
+        ("{train: [small], train_seeds: [1], validation_seeds: [51]}", "seeds \\[51\\] are held out"),
+        ("{train: [small], train_seeds: [1], validation_seeds: [1]}", "in both train_seeds and validation_seeds"),
         ("{train: [], train_seeds: [1], validation_seeds: [2]}", "must not be empty"),
         ("{train: [small], train_seeds: [1], validation_seeds: [2], more: 1}", "unknown field `more`"),
-        ("{train: [small], train_seeds: [1], validation_seeds: [2], population: 1}", "population 0 or 2"),
-        ("{train: [small], train_seeds: [1], validation_seeds: [2], without: [luck]}", "no feature of that name; frag"),
+        ("{train: [small], train_seeds: [1], validation_seeds: [2], population: 1}", "population 0 or at least 2"),
+        ("{train: [small], train_seeds: [1], validation_seeds: [2], without: [luck]}", "there are frag"),
         ("[", "config.yaml: "),
     ],
 )
@@ -199,7 +199,7 @@ def test_a_run_is_neither_overwritten_nor_resumed_with_another_configuration(tra
     with pytest.raises(TrainingError, match="continue with --resume"):
         trained(traces, tmp_path, "out", 1)
     other = TrainConfig(train=("small",), train_seeds=(1,), validation_seeds=(3,), population=4)
-    with pytest.raises(TrainingError, match="of another configuration"):
+    with pytest.raises(TrainingError, match="belongs to another configuration"):
         runs.train(traces, other, 1, 1, out, lambda _: None, resume=True)
 
 
@@ -243,7 +243,7 @@ def test_commands_train_and_evaluate(traces: Path, tmp_path: Path) -> None:
     [
         (["--policies", "fgd,kerf,fgd"], "named twice"),
         (["--policies", "best"], "no policy 'best'"),
-        (["--policies", "fgd", "--seeds", "5-3"], "a range goes up"),
+        (["--policies", "fgd", "--seeds", "5-3"], "a range must be ascending"),
         (["--policies", "kerf", "--model", "/nowhere"], "No such file"),
     ],
 )
@@ -296,9 +296,9 @@ def test_mixes_are_judged_on_without_any_file(tmp_path: Path) -> None:
     missing = CliRunner().invoke(evaluate_app, ["--trace", "mix:none", "--mixes", str(mixes)])
     assert (missing.exit_code, "no kind 'none' of mixes; there are odd, usual" in missing.output) == (2, True)
     other = CliRunner().invoke(evaluate_app, [*call, "--nodes", "half"])
-    assert (other.exit_code, "come in no other shape" in other.output) == (2, True)
+    assert (other.exit_code, "--nodes applies to traces only" in other.output) == (2, True)
     nothing = CliRunner().invoke(evaluate_app, ["--trace", "default"], env={"KERF_TRACES": ""})
-    assert (nothing.exit_code, "--traces names no folder" in nothing.output) == (2, True)
+    assert (nothing.exit_code, "--traces is missing" in nothing.output) == (2, True)
 
 
 @pytest.mark.slow

@@ -89,9 +89,12 @@ def test_what_is_a_number_is_that() -> None:
     [
         ({"kinds": {}}, "no kinds"),
         ({"kinds": {"odd": {"gpu": 3}}}, "kind odd: Object contains unknown field `gpu`"),
-        ({"kinds": {"odd": {"pods": {"ones": {"milli": [900, 100]}}}}}, "milli: a number from 0 on, or [low, high]"),
-        ({"kinds": {"odd": {"cpu_pods": 1.5}}}, "cpu_pods: between 0 and 1"),
-        ({"kinds": {"odd": {"pods": {"ones": {"hours": [0, 1]}}}}}, "hours: a range above 0"),
+        (
+            {"kinds": {"odd": {"pods": {"ones": {"milli": [900, 100]}}}}},
+            "milli: write a number of 0 or more, or [low, high]",
+        ),
+        ({"kinds": {"odd": {"cpu_pods": 1.5}}}, "cpu_pods: write a number from 0 to 1"),
+        ({"kinds": {"odd": {"pods": {"ones": {"hours": [0, 1]}}}}}, "hours: write a range above 0"),
         ({"kinds": {"odd": {"nodes": []}}}, "must not be empty"),
         ({"kinds": {"odd": {"pods": [1]}}}, "kind odd: "),
     ],

@@ -87,9 +87,9 @@ def test_a_folder_will_do(tmp_path: Path, mirror: Path) -> None:
 @pytest.mark.parametrize(
     ("wanted", "said"),
     [
-        pytest.param(trace(content=b"y" * len(CONTENT)), "not the file that was published", id="another content"),
-        pytest.param(trace(content=CONTENT[:-1]), "this one has more", id="too much"),
-        pytest.param(trace(content=CONTENT + b"z"), f"this one has {len(CONTENT)} and", id="too little"),
+        pytest.param(trace(content=b"y" * len(CONTENT)), "not the published file", id="another content"),
+        pytest.param(trace(content=CONTENT[:-1]), "got more bytes", id="too much"),
+        pytest.param(trace(content=CONTENT + b"z"), f", {len(CONTENT)} bytes)", id="too little"),
         pytest.param(trace("missing.csv"), "status 404", id="missing"),
         pytest.param(trace("cut.csv"), "can't be fetched", id="cut off"),
     ],
@@ -113,7 +113,7 @@ def test_a_file_that_was_there_stays_where_the_new_one_is_wrong(tmp_path: Path, 
     ("arguments", "status", "said"),
     [
         (("openb", "--from", "http://127.0.0.1:1"), 1, "can't be fetched (ConnectionError)"),
-        (("openb", "--from", "ftp://example.com"), 2, "write a folder, or an address with http:// or https://"),
+        (("openb", "--from", "ftp://example.com"), 2, "write a folder, or a URL with http:// or https://"),
         (("philly", "--from", "nowhere"), 1, "No such file or directory"),
         (("opena",), 2, "no trace 'opena'; there are openb, philly"),
     ],

@@ -32,7 +32,7 @@ def test_all_nodes_are_all_of_them() -> None:
 
 @pytest.mark.parametrize("num", [0, 6])
 def test_as_many_nodes_as_there_are_at_most(num: int) -> None:
-    with pytest.raises(ValueError, match=f"{num} nodes: the trace has 5"):
+    with pytest.raises(ValueError, match=f"{num} nodes requested, but the trace has 5"):
         some_nodes(nodes(A=5), num, np.random.default_rng(0))
 
 

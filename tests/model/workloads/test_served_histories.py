@@ -66,12 +66,12 @@ def test_what_is_served_is_what_is_read(served: Served, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("status", "body", "told"),
     [
-        (404, b'{"detail": "no history is kept: setting history.path"}', "404: no history is kept"),
-        (404, b"<html>", "not as Kerf does: check --server"),
-        (401, b"", "it asks for a token: --token-file"),
+        (404, b'{"detail": "no history is recorded (setting history.path)"}', "404: no history is recorded"),
+        (404, b"<html>", "does not answer as Kerf: check --server"),
+        (401, b"", "a token is required: --token-file"),
         (403, b"", "kubectl port-forward"),
-        (200, b"x" * 2000, "came incomplete"),
-        (200, b"", "came incomplete"),
+        (200, b"x" * 2000, "history is incomplete"),
+        (200, b"", "history is incomplete"),
     ],
 )
 def test_faults_say_what_to_do(served: Served, status: int, body: bytes, told: str) -> None:

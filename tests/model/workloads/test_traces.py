@@ -37,11 +37,11 @@ def test_times_may_be_absent(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("", "line 1: empty; its first line names the columns sn, cpu_milli, memory_mib, gpu, model"),
+        ("", "line 1: empty; the first line must name the columns sn, cpu_milli, memory_mib, gpu, model"),
         ("sn,cpu_milli,memory_mib\n", "line 1: no column gpu, model; there are sn, cpu_milli, memory_mib"),
         (NODES, "no nodes"),
         (NODES + "a,1,2,0\n", "line 2: 4 values, but 5 columns"),
-        (NODES + "a,1,2,0,\na,1,2,0,\n", 'line 3, column sn: "a" is not a name of its own'),
+        (NODES + "a,1,2,0,\na,1,2,0,\n", 'line 3, column sn: "a" is not a unique name'),
         (NODES + "a,1.5,2,0,\n", 'line 2, column cpu_milli: "1.5" is not a whole number'),
         (NODES + "a,0,2,0,\n", 'line 2, column cpu_milli: "0" is not between 1 and '),
         (NODES + "a,1,-2,0,\n", 'line 2, column memory_mib: "-2" is not between 1 and '),
@@ -64,7 +64,7 @@ def test_bad_nodes(tmp_path: Path, text: str, fault: str) -> None:
     ("row", "fault"),
     [
         ("p,1,2,1,0,,1,2,1", 'column gpu_milli: "0" is not between 1 and 1000'),
-        ("p,1,2,2,500,,1,2,1", 'column gpu_milli: "500" is not 1000, and only a pod of one GPU can ask for a share'),
+        ("p,1,2,2,500,,1,2,1", 'column gpu_milli: "500" is not 1000; only a pod with one GPU can request a share'),
         ("p,1,2,1,500,A||B,1,2,1", 'column gpu_spec: "A||B" is not model names such as "A|B"'),
         ("p,1,2,1,500,,x,2,1", 'column creation_time: "x" is not a number'),
         ("p,1,2,1,500,,nan,2,1", 'column creation_time: "nan" is not between 0 and '),

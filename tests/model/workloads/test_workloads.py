@@ -81,7 +81,7 @@ def test_a_file_that_is_no_archive(tmp_path: Path) -> None:
 
 def test_pods_without_gpus_load_no_gpus() -> None:
     nodes = NodeList(("n",), np.array([1]), np.array([1]), np.array([8]), ("T4",))
-    with pytest.raises(TraceError, match="no GPU load"):
+    with pytest.raises(TraceError, match="no pod of the trace requests a GPU"):
         made_order(pods_of((1000, 0, 0, "")), nodes, 0)
 
 

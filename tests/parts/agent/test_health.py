@@ -18,7 +18,7 @@ async def listening() -> AsyncIterator[Health]:
     with socket.socket() as free:  # of port 0 each family has another
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    health = Health(port, live=lambda: "", ready=lambda: "the kubelet has not said what it has given")
+    health = Health(port, live=lambda: "", ready=lambda: "the kubelet has not reported its allocations yet")
     await health.start()
     try:
         yield health
@@ -91,4 +91,4 @@ def test_what_a_node_says_is_no_second_head() -> None:
 
     head, _, body = asyncio.run(run()).partition(b"\r\n\r\n")
     assert (b"Content-Length: %d" % len(body)) in head
-    assert body == b"the kubelet has not said what it has given\n"
+    assert body == b"the kubelet has not reported its allocations yet\n"

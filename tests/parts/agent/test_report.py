@@ -12,7 +12,7 @@ import pytest
 from extender.kube.client import ApiError
 from extender.parts.agent.inventory import Gpu, Inventory
 from extender.parts.agent.nvidia import _link_groups
-from extender.parts.agent.report import _MAX_BYTES, _text_of, _uuids_told
+from extender.parts.agent.report import _MAX_BYTES, _reported_uuids, _text_of
 from tests.parts.agent.pods import GPU, gpu_pod
 from tests.parts.agent.rigs import UUIDS, Rig, running, until
 
@@ -225,11 +225,11 @@ def test_gpus_of_the_last_report_are_forgotten_once_another_is_there(tmp_path: P
     ids=["GPUs", "none", "no report", "no annotations", "empty", "cut", "list", "number", "index"],
 )
 def test_what_the_last_report_has_told(annotations: dict[str, str] | None, told: list[str]) -> None:
-    assert _uuids_told(json.dumps({"metadata": {"name": "n", "annotations": annotations}}).encode()) == told
+    assert _reported_uuids(json.dumps({"metadata": {"name": "n", "annotations": annotations}}).encode()) == told
 
 
 def test_a_node_that_can_not_be_read_has_told_nothing() -> None:
-    assert _uuids_told(b"{") == []
+    assert _reported_uuids(b"{") == []
 
 
 def test_the_last_report_is_read_when_the_agent_starts_again() -> None:

@@ -235,7 +235,7 @@ def test_until_the_queue_is_known_nobody_gets_a_node() -> None:
     rig = rig_with()
     for reflector in rig.queue.reflectors.values():
         reflector.num_lists = 0
-    assert asked(rig, "g0") == "the queue is not known yet"
+    assert asked(rig, "g0") == "the queue is not synced yet"
     assert asked(Rig(), "g0") == ""
 
 
@@ -499,7 +499,7 @@ def test_a_pod_of_which_nobody_says_anything_about_nodes_names_no_products() -> 
 def test_only_those_are_out_that_have_neither_a_node_nor_a_nomination() -> None:
     rig = rig_with(after_s=0.0)
     waiting(rig, "p")
-    assert rig.queue.evicts_nobody("p") == "it was let go for a new node alone"
+    assert rig.queue.evicts_nobody("p") == "it was released for a new node only"
     assert rig.queue.evicts_nobody("unknown") == ""
     entry = rig.queue.backlog.entries["p"]
     entry.node = "n"

@@ -150,7 +150,7 @@ HOSTILE = {
     "no PEM": (MINE | {"tls.crt": b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"}, "can't be read"),
     "nothing": (MINE | {"tls.key": b""}, "tls.key is missing"),
     "much": (MINE | {"tls.crt": b"x" * 70_000}, "tls.crt is too large"),
-    "a key for another use": (MINE | {"ca.key": RSA}, "none that Kerf made"),
+    "a key for another use": (MINE | {"ca.key": RSA}, "was not issued by Kerf"),
 }
 
 

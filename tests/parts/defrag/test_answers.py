@@ -162,8 +162,8 @@ def test_room_is_made_for_the_pods_of_an_object_as_data_and_as_text(scattered: K
     [
         pytest.param({"manifest": "kind: Foo"}, "document 1, line 1 (Foo): kind: Foo is not known", id="kind"),
         pytest.param({"objects": [job("j", 2_000, 1)]}, "2,000 pods are more than 1,000", id="too many"),
-        pytest.param({"objects": [{"kind": "Node"}]}, "there is nothing that makes pods", id="a node"),
-        pytest.param({"objects": [job("j", 1, 1)], "gpus": 2}, "pods and gpus are two questions", id="two"),
+        pytest.param({"objects": [{"kind": "Node"}]}, "no object creates pods", id="a node"),
+        pytest.param({"objects": [job("j", 1, 1)], "gpus": 2}, "pods and gpus can't be combined", id="two"),
         pytest.param(
             {
                 "objects": [
@@ -311,7 +311,7 @@ def test_pods_leave_sick_gpus() -> None:
         told = ask(kerf, heal=True)
         assert (told["fits"], told["on_sick"]) == (True, ["default/a", "default/b"])
         assert [(move["pod"], move["to"]) for move in told["moves"]] == [("default/a", "n-1")]
-        assert told["impossible"] == ["default/b stays on a sick GPU: it has no controller that would replace it"]
+        assert told["impossible"] == ["default/b stays on an unhealthy GPU: it has no controller that would replace it"]
         assert told["id"]
 
 

@@ -172,7 +172,7 @@ def test_no_more_pods_are_moved_in_an_hour_than_may_be() -> None:
     built.leaves("v2")
     built.runs("v", "a")
     built.waits("big", 2, controller="")
-    assert built.refusal() == "the plan has 1 moves, and 1 of 1 in an hour are used up"
+    assert built.refusal() == "the plan has 1 moves, and 1 of 1 per hour are used up"
 
 
 def test_nobody_is_moved_while_the_queue_does_not_know_its_pods() -> None:

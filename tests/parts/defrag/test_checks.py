@@ -47,10 +47,10 @@ WRONG: dict[str, tuple[RoomPlan, str]] = {
     "no room is made": (msgspec.structs.replace(MOVE_V, fits=False), "the plan makes no room"),
     "neither room nor moves": (msgspec.structs.replace(plan(), fits=False), "the plan makes no room"),
     "no moves": (plan(), "the plan has no moves"),
-    "a step before the first": (plan(move("v", "a", "b", -1)), "the steps of the plan are not in their order"),
+    "a step before the first": (plan(move("v", "a", "b", -1)), "the steps of the plan are out of order"),
     "not in order": (
         plan(move("v", "a", "b", 2), move("w", "b", "a", 1)),
-        "the steps of the plan are not in their order",
+        "the steps of the plan are out of order",
     ),
     "twice": (plan(move("v", "a", "b"), move("v", "a", "b")), "the plan moves a pod twice"),
     "too many": (plan(*[move("v", "a", "b")] * 1001), "1001 moves are more than 1000"),
@@ -122,7 +122,7 @@ def test_a_target_that_is_a_part_of_its_gang_is_refused() -> None:
     defrag.waits("g3", controller="", annotations={**gang, "kerf.dev/gang": "h"})
     error = refusal(defrag, plan(move("v", "a", "b"), target="g1"))
     assert isinstance(error, TargetError)
-    assert str(error) == "pod ns/g2 is of the target's gang, and the plan does not know it"
+    assert str(error) == "pod ns/g2 is in the target's gang, but not in the plan"
     whole = plan(move("v", "a", "b"), target="g1")
     whole.target.append(TargetPod("ns/g2", "b", [], "g2"))
     check(whole, facts(defrag))
@@ -156,18 +156,18 @@ def test_nobody_of_a_higher_priority_moves_than_the_least_of_the_target() -> Non
         check(given, facts(defrag))
     given = plan(move("above", "b", "a"), target="", priority=9)
     given.target[:] = target
-    assert said(defrag, given) == ("pod ns/above has priority 4, the target 3: nobody of a higher one moves", "above")
+    assert said(defrag, given) == ("pod ns/above has priority 4, above the target's 3", "above")
     given.target[:] = [TargetPod("ns/not-yet", "a", [])]
     check(given, facts(defrag))  # the plan's own word
     given.priority = 3
-    assert said(defrag, given) == ("pod ns/above has priority 4, the target 3: nobody of a higher one moves", "above")
+    assert said(defrag, given) == ("pod ns/above has priority 4, above the target's 3", "above")
 
 
 MOVES: dict[str, tuple[PlannedMove, str]] = {
-    "gone": (move("gone", "a", "b"), "pod ns/gone runs no more, or is another one by now"),
+    "gone": (move("gone", "a", "b"), "pod ns/gone no longer runs, or was recreated"),
     "another pod of that name": (
         msgspec.structs.replace(move("v", "a", "b"), pod="ns/was"),
-        "pod ns/was runs no more, or is another one by now",
+        "pod ns/was no longer runs, or was recreated",
     ),
     "on another node": (
         move("v", "b", "a"),
@@ -183,7 +183,7 @@ MOVES: dict[str, tuple[PlannedMove, str]] = {
     ),
     "of a controller of which too many wait": (
         move("many", "b", "a", controller="many"),
-        "pod ns/many has a controller of which more than 64 pods wait already",
+        "pod ns/many has a controller with more than 64 pods waiting already",
     ),
     "not movable": (move("stays", "b", "a"), "pod ns/stays is left alone: kerf.dev/movable is 'false'"),
 }
@@ -207,7 +207,7 @@ def test_pods_of_exempt_namespaces_and_past_the_queue_are_left_alone() -> None:
     assert told == ("pod ns/v is left alone: namespace ns is exempt", "v")
     check(MOVE_V, facts(defrag, exempt=("kube-system",)))
     defrag.runs("past", "b", 0, labels={"kerf.dev/queue": "disabled"})
-    why = "would not wait in the queue once it is made anew: kerf.dev/queue is not enabled for it"
+    why = "would not wait in the queue once it is recreated: kerf.dev/queue is not enabled for it"
     assert said(defrag, plan(move("past", "b", "a"))) == (f"pod ns/past {why}", "past")
 
 
@@ -240,11 +240,11 @@ def runs(**changes: Any) -> dict[str, Any]:
     return {"metadata": metadata, "spec": {"nodeName": "n"}, "status": {"phase": "Running"}, **changes}
 
 
-NOT_ANEW = "has no controller that would replace it: {} makes no pods anew"
+NOT_ANEW = "has no controller that would replace it: {} does not recreate pods"
 STAYS: dict[str, tuple[dict[str, Any], str]] = {
     "a ReplicaSet's": (runs(), ""),
-    "going": (runs(metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"}), "is going already"),
-    "finished": (runs(status={"phase": "Failed"}), "is going already"),
+    "going": (runs(metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"}), "is terminating or has finished"),
+    "finished": (runs(status={"phase": "Failed"}), "is terminating or has finished"),
     "of an exempt namespace": (runs(metadata={"namespace": "left"}), "is left alone: namespace left is exempt"),
     "movable": (runs(metadata={"annotations": {"kerf.dev/movable": " True "}}), ""),
     "of another word": (
@@ -289,7 +289,7 @@ def test_why_a_pod_stays_where_it_is(case: str) -> None:
     assert why_stays(decode_pod(pod), {"ns"}, frozenset({"left"})) == why
 
 
-UNGATED = "would not wait in the queue once it is made anew: kerf.dev/queue is not enabled for it"
+UNGATED = "would not wait in the queue once it is recreated: kerf.dev/queue is not enabled for it"
 
 
 @pytest.mark.parametrize(

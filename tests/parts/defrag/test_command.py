@@ -116,10 +116,10 @@ def test_as_data() -> None:
 @pytest.mark.parametrize(
     ("told", "said"),
     [
-        ({"target": [], "emptied": ["n-0"]}, "n-0 is free as it is"),
-        ({"target": [], "emptied": ["n-0", "n-1"]}, "n-0, n-1 are free as they are"),
-        ({"target": [{"pod": "a/x", "node": "n"}]}, "a/x fits as it is"),
-        ({"target": [{"pod": "a/x", "node": "n"}, {"pod": "a/y", "node": "n"}]}, "a/x, a/y fit as they are"),
+        ({"target": [], "emptied": ["n-0"]}, "n-0 is free without moves"),
+        ({"target": [], "emptied": ["n-0", "n-1"]}, "n-0, n-1 are free without moves"),
+        ({"target": [{"pod": "a/x", "node": "n"}]}, "a/x fits without moves"),
+        ({"target": [{"pod": "a/x", "node": "n"}, {"pod": "a/y", "node": "n"}]}, "a/x, a/y fit without moves"),
         ({"target": [{"pod": "a/x", "node": "n"}] * 2}, "free GPUs on nodes where the first of them fits: 0 now"),
     ],
 )
@@ -173,13 +173,13 @@ def test_a_drained_node_says_what_is_left_to_kubectl_and_that_it_is_open() -> No
     with answering((200, {**PLAN, "target": [], "emptied": ["n-0"], **left})) as (address, _):
         result = kerf(address, "drain", "n-0")
     assert result.exit_code == 0
-    assert "empty then, but for what is left to kubectl drain: n-0" in result.output
+    assert "empty then, except for what is left to kubectl drain: n-0" in result.output
     assert "left to kubectl drain: kube-system/dns on n-0: namespace kube-system is exempt" in result.output
     assert "unless you cordon it: kubectl cordon n-0" in result.output
 
 
 def test_where_some_can_not_leave_sick_gpus_the_others_are_moved_and_the_status_says_so() -> None:
-    stays = "default/b stays on a sick GPU: it has no controller"
+    stays = "default/b stays on an unhealthy GPU: it has no controller"
     told = {**PLAN, "target": [], "impossible": [stays], "on_sick": ["default/a", "default/b"]}
     done = {**state("done", "done")}
     with answering((200, told), (200, {"id": "run"}), (200, done)) as (address, asked):
@@ -192,7 +192,7 @@ def test_where_some_can_not_leave_sick_gpus_the_others_are_moved_and_the_status_
 def test_no_pod_on_a_sick_gpu_reads_well() -> None:
     with answering((200, {**NOTHING, "target": [], "on_sick": []})) as (address, _):
         result = kerf(address, "defrag", "--heal")
-    assert (result.exit_code, result.output.strip()) == (0, "no pod is on a sick GPU")
+    assert (result.exit_code, result.output.strip()) == (0, "no pod is on an unhealthy GPU")
 
 
 def test_no_room_has_a_status_of_its_own_and_says_why() -> None:

@@ -123,7 +123,7 @@ def test_a_pod_that_can_not_be_looked_at_is_not_evicted(error: ClusterError, wor
     ("metadata", "status", "why"),
     [
         ({}, {"phase": "Succeeded"}, "pod ns/v is gone"),
-        ({"deletionTimestamp": "2026-01-01T00:00:00Z"}, {"phase": "Running"}, "pod ns/v is going already"),
+        ({"deletionTimestamp": "2026-01-01T00:00:00Z"}, {"phase": "Running"}, "pod ns/v is terminating already"),
         ({"uid": "another"}, {"phase": "Running"}, "pod ns/v is gone"),
     ],
 )

@@ -82,7 +82,7 @@ def test_who_may_not_move_stays_and_keeps_no_other_from_it() -> None:
     pods = [(0, runs("default/a", 1)), (0, runs("default/b", 1, stays="it has no controller"))]
     plan = healed(problem(2, pods, {0: (0, 1)}))
     assert (plan.fits, moved(plan)) == (True, {"default/a": 1})
-    assert plan.impossible == ("default/b stays on a sick GPU: it has no controller",)
+    assert plan.impossible == ("default/b stays on an unhealthy GPU: it has no controller",)
 
 
 def test_who_has_no_place_stays_and_the_highest_priority_goes_first() -> None:
@@ -94,13 +94,13 @@ def test_who_has_no_place_stays_and_the_highest_priority_goes_first() -> None:
     plan = healed(problem(2, pods, {0: (0, 1, 2, 3)}))
     assert (plan.fits, moved(plan)) == (True, {"default/high": 1})
     (why,) = plan.impossible
-    assert why.startswith("default/low stays on a sick GPU, no room is left for it: no place elsewhere for ")
+    assert why.startswith("default/low stays on an unhealthy GPU, no room is left for it: no place elsewhere for ")
 
 
 def test_where_nobody_can_leave_it_does_not_fit() -> None:
     plan = healed(problem(1, [(0, runs("default/a", 1))], {0: (0,)}))
     assert (plan.fits, plan.moves) == (False, ())
-    assert plan.impossible[0].startswith("default/a stays on a sick GPU, no room is left for it: ")
+    assert plan.impossible[0].startswith("default/a stays on an unhealthy GPU, no room is left for it: ")
 
 
 def test_as_many_leave_as_may_be_moved() -> None:
@@ -112,7 +112,7 @@ def test_as_many_leave_as_may_be_moved() -> None:
 def test_where_time_is_over_it_says_how_many_were_not_tried() -> None:
     pods = [(0, runs(f"default/p{number}", 2)) for number in range(2)]
     plan = plan_healing(problem(1, pods, {0: (0, 1, 2, 3)}), plan_moves, lambda: True)
-    assert (plan.fits, plan.impossible) == (False, ("2 more were not tried: there was no time",))
+    assert (plan.fits, plan.impossible) == (False, ("2 more were not tried: the search ran out of time",))
 
 
 def test_a_sick_gpu_that_its_plugin_takes_for_healthy_closes_its_node_to_those_who_move() -> None:

@@ -152,7 +152,7 @@ def test_of_a_target_that_has_room_by_now_nobody_is_moved() -> None:
     defrag.tick()
     defrag.tick()
     assert defrag.api.evicted == ["v"]
-    assert defrag.why.startswith("pod ns/u runs no more")
+    assert defrag.why.startswith("pod ns/u no longer runs")
 
 
 def test_siblings_that_waited_before_are_no_replacement() -> None:

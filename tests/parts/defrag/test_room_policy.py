@@ -111,7 +111,7 @@ def test_a_pod_leaves_a_gpu_that_has_become_sick(plane: ControlPlane) -> None:
         plane.request("PATCH", "/api/v1/nodes/a", annotations, "application/merge-patch+json")
         wait_until(lambda: room.on_nodes().get(app, "a") != "a", WITHIN_S, "it has left the node of the sick GPU")
         state = room.ends("done")
-        assert (state["target"], len(state["moves"])) == ("taking pods off sick GPUs", 1)
+        assert (state["target"], len(state["moves"])) == ("moving pods off unhealthy GPUs", 1)
         assert {other: uid for other, uid in uids(room).items() if other != app} == others
         time.sleep(QUIET_S)
         assert room.state()["evicted"] == 1, "it is moved once"

@@ -77,11 +77,11 @@ MOVABLE = {"annotations": {"kerf.dev/movable": "true"}}
         pytest.param({}, "", id="nothing holds it"),
         pytest.param({"owner": ""}, "no controller", id="nobody would replace it"),
         pytest.param({"owner": "StatefulSet"}, "", id="another controller"),
-        pytest.param({"owner": "ConfigMap"}, "ConfigMap makes no pods anew", id="what makes nothing"),
-        pytest.param({"owner": "ControllerRevision"}, "makes no pods anew", id="nothing of a group that does"),
+        pytest.param({"owner": "ConfigMap"}, "ConfigMap does not recreate pods", id="what makes nothing"),
+        pytest.param({"owner": "ControllerRevision"}, "does not recreate pods", id="nothing of a group that does"),
         pytest.param({"annotations": {"kerf.dev/movable": "false"}}, "kerf.dev/movable is 'false'", id="its own word"),
         pytest.param({"annotations": {"kerf.dev/movable": "nope"}}, "kerf.dev/movable is 'nope'", id="a word unknown"),
-        pytest.param({"metadata__deletionTimestamp": STARTED}, "is going already", id="leaving"),
+        pytest.param({"metadata__deletionTimestamp": STARTED}, "is terminating", id="leaving"),
         pytest.param({"status__phase": "Pending"}, "does not run yet", id="pulls its image"),
         pytest.param({"metadata__namespace": "kube-system"}, "namespace kube-system is exempt", id="exempt"),
         pytest.param({"spec__resourceClaims": [{"name": "gpu"}]}, "ResourceClaims", id="claims"),
@@ -221,7 +221,7 @@ def test_budgets_that_say_too_much_hold_their_namespace_alone(
     assert not Budgets(_decoded(most)).fault(resident().pod.metadata)
     assert Budgets(_decoded(most)).of(resident().pod.metadata) == ("default/b",)
     budgets = Budgets(_decoded([*more, budget("near", 1, namespace="elsewhere")]))
-    assert "say too much to be read" in budgets.fault(resident().pod.metadata)
+    assert "are too large" in budgets.fault(resident().pod.metadata)
     near = resident(metadata__namespace="elsewhere").pod.metadata
     assert (budgets.fault(near), budgets.of(near)) == ("", ("elsewhere/near",))
 

@@ -19,7 +19,7 @@ from tests.parts.test_parts import modules_of
 
 pytestmark = pytest.mark.usefixtures("answered_here")
 
-OFF = "nobody works out how room could be made here (setting defrag.enabled)"
+OFF = "making room is off (setting defrag.enabled)"
 
 
 @pytest.fixture(name="description", scope="module")
@@ -113,12 +113,12 @@ def test_where_it_is_off_it_is_not_there_and_its_routes_say_how_to_turn_it_on() 
         (
             "mode",
             "act",
-            "defrag: Value error, mode: act needs record, the ConfigMap in which moves under way are written down",
+            "defrag: Value error, mode: act needs record, the ConfigMap that records the moves under way",
         ),
         (
             "windows",
             ["Mon-Fri 22:00-06:00 Europe/Berlin", "at night"],
-            "defrag.windows: Value error, 'at night' is no window: write DAYS HH:MM-HH:MM ZONE",
+            "defrag.windows: Value error, 'at night' is not a time window: write DAYS HH:MM-HH:MM ZONE",
         ),
     ],
 )

@@ -52,7 +52,7 @@ def test_of_a_step_nobody_is_evicted_after_one_of_which_nobody_knows_and_that_on
     refuses(defrag, "g1", UnreachableError("cut"))
     defrag.api.fail = lambda name, part: UnreachableError("cut as well")
     defrag.tick()
-    why = "what became of pod ns/g1 is not known: cut"
+    why = "the outcome of evicting pod ns/g1 is unknown: cut"
     assert defrag.api.evicted == ["g0"]
     assert told(defrag) == [("evicting", ""), ("evicting", ""), ("left", why)]
     assert defrag.why == why
@@ -106,7 +106,7 @@ def test_a_step_that_can_not_be_written_down_evicts_nobody_and_says_so_of_each()
     defrag = gang_of_three()
     defrag.api.refuse_record = ApiError(409, "Conflict", "it has changed")
     defrag.tick()
-    why = f"the step could not be written down: {defrag.api.refuse_record}"
+    why = f"the step could not be recorded: {defrag.api.refuse_record}"
     assert defrag.why == why
     assert told(defrag) == [("left", why)] * 3
     assert (defrag.api.evicted, defrag.mover.counts.evicted) == ([], 0)
@@ -145,7 +145,7 @@ def test_a_plan_that_takes_too_long_stops_before_its_last_step_and_says_whose_do
     defrag.bind("v2")
     defrag.rig.now = defrag.mover.state().begun + limit_s
     defrag.tick(0.125)
-    why = f"it takes too long: more than {limit_s:g} s, and it is not at its last step"
+    why = f"it takes too long: more than {limit_s:g} s before its last step"
     assert (defrag.why, defrag.mover.state().culprit, told(defrag)) == (why, "moved", [("done", ""), ("planned", "")])
     assert defrag.api.evicted == ["v"]
 

@@ -208,12 +208,12 @@ def test_a_replacement_that_came_to_nothing_is_waited_for_anew_and_the_plan_stop
         del defrag.api.pods["v2"]
     defrag.tick(0.0)
     defrag.tick(3.0)
-    assert told(defrag) == [("coming", "its replacement went, too")]
+    assert told(defrag) == [("coming", "its replacement disappeared")]
     assert (defrag.why, defrag.mover.state().kept) == ("the replacement of pod ns/v is gone", ["b"])
     defrag.tick(LIMITS.replace_s)
-    assert told(defrag) == [("coming", "its replacement went, too")]
+    assert told(defrag) == [("coming", "its replacement disappeared")]
     defrag.tick(0.5)
-    assert told(defrag) == [("lost", "has no replacement in the queue after 100 s: its replacement went, too")]
+    assert told(defrag) == [("lost", "has no replacement in the queue after 100 s: its replacement disappeared")]
     defrag.tick()
     [progress] = defrag.api.record.progress
     assert (progress.known, progress.replacement) == (["v2"], "")

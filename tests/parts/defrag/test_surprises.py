@@ -301,13 +301,13 @@ def test_a_step_that_can_not_be_written_down_is_not_begun() -> None:
     defrag.api.refuse_record = None
     defrag.tick()
     assert (defrag.api.evicted, defrag.phase) == ([], "stopped")
-    assert "the step could not be written down" in defrag.why
+    assert "the step could not be recorded" in defrag.why
 
 
 def test_a_plan_that_can_not_be_written_down_is_refused_and_keeps_nothing() -> None:
     defrag = scattered()
     defrag.api.refuse_record = ApiError(403, "Forbidden", "configmaps")
-    with pytest.raises(RoomError, match="can't be written down"):
+    with pytest.raises(RoomError, match="can't be recorded"):
         defrag.begin(MOVE_V)
     assert (defrag.mover.state().phase, defrag.mover.state().kept, defrag.free("b")) == ("none", [], 1)
 
@@ -323,7 +323,7 @@ def test_a_plan_that_was_written_down_and_never_begun_is_ended_there() -> None:
         raise ClusterError("the answer is lost")
 
     defrag.api.patch = lost  # type: ignore[method-assign]
-    with pytest.raises(RoomError, match="can't be written down"):
+    with pytest.raises(RoomError, match="can't be recorded"):
         defrag.begin(MOVE_V)
     defrag.api.patch, defrag.api.refuse_record = patch, None  # type: ignore[method-assign]
     assert (defrag.api.record.phase, defrag.free("b")) == ("moving", 1)
@@ -363,7 +363,7 @@ def test_a_term_after_another_goes_no_further() -> None:
     defrag.rig.fence.take_over("", lambda: float("inf"), str)
     defrag.rig.fence.open("next term")
     moved(defrag)
-    stopped(defrag, "the term of the leader that began it has ended")
+    stopped(defrag, "the leader's term in which it began has ended")
 
 
 REFUSED: dict[str, tuple[RoomPlan, str]] = {
@@ -371,7 +371,7 @@ REFUSED: dict[str, tuple[RoomPlan, str]] = {
     "no moves": (plan(), "has no moves"),
     "another pod of that name": (
         plan(msgspec.structs.replace(move("v", "a", "b"), uid="old")),
-        "ns/v runs no more, or is another one",
+        "ns/v no longer runs, or was recreated",
     ),
     "on another node": (plan(move("v", "b", "a")), "not on node b"),
     "of another controller": (plan(move("v", "a", "b", controller="x")), "not of the controller"),
@@ -381,7 +381,7 @@ REFUSED: dict[str, tuple[RoomPlan, str]] = {
     "of higher priority": (plan(move("above", "b", "a")), "has priority 7, the target 0"),
     "exempt": (plan(move("system", "b", "a")), "is exempt"),
     "twice": (plan(move("v", "a", "b"), move("v", "a", "b")), "moves a pod twice"),
-    "not in order": (plan(move("v", "a", "b", 1), move("w", "b", "a", 0)), "not in their order"),
+    "not in order": (plan(move("v", "a", "b", 1), move("w", "b", "a", 0)), "out of order"),
     "a gang in part": (plan(move("member", "b", "a")), "gang ns/g would be moved in part: pod ns/mate stays"),
     "no room for what moves": (plan(move("v", "a", "c")), "pod ns/v has no room on node c"),
     "the target does not fit": (plan(move("v", "a", "b"), node="c"), "pod ns/big has no room on node c"),
@@ -461,7 +461,7 @@ def test_refused_beyond_the_moves_of_an_hour() -> None:
     defrag.rig.now = 4096.0 + 3599.0
     with pytest.raises(RoomError) as error:
         defrag.begin(MOVE_V)
-    assert str(error.value) == "the plan has 1 moves, and 1 of 1 in an hour are used up"
+    assert str(error.value) == "the plan has 1 moves, and 1 of 1 per hour are used up"
     assert defrag.mover.state().evicted == 1
     defrag.rig.now += 1.0
     assert defrag.mover.state().evicted == 0

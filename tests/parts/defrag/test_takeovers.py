@@ -94,7 +94,7 @@ def test_what_is_under_way_is_finished_and_no_other_move_made(killed: Callable[[
     assert after.node_of("v2") == "b"
     after.bind("v2")
     after.tick()
-    stopped(after, "Kerf was restarted, or another one leads now")
+    stopped(after, "Kerf was restarted, or another replica leads now")
     assert after.stages == ["done", "planned"]
 
 
@@ -167,7 +167,7 @@ def test_a_leader_before_that_goes_on_writes_nothing_and_evicts_nobody() -> None
     defrag.tick()
     defrag.tick()
     assert defrag.api.evicted == ["v"]
-    assert "the step could not be written down" in defrag.why
+    assert "the step could not be recorded" in defrag.why
     assert after.api.record.step == 0
 
 

@@ -15,7 +15,7 @@ from tests.parts.defrag.test_starts import told
 from tests.parts.defrag.test_surprises import ended_unwritten, moved, two_moves
 
 MOVER = "extender.parts.defrag.mover"
-ENDED = "the term of the leader that began it has ended"
+ENDED = "the leader's term in which it began has ended"
 
 
 def refusal(defrag: Defrag) -> str:
@@ -112,7 +112,7 @@ def test_a_plan_that_was_refused_holds_no_other_up() -> None:
 def test_a_plan_is_not_begun_where_what_is_written_down_can_not_be_read() -> None:
     defrag = scattered()
     error = defrag.api.refuse_record = ApiError(403, "Forbidden", "configmaps")
-    assert refusal(defrag) == f"the plan can't be written down: {error}"
+    assert refusal(defrag) == f"the plan can't be recorded: {error}"
     defrag.api.refuse_record = None
     del defrag.api.map["metadata"]["resourceVersion"]
     defrag.api.map["metadata"] = {"resourceVersion": "1"}
@@ -137,11 +137,9 @@ def refused_as_it_is_written(defrag: Defrag, error: Exception, *, written: bool)
 
 def test_a_plan_that_could_not_be_written_down_is_none_and_ended_where_it_may_be_written() -> None:
     defrag = scattered()
-    assert refused_as_it_is_written(defrag, ClusterError("lost"), written=True) == (
-        "the plan can't be written down: lost"
-    )
+    assert refused_as_it_is_written(defrag, ClusterError("lost"), written=True) == ("the plan can't be recorded: lost")
     state = defrag.mover.state()
-    assert (state.phase, state.why, state.kept) == ("stopped", "the plan can't be written down: lost", [])
+    assert (state.phase, state.why, state.kept) == ("stopped", "the plan can't be recorded: lost", [])
     assert (state.ended, defrag.events) == (defrag.rig.now, [])
     defrag.tick()
     defrag.tick()
@@ -158,7 +156,7 @@ def test_a_plan_that_is_overtaken_by_another_leader_as_it_is_written_down_is_the
         return await get(path, query)
 
     defrag.api.get = shuts  # type: ignore[method-assign]
-    assert refusal(defrag) == ("the plan can't be written down: the leader's term in which it was decided has ended")
+    assert refusal(defrag) == ("the plan can't be recorded: the leader's term in which it was decided has ended")
     defrag.api.get = get  # type: ignore[method-assign]
     defrag.tick()
     defrag.tick()
@@ -302,11 +300,11 @@ def test_what_is_taken_over_is_told_with_what_was_not_done() -> None:
     del defrag.api.pods["g1"]["metadata"]["deletionTimestamp"]  # of which the leader before was not told
     version = defrag.api.map["metadata"]["resourceVersion"]
     after = defrag.restarted()
-    assert told(after) == [("evicting", ""), ("left", "was not evicted any more"), ("evicting", "")]
-    why = "Kerf was restarted, or another one leads now"
+    assert told(after) == [("evicting", ""), ("left", "was not evicted"), ("evicting", "")]
+    why = "Kerf was restarted, or another replica leads now"
     assert (after.mover.state().id, after.why, after.mover.state().kept) == (name, why, ["b"])
     assert (after.mover.busy, after.api.map["metadata"]["resourceVersion"]) == (True, str(int(version) + 1))
-    assert (after.api.record.why, after.api.record.progress[1].why) == (why, "was not evicted any more")
+    assert (after.api.record.why, after.api.record.progress[1].why) == (why, "was not evicted")
     assert after.events == [("kerf-defrag", "RoomStopped", f"Plan {name}: {why}")]
 
 
@@ -340,7 +338,7 @@ def test_administrators_are_told_of_a_record_that_can_not_be_had(
     defrag.api.refuse_record = error
     caplog.clear()
     after = defrag.restarted()
-    message = f"making room: what is under way can't be read or written: {said or error}"
+    message = f"making room: the record of moves under way can't be read or written: {said or error}"
     assert [line.message for line in caplog.records if line.name == MOVER] == [message]
     assert (after.mover.busy, after.phase) == (False, "none")
 
@@ -393,7 +391,7 @@ def test_a_replacement_of_which_a_record_alone_tells_is_gone() -> None:
     after = defrag.restarted()
     after.tick()
     after.tick(3.0)
-    assert told(after) == [("coming", "its replacement went, too")]
+    assert told(after) == [("coming", "its replacement disappeared")]
 
 
 def test_the_target_is_placed_though_that_it_is_its_turn_could_not_be_written_down(
@@ -410,7 +408,7 @@ def test_the_target_is_placed_though_that_it_is_its_turn_could_not_be_written_do
     error = defrag.api.refuse_record = ApiError(503, "ServiceUnavailable", "etcd")
     defrag.tick()
     assert (defrag.phase, defrag.why, defrag.mover.state().kept) == ("placing", str(error), ["a"])
-    assert f"making room, plan {name} goes no further: {error}" in caplog.messages
+    assert f"making room, plan {name} is stopping: {error}" in caplog.messages
     defrag.api.refuse_record = None
     defrag.tick()
     assert defrag.node_of("big") == "a"

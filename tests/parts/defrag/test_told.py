@@ -104,7 +104,7 @@ def test_a_plan_is_told_and_written_down_from_its_beginning_to_its_end(caplog: p
     assert defrag.mover.state() == ended
     assert written(defrag.api.record) == as_record(ended, [first, second])
     assert defrag.events == [
-        ("big", "MakingRoom", f"Making room by 2 moves: plan {name}"),
+        ("big", "MakingRoom", f"Making room with 2 moves: plan {name}"),
         ("v", "MovedToMakeRoom", f"Moved to node b to make room for ns/big: plan {name}"),
         ("u", "MovedToMakeRoom", f"Moved to node c to make room for ns/big: plan {name}"),
         ("big", "RoomMade", f"Room was made: plan {name}"),
@@ -145,7 +145,7 @@ def test_a_plan_that_goes_no_further_is_told_once_with_its_cause(caplog: pytest.
         ("big", "RoomStopped", why),
     ]
     assert [line.message for line in caplog.records if line.name == MOVER][1:] == [
-        f"making room, plan {name} goes no further: {why}",
+        f"making room, plan {name} is stopping: {why}",
         f"making room, plan {name} is stopped: {why}",
     ]
     counts = defrag.mover.counts
@@ -159,7 +159,7 @@ def test_a_plan_for_nobody_in_words_is_for_pods(caplog: pytest.LogCaptureFixture
     defrag.tick()
     assert (defrag.mover.state().target, defrag.api.record.target) == ("", "")
     assert f"making room for pods, plan {name}: 1 moves" in caplog.messages
-    assert ("v", "MovedToMakeRoom", f"Moved to node b to make room for pods that wait: plan {name}") in defrag.events
+    assert ("v", "MovedToMakeRoom", f"Moved to node b to make room for waiting pods: plan {name}") in defrag.events
 
 
 def test_events_are_about_the_pods_and_the_config_map_of_the_plan() -> None:
@@ -179,7 +179,7 @@ def test_an_end_that_can_not_be_written_down_is_told_to_administrators(caplog: p
     caplog.clear()
     defrag.tick()
     assert [line.message for line in caplog.records if line.name == MOVER] == [
-        f"making room: the end of plan {name} is not written down yet: {defrag.api.refuse_record}"
+        f"making room: the end of plan {name} is not recorded yet: {defrag.api.refuse_record}"
     ]
 
 

@@ -128,8 +128,8 @@ def test_others_are_told_that_the_room_is_kept_for_a_move() -> None:
     decision = placer.place(PodIdentity.of(identity), request, placer.policies["tightest"], ["b"]).decision
     assert decision.evaluation.reason.tolist() == [Reason.KEPT_FOR_MOVE]
     assert sentence(Reason.KEPT_FOR_MOVE, request, 2) == (
-        "needs 1 GPU, what is free here is kept for a move that makes room"
+        "needs 1 GPU, free capacity here is reserved for a move that makes room"
     )
     defrag.waits("other", controller="")
     defrag.tick(40.0)
-    assert "kept for a move" in str(defrag.rig.queue.backlog.entries["other"].skips.reason)
+    assert "reserved for a move" in str(defrag.rig.queue.backlog.entries["other"].skips.reason)

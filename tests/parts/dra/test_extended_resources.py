@@ -107,10 +107,10 @@ def test_what_is_there_already_stays() -> None:
     ("manifest", "told"),
     [
         (asking({"nvidia.com/gpu": "1"}, init={"nvidia.com/gpu": "1"}), "init containers"),
-        (asking({"nvidia.com/gpu": "1", "deviceclass.resource.kubernetes.io/mig": "1"}), "a container asks for"),
+        (asking({"nvidia.com/gpu": "1", "deviceclass.resource.kubernetes.io/mig": "1"}), "a container requests"),
         (asking({"nvidia.com/gpu": "20"}, {"nvidia.com/gpu": "13"}), "more than 32"),
-        (asking({"nvidia.com/gpu": "many"}), "no number"),
-        (asking({"nvidia.com/gpu": "1"}, annotations={ANNOTATION: "{}"}), "is there already"),
+        (asking({"nvidia.com/gpu": "many"}), "not a number"),
+        (asking({"nvidia.com/gpu": "1"}, annotations={ANNOTATION: "{}"}), "exists already"),
         (asking({"nvidia.com/gpu": "0"}), ""),
         (asking({"example.com/fpga": "1"}), ""),
     ],

@@ -211,7 +211,7 @@ def test_given_to_kerf_and_taken_back(cluster: ControlPlane) -> None:
     assert status == 0, said
     assert rules(cluster) == {"kerf-gpu.example.com": "kerf"}
     assert policies_of(cluster) == ["kerf-dra-tolerations", "kerf-gpu.example.com"]
-    assert "allocated already: 1, to 1 claims; their 1 pods run on" in said
+    assert "already allocated: 1, to 1 claims; their 1 pods keep running" in said
 
     submit(cluster, "outside")
     assert "cannot allocate all claims" in why_pending(cluster, "outside")
@@ -224,7 +224,7 @@ def test_given_to_kerf_and_taken_back(cluster: ControlPlane) -> None:
     assert (node_of(cluster, "outside"), devices_of(cluster, "kerfs")) == ("", [f"{free}/gpu-1"])
 
     status, said = install(cluster)
-    assert (status, "is Kerf's already" in said) == (0, True), said
+    assert (status, "already owned by Kerf" in said) == (0, True), said
     status, said = install(cluster, "--remove")
     assert status == 0, said
     assert (rules(cluster), policies_of(cluster)) == ({}, [])
@@ -241,7 +241,7 @@ def test_the_fence_stands_before_kerf_has_them(cluster: ControlPlane) -> None:
     assert install(cluster)[0] == 0
     allocator = cluster.api("allocator")
     try:
-        assert "is allocated by Kerf alone" in denied(allocator, "late", [result("gpu-0", pool="one")])
+        assert "is allocated only by Kerf" in denied(allocator, "late", [result("gpu-0", pool="one")])
     finally:
         allocator.close()
 
@@ -313,7 +313,7 @@ def test_single_pools(cluster: ControlPlane) -> None:
     submit(cluster, "third")
     assert "cannot allocate all claims" in why_pending(cluster, "third")
     status, said = install(cluster)
-    assert (status, "owns pool one already: give that back first" in said) == (1, True), said
+    assert (status, "already owns pool one: give that back first" in said) == (1, True), said
     assert install(cluster, "--pool", "two", "--force")[0] == 0
     status, said = install(cluster, "--remove", "--pool", "three")
     assert (status, "no DeviceTaintRule owns pool three" in said) == (1, True), said
@@ -344,11 +344,11 @@ def test_pods_that_get_nothing_any_more_are_named_and_kept_from_harm(cluster: Co
     assert status == 1
     assert (rules(cluster), policies_of(cluster)) == ({}, [])
     assert "which tolerate all taints or Kerf's: default/tolerant" in said
-    assert "outside Kerf's queue: they run on, but their successors wait for ever: default/runs" in said
-    assert "such pods are now: default/by-name, default/waits" in said
-    assert "claim templates in namespaces that do not opt in: default/gpu" in said
-    assert "nor do pods that ask by an extended resource of its classes: example.com/gpu" in said
-    assert "--force takes them all the same" in said
+    assert "they keep running, but their replacements would wait for ever: default/runs" in said
+    assert "such pods now: default/by-name, default/waits" in said
+    assert "claim templates in namespaces that have not opted in: default/gpu" in said
+    assert "pods with extended resources of its classes get no devices either: example.com/gpu" in said
+    assert "--force overrides this" in said
     status, said = install(cluster, "--force")
     assert (status, rules(cluster)) == (0, {"kerf-gpu.example.com": "kerf"}), said
     assert node_of(cluster, "runs")
@@ -356,7 +356,7 @@ def test_pods_that_get_nothing_any_more_are_named_and_kept_from_harm(cluster: Co
     assert install(cluster, "--remove")[0] == 0
     label(cluster, "enabled")
     status, said = install(cluster)
-    assert (status, "such pods are now" in said, "claim templates" in said) == (0, False, False), said
+    assert (status, "such pods now" in said, "claim templates" in said) == (0, False, False), said
 
 
 @pytest.mark.e2e
@@ -364,12 +364,13 @@ def test_pods_that_get_nothing_any_more_are_named_and_kept_from_harm(cluster: Co
 @dra.RULES
 def test_what_speaks_against_it(cluster: ControlPlane) -> None:
     status, said = install(cluster, driver="gpu.exmaple.com")
-    assert (status, "no ResourceSlice is of driver gpu.exmaple.com; there are gpu.example.com" in said) == (1, True)
+    expected = "driver gpu.exmaple.com publishes no ResourceSlices; drivers that do: gpu.example.com"
+    assert (status, expected in said) == (1, True)
     status, said = install(cluster, "--pool", "three", "--pool", "one")
     assert (status, "publishes no pool three" in said) == (1, True), said
     cluster.apply(slice_of("net", 1, nodeName=None, allNodes=True))
     status, said = install(cluster, "--force")
-    assert (status, "not allocated by Kerf, and would be by nobody: net" in said) == (1, True), said
+    assert (status, "does not allocate pools that span nodes, so nothing would: net" in said) == (1, True), said
     status, said = install(cluster, "--service-account", "kube-system/somebody", "--pool", "one")
     assert (status, "kube-system:somebody may not patch resourceclaims/binding: no device" in said) == (1, True), said
     status, said = install(cluster, "--service-account", "it's")
@@ -383,7 +384,7 @@ def test_what_speaks_against_it(cluster: ControlPlane) -> None:
     assert (status, "allocated to two claims: one/gpu-0" in said) == (1, True), said
     rule(cluster, "by-hand", "kerf", driver=DRIVER, pool="two", device="gpu-0")
     status, said = install(cluster, "--pool", "two", "--force")
-    assert (status, "DeviceTaintRule by-hand has Kerf's taint for other devices" in said) == (1, True), said
+    assert (status, "DeviceTaintRule by-hand has Kerf's taint, but does not select" in said) == (1, True), said
     assert (rules(cluster), policies_of(cluster)) == ({"by-hand": "kerf"}, [])
 
 

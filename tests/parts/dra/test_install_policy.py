@@ -220,13 +220,13 @@ def test_what_kerf_owns_it_alone_allocates(
     plane: ControlPlane, users: dict[str, Api], asked: str, pool: str | None
 ) -> None:
     fenced(plane, "owned", SERVICE_ACCOUNT, pool)
-    seen(users, asked, "gpu-0 of pool node is allocated by Kerf alone (owned)", [result("gpu-0")])
+    seen(users, asked, "gpu-0 of pool node is allocated only by Kerf (owned)", [result("gpu-0")])
     assert denied(users["kerf"], asked, [result("gpu-0")]) == ""
     assert denied(users["allocator"], asked, [result("gpu-0", driver="nic.example.com")]) == ""
     other = denied(users["allocator"], asked, [result("gpu-0", pool="other")])
-    assert ("gpu-0 of pool other is allocated by Kerf alone" in other) == (pool is None)
+    assert ("gpu-0 of pool other is allocated only by Kerf" in other) == (pool is None)
     mixed = [result("nic-0", driver="nic.example.com"), result("gpu-1")]
-    assert "gpu-1 of pool node is allocated by Kerf alone" in denied(users["allocator"], asked, mixed)
+    assert "gpu-1 of pool node is allocated only by Kerf" in denied(users["allocator"], asked, mixed)
     for version in ("v1beta1", "v1beta2"):
         assert "by Kerf alone" in denied(users["allocator"], asked, [result("gpu-0")], version)
     # Who looks takes nothing.
@@ -236,14 +236,20 @@ def test_what_kerf_owns_it_alone_allocates(
 def test_on_its_way_nobody_allocates(plane: ControlPlane, users: dict[str, Api], asked: str) -> None:
     fenced(plane, "owned", "")
     for user in ("allocator", "kerf"):
-        seen(users, asked, "is on its way to or from Kerf: nobody allocates it now (owned)", [result("gpu-0")], user)
+        seen(
+            users,
+            asked,
+            "is being handed over to or from Kerf and cannot be allocated now (owned)",
+            [result("gpu-0")],
+            user,
+        )
 
 
 def test_a_fence_changes_hands(plane: ControlPlane, users: dict[str, Api], asked: str) -> None:
     """And comes back after it was gone: an API server stops watching the parameters of policies that were deleted."""
     for _ in range(2):
         fenced(plane, "owned", "")
-        seen(users, asked, "nobody allocates it now", [result("gpu-0")], "kerf")
+        seen(users, asked, "cannot be allocated now", [result("gpu-0")], "kerf")
         fenced(plane, "owned", SERVICE_ACCOUNT)
         seen(users, asked, "allowed", [result("gpu-0")], "kerf")
         seen(users, asked, "by Kerf alone", [result("gpu-0")])
@@ -257,7 +263,7 @@ def test_a_pool_that_two_fences_contradict_each_other_about_is_nobodys(
 ) -> None:
     fenced(plane, "owned", SERVICE_ACCOUNT)
     fenced(plane, "held", "", "node")
-    seen(users, asked, "is on its way to or from Kerf", [result("gpu-0")], "kerf")
+    seen(users, asked, "is being handed over to or from Kerf", [result("gpu-0")], "kerf")
     assert denied(users["kerf"], asked, [result("gpu-0", pool="other")]) == ""
 
 
@@ -282,5 +288,5 @@ def test_what_is_allocated_can_be_reserved_and_given_back_by_others(
 @pytest.mark.parametrize("name", ["", "a'", "a' || true || '", "A", "a\n", "-a", "a b"])
 def test_what_is_no_name_comes_into_no_expression(name: str) -> None:
     for driver, pool in ((name, None), ("gpu.example.com", name)):
-        with pytest.raises(ValueError, match="is no name of a driver or a pool"):
+        with pytest.raises(ValueError, match="is not a valid driver or pool name"):
             policies.fence("owned", driver, pool, SERVICE_ACCOUNT)

@@ -758,7 +758,7 @@ def test_devices_of_a_node_that_is_set_aside_are_given_to_nobody_and_that_is_sai
     found = fit_devices(cluster, asked, rows)
     assert (Reason(found.reason[0]), found.available[0]) == (Reason.SET_ASIDE, 7)
     assert why_not(cluster, asked, rows, found.reason) == (
-        "every node with devices that Kerf allocates is set aside: pods failed there soon after their start"
+        "every node with devices that Kerf allocates is quarantined: pods failed there soon after starting"
     )
     rig.publish("m", 1)
     cluster = replace(rig.ledger.snapshot(rig.now), set_aside=np.array([7, 0], np.int32))

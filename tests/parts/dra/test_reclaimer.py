@@ -160,7 +160,7 @@ def test_what_can_not_be_taken_back_is_tried_ever_later_and_keeps_nothing_else(
     assert (_is_allocated(rig, "bad"), _is_allocated(rig, "good")) == (True, False)
     assert rig.keeper.counts.errors == num_tries
     assert set(caplog.messages) == {
-        "the devices of claim default/bad, which no pod uses, were not taken back: 422 Invalid: denied by a webhook"
+        "claim default/bad, which no pod uses, was not deallocated: 422 Invalid: denied by a webhook"
     }
     rig.api.fail = lambda name, part: None
     _look(rig, 120.0)

@@ -74,7 +74,7 @@ def test_what_was_given_up_takes_its_nodes_and_gaps_along(tmp_path: Path) -> Non
     rig.now += 1000
     rig.pods.remove(pod_object("a", 1, node="n"))
     for line in (journals.Node(node, 1_000_000.0), journals.Gone("n", 1_000_400.0), journals.Begun(1_000_900.0)):
-        rig.recorder._tell(line)  # noqa: SLF001
+        rig.recorder._record(line)  # noqa: SLF001
     rig.write()
     assert len(rig.history().about.gaps) == 1
     rig.roll(max_bytes=1)

@@ -258,14 +258,14 @@ def test_the_process_says_why_there_are_no_columns_and_what_it_has_set_aside(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     rig = Rig(tmp_path)
-    for manifest, fault in (('{"format": "kerf-history", "version": 2}', "no columns are made"), ("", "")):
+    for manifest, fault in (('{"format": "kerf-history", "version": 2}', "journals can't be converted"), ("", "")):
         (tmp_path / files.MANIFEST).write_text(manifest)
         rig.listed()
         rig.write(4000)
         asyncio.run(rig.recorder.roll())
         assert fault in rig.recorder.writer.fault and files.MANIFEST in rig.recorder.writer.fault + caplog.text
     assert (rig.recorder.writer.fault, rig.recorder.writer.num_rolls) == ("", 1)
-    assert "set aside, since it can't be read: " in caplog.text
+    assert "moved aside, as it can't be read: " in caplog.text
 
 
 @pytest.mark.usefixtures("rolls_here")
@@ -279,7 +279,7 @@ def test_where_no_columns_can_be_made_journals_are_bounded(tmp_path: Path) -> No
         rig.write(4000)
         asyncio.run(rig.recorder.roll())
     writer = rig.recorder.writer
-    assert "no columns are made" in writer.fault and "history.json" in writer.fault
+    assert "journals can't be converted" in writer.fault and "history.json" in writer.fault
     assert sum(path.stat().st_size for path in tmp_path.glob(journals.PATTERN)) <= MIB
     assert writer.num_lost >= 600
 
@@ -304,8 +304,8 @@ def test_one_process_at_a_time_makes_columns(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     rig.pods.upsert(pod_object("a", 1, node="n"))
     rig.write()
-    with rolling._alone(tmp_path) as alone:  # noqa: SLF001
-        assert alone
+    with rolling._locked(tmp_path) as locked:  # noqa: SLF001
+        assert locked
         rig.roll()
         assert not (tmp_path / files.MANIFEST).exists()
     rig.roll()

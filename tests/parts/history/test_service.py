@@ -71,7 +71,7 @@ def test_without_a_folder_nothing_is_kept(tmp_path: Path) -> None:
     with running(NODES) as kerf:
         answer = kerf.get("/history", stays=True)
         assert answer.status == 404
-        assert answer.json()["detail"] == "no history is kept: setting history.path"
+        assert answer.json()["detail"] == "no history is recorded (setting history.path)"
 
 
 def test_a_folder_that_can_not_be_written_to_is_told_and_nothing_else_suffers(tmp_path: Path) -> None:
@@ -80,6 +80,6 @@ def test_a_folder_that_can_not_be_written_to_is_told_and_nothing_else_suffers(tm
         recorder = recorder_of(kerf)
         kerf.run(recorder.round())
         told = kerf.get("/readyz").json()
-        assert told["status"] == "ok" and "history: nothing is written to" in told["degraded"][0]
+        assert told["status"] == "ok" and f"history: {tmp_path / 'h'} can't be written" in told["degraded"][0]
         assert kerf.metric("kerf_history_fault") == 1
         assert kerf.filter(pod("new", 2), ["a", "b"])["NodeNames"]

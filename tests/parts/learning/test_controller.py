@@ -38,7 +38,7 @@ def test_a_better_model_comes_to_serve_step_by_step(tmp_path: Path) -> None:
         assert at.kerf.metric("kerf_learning_serving") == 1
         said = [event["message"] for event in at.kerf.events() if event["reason"] == "RankLearned"]
         assert sorted(line.split(":")[0] for line in said) == [
-            f"model {sha(better)[:12]} {what}" for what in ("is tried in shadow", "places a part of the pods", "serves")
+            f"model {sha(better)[:12]} {what}" for what in ("is tried in shadow", "places part of the pods", "serves")
         ]  # fmt: skip
         assert "serves" in at.kerf.service.status()["model"]["learning"]
         # It is better than the released one on what comes: it stays.
@@ -74,7 +74,7 @@ def test_one_that_serves_goes_back_by_itself_when_it_does_worse(tmp_path: Path) 
         assert at.serving() == sha(worse)  # as another leader had decided
         at.see(40)
         told = at.look()
-        assert told["serving"] == "released" and "serves no more: -" in told["said"]
+        assert told["serving"] == "released" and "no longer serves: -" in told["said"]
         assert at.serving() == released
         assert not at.config_map["binaryData"]
 
@@ -106,7 +106,7 @@ def test_a_candidate_whose_files_change_on_trial_is_taken_back(tmp_path: Path) -
         assert at.look()["candidate"] == sha(one)
         at.hand_in({files.WEIGHTS: other[files.WEIGHTS]})
         told = at.look()
-        assert told["candidate"] is None and "its files are gone, or not as they were" in told["said"]
+        assert told["candidate"] is None and "its files are missing or were changed" in told["said"]
         at.hand_in(other)
         assert at.look()["candidate"] == sha(other)
 
@@ -126,7 +126,7 @@ def test_a_person_can_pin_a_model(tmp_path: Path) -> None:
             assert at.see(40) == {"kerf"}
             assert at.look()["trials"] == 0
         at.config_map["metadata"]["annotations"][_PIN] = "f00d"
-        assert "f00d is pinned and not there" in at.look()["fault"]
+        assert "f00d is pinned but not available" in at.look()["fault"]
         assert at.serving() == released
         del at.config_map["metadata"]["annotations"][_PIN]
         assert at.look()["serving"] == sha(one)

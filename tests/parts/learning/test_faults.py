@@ -132,15 +132,14 @@ def test_a_model_that_comes_to_serve_is_what_auto_is(tmp_path: Path, monkeypatch
         at.kerf.service.rank.prefer("fgd")
         assert at.see() <= {"fgd", CANDIDATE}
         assert (
-            at.look()["said"]
-            == f"model {sha(one)[:12]} serves: +9.00 ± 0.00 points beside fgd on the pods that came since"
+            at.look()["said"] == f"model {sha(one)[:12]} serves: +9.00 ± 0.00 points against fgd on newly arrived pods"
         )
         assert at.see() == {"kerf"}
         # Whether it stays goes by the released one, whatever `auto` is meanwhile.
         at.kerf.service.rank.prefer("fgd")
         assert at.look()["serving"] == sha(one)
         at.see()
-        assert "-10.00 ± 0.00 points beside the released one" in at.look()["said"]
+        assert "-10.00 ± 0.00 points against the released one" in at.look()["said"]
         assert tried == [{"kerf"}, {"kerf", "rival"}, {"kerf", "rival"}]
 
 
@@ -189,7 +188,7 @@ def test_a_trial_that_comes_to_nothing_is_said_and_not_repeated_at_once(
         at.look()
         at.see()
         at.kerf.clock.now += 3601
-        for why in ("a model could not be tried out: no memory", "there is nothing to try a model on"):
+        for why in ("a trial failed: no memory", "no model can be tried"):
             for _ in range(3):
                 told = at.look()
                 assert why in told["fault"] and told["stage"] == "shadow"
@@ -244,12 +243,12 @@ def test_values_that_are_not_finite_take_a_model_back_at_once(tmp_path: Path, mo
         rank.look = None
         at.kerf.run(rank.round())  # another outlook meanwhile, on which it gives others
         assert at.see() == {"kerf"}
-        assert "taken back from canary: the model gives values that are not finite" in at.look()["said"]
+        assert "withdrawn from canary: the model gives values that are not finite" in at.look()["said"]
         at.look()
         rank.score.fault = "the model gives values that are not finite"
         told = at.look()
         assert told["serving"] == "released" and told["said"].endswith(
-            "serves no more: the model gives values that are not finite"
+            "no longer serves: the model gives values that are not finite"
         )
         assert not tried
 

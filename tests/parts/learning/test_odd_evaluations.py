@@ -52,4 +52,4 @@ def test_a_candidate_whose_trials_come_to_no_end_is_withdrawn(tmp_path: Path, mo
             at.kerf.clock.now += 1_000
         told = at.look()
         assert (told["candidate"], told["takenBack"]) == (None, 1)
-        assert "3 trials of it came to no end" in told["said"]
+        assert "3 trials of it failed" in told["said"]

@@ -133,7 +133,7 @@ def test_a_fault_is_told_to_the_administrator(caplog: pytest.LogCaptureFixture) 
     asked = Asked()
     asked.answer = QuestionError("no such node")
     asked.look(1_700)
-    assert "which nodes are missing is not known: no such node" in caplog.text
+    assert "the search for missing nodes failed: no such node" in caplog.text
 
 
 def test_what_is_not_known_any_more_is_not_told() -> None:

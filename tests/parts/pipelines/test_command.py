@@ -30,7 +30,7 @@ def test_pipelines_go_to_standard_output_and_notes_beside_it(tmp_path: Path) -> 
     result = convert(str(path))
     made = list(yaml.safe_load_all(result.stdout))
     assert [item["metadata"] for item in made] == [{"name": name, "namespace": "team"} for name in ("lstm", "other")]
-    assert f"{path}, document 1: spec.pipeline.stage1.name: Prepare is called prepare" in result.stderr
+    assert f"{path}, document 1: spec.pipeline.stage1.name: Prepare is renamed to prepare" in result.stderr
     assert f"{path}, document 2: spec.pipeline.stage1.rule: ['dev'] is left out" in result.stderr
 
 
@@ -67,7 +67,7 @@ def test_settings_by_their_old_names_work_and_say_what_they_are_called(
     loaded = load_settings(path, assignments=["queue.pipelines=true"] if way == "assignment" else [])
     assert PART.wanted(loaded.pipelines)  # type: ignore[attr-defined]
     assert caplog.messages == [
-        "setting queue.pipelines is called pipelines.enabled now; its old name will not work in the next version"
+        "setting queue.pipelines was renamed to pipelines.enabled; the old name will stop working in the next version"
     ]
 
 

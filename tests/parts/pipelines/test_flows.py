@@ -139,7 +139,7 @@ def test_m8_a_flow_becomes_a_pipeline_whose_phase_it_tells() -> None:
     assert (rig.status["phase"], rig.status["pipeline"]) == ("Waiting", PLACE)
     state, reason, notes = rig.accepted
     assert (state, reason) == ("True", "Valid")
-    assert "LSTM-model-build is called lstm-model-build" in notes
+    assert "LSTM-model-build is renamed to lstm-model-build" in notes
     assert "rule" not in notes  # the API server has checked it
     rig.api.pipelines[PLACE]["status"] = {"phase": "Succeeded"}
     rig.rounds()

@@ -55,7 +55,7 @@ def test_that_others_follow_is_noted() -> None:
         ),
         pytest.param(
             {"kind": "Pipeline", "spec": {"stages": [{"steps": [{"template": {"spec": {"schedulingGates": [1]}}}]}]}},
-            r"stages\[0\].steps\[0\].template: is no template of pods",
+            r"stages\[0\].steps\[0\].template: is not a pod template",
             id="no template of a step",
         ),
     ],

@@ -44,7 +44,7 @@ def test_m8_stages_by_their_numbers() -> None:
     assert spec["schedulerName"] == "default-scheduler"
     assert spec["containers"] == [{"name": "main", "image": "example/lstm-train-model:0.0.1"}]
     assert made.notes == [
-        "spec.pipeline.stage2.name: LSTM-model-build is called lstm-model-build",
+        "spec.pipeline.stage2.name: LSTM-model-build is renamed to lstm-model-build",
         "spec.pipeline.stage2.rule: ['dev'] is left out; for the API server to check it, have the cluster "
         "run the MLFlow itself (setting pipelines.mlflows)",
         "metadata.namespace: openfaas-fn, where the stages run, not ml-faas",

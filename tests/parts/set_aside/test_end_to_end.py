@@ -20,7 +20,7 @@ NAMESPACES = ("tenant-a", "tenant-b", "tenant-c")
 KEY = "kerf.dev/set-aside"
 NODE = "/api/v1/nodes/black-hole"
 MERGE = "application/merge-patch+json"
-WHY = "set aside: 9 pods failed here soon after their start"
+WHY = "quarantined: 9 pods failed here soon after starting"
 ONLY_THERE = {"pool": "small"}
 
 

@@ -32,9 +32,7 @@ def test_five_failures_of_three_namespaces_set_a_node_aside() -> None:
     assert (rig.keeper.num_set_aside, rig.keeper.num_failing, rig.lives.num_failed) == (1, 0, 5)
     assert rig.told() == ["SetAside"]
     message = rig.transport.inner.events[-1]["message"]
-    assert message.startswith(
-        "5 pods of 3 namespaces failed on it within 60 s of their start: it takes no more of them"
-    )
+    assert message.startswith("5 pods of 3 namespaces failed within 60 s of their start: no new GPU pods until ")
     assert rig.keeper.words("n") == "set aside: 5 pods of 3 namespaces failed within 60 s; until 2027-01-15T08:30:00Z"
 
 
@@ -153,7 +151,7 @@ def test_of_twenty_nodes_one_is_set_aside_and_the_others_are_named() -> None:
     rig.round(3)
     assert [node for node in rig.nodes if rig.note(node)] == ["n02"], "that with most against it"
     assert (rig.keeper.num_set_aside, rig.keeper.num_failing) == (1, 3)
-    assert rig.keeper.words("n01").endswith("not set aside: as many nodes are as may be")
+    assert rig.keeper.words("n01").endswith("not set aside: set_aside.max_frac of the nodes already are")
     assert rig.told("n01") == ["PodsFailEarly"]
     rig.annotate(None, "n02")
     rig.round(2)

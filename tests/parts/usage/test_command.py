@@ -104,14 +104,14 @@ def test_who_follows_tells_of_the_past_and_not_who_is_idle() -> None:
     assert "Job/x" in of_a_server(told, "--by", "owner", "--since", "7d").output
     result = of_a_server(told, "--since", "7d", "--idle")
     assert result.exit_code == FAILED
-    assert "another replica leads, and it alone knows which pods are idle" in result.output
+    assert "another replica leads, and only the leader knows which pods are idle" in result.output
 
 
 def test_without_a_prometheus_it_says_since_when(url: str) -> None:
     result = ask(url, "--since", "7d")
     assert result.exit_code == 0, result.output
     assert (
-        "no Prometheus is configured (setting telemetry.url): this is what Kerf has counted itself since "
+        "no Prometheus is configured (setting telemetry.url): showing what Kerf itself has counted since "
         in result.output
     )
 
@@ -120,7 +120,7 @@ def test_kerf_itself_says_that_it_knows_no_other_time(url: str) -> None:
     result = ask(url, "--since", "7d", "--source", "kerf")
     assert result.exit_code == 0, result.output
     assert (
-        "only Prometheus can tell of a given time, and source=kerf asks none: this is what Kerf has counted "
+        "only Prometheus has figures for a given time, and source=kerf does not query it: showing what Kerf itself has "
         in result.output
     )
 
@@ -128,14 +128,14 @@ def test_kerf_itself_says_that_it_knows_no_other_time(url: str) -> None:
 def test_nobody_is_idle_yet(url: str) -> None:
     result = ask(url, "--idle")
     assert result.exit_code == 0
-    assert "no pod has been idle for 30 min, as far as telemetry tells" in result.output
+    assert "no pod has been idle for 30 min, according to telemetry" in result.output
     assert json.loads(ask(url, "--idle", "-o", "json").output)["rows"] == []
 
 
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
-        (["--since", "soon"], USAGE, "--since soon: 'soon' is no length of time from 1m to 366d: write 7d, 36h or 90m"),
+        (["--since", "soon"], USAGE, "--since soon: 'soon' is not a duration from 1m to 366d: write 7d, 36h or 90m"),
         (["--since", "7d", "--source", "prometheus"], FAILED, "no Prometheus is configured"),
         (["--by", "pod"], USAGE, "pod"),
         (["-o", "xml"], USAGE, "xml"),
@@ -183,13 +183,13 @@ def test_step_by_step_as_json_and_csv(url: str) -> None:
     ("arguments", "said"),
     [
         (("--step", "1d"), "--step needs --since"),
-        (("--since", "7d", "--step", "1d", "--by", "owner"), "goes with neither --idle nor --by"),
-        (("--since", "7d", "--step", "1d", "--idle"), "goes with neither"),
+        (("--since", "7d", "--step", "1d", "--by", "owner"), "can't be combined with --idle or --by"),
+        (("--since", "7d", "--step", "1d", "--idle"), "can't be combined with"),
         (
             ("--since", "7d", "--step", "1m"),
-            "--step: 7d in steps of 1m are 10080, and 750 is the most: take 15m or more",
+            "--step: 7d in steps of 1m is 10080 steps, more than 750: use 15m or more",
         ),
-        (("--since", "7", "--step", "1m"), "--since: '7' is no length of time"),
+        (("--since", "7", "--step", "1m"), "--since: '7' is not a duration"),
     ],
 )
 def test_a_step_that_makes_no_sense_is_wrong_usage(url: str, arguments: tuple[str, ...], said: str) -> None:

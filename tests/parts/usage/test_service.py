@@ -69,7 +69,7 @@ def test_rows_are_by_namespace_owner_or_model(kerf: Kerf) -> None:
 @pytest.mark.parametrize(
     ("query", "status", "said"),
     [
-        ("since=7", 400, "since: '7' is no length of time from 1m to 366d: write 7d, 36h or 90m"),
+        ("since=7", 400, "since: '7' is not a duration from 1m to 366d: write 7d, 36h or 90m"),
         ("since=9d9d", 400, "write 7d"),
         ("by=pod", 422, "by"),
         ("source=prometheus", 503, "no Prometheus is configured (setting telemetry.url)"),
@@ -146,9 +146,9 @@ def test_beyond_a_day_steps_are_quarters_of_an_hour(kerf: Kerf) -> None:
 @pytest.mark.parametrize(
     ("query", "status", "said"),
     [
-        ("since=7", 400, "since: '7' is no length of time"),
-        ("since=", 400, "since: '' is no length of time"),
-        ("step=1s", 400, "step: '1s' is no length of time"),
+        ("since=7", 400, "since: '7' is not a duration"),
+        ("since=", 400, "since: '' is not a duration"),
+        ("step=1s", 400, "step: '1s' is not a duration"),
         ("since=7d&step=1m", 400, "take 15m or more"),
         ("step=" + "1" * 17, 422, "step"),
         ("source=me", 422, "source"),
@@ -191,7 +191,7 @@ def test_a_standby_tells_of_the_past_and_not_what_the_leader_alone_knows() -> No
     [
         ("", None),
         ("source=kerf", None),
-        ("since=7d&source=kerf", "only Prometheus can tell of a given time, and source=kerf asks none"),
+        ("since=7d&source=kerf", "only Prometheus has figures for a given time, and source=kerf does not query it"),
         ("since=7d", "no Prometheus is configured (setting telemetry.url)"),
     ],
 )

@@ -28,13 +28,13 @@ def test_a_span(since: str, step: str, span: Span) -> None:
 @pytest.mark.parametrize(
     ("since", "step", "said"),
     [
-        ("", "", "since: '' is no length of time"),
-        ("7", "1d", "since: '7' is no length of time from 1m to 366d: write 7d, 36h or 90m"),
-        ("7d", "-1d", "step: '-1d' is no length of time"),
-        ("7d", "90s", "step: 90s is no number of whole minutes"),
+        ("", "", "since: '' is not a duration"),
+        ("7", "1d", "since: '7' is not a duration from 1m to 366d: write 7d, 36h or 90m"),
+        ("7d", "-1d", "step: '-1d' is not a duration"),
+        ("7d", "90s", "step: 90s is not a whole number of minutes"),
         ("1h", "2h", "step: 2h is longer than 1h"),
-        ("7d", "1m", "step: 7d in steps of 1m are 10080, and 750 is the most: take 15m or more"),
-        ("366d", "1h", "step: 366d in steps of 1h are 8784, and 750 is the most: take 720m or more"),
+        ("7d", "1m", "step: 7d in steps of 1m is 10080 steps, more than 750: use 15m or more"),
+        ("366d", "1h", "step: 366d in steps of 1h is 8784 steps, more than 750: use 720m or more"),
     ],
 )
 def test_what_is_none_is_refused_with_what_would_be_right(since: str, step: str, said: str) -> None:

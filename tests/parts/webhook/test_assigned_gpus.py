@@ -233,7 +233,7 @@ def test_a_number_of_whole_gpus_is_requested_of_the_plugin(native: Kerf) -> None
     assert limits_of(stored) == [{"nvidia.com/gpu": "2"}, None]
     assert env_of(stored) == {"a": None, "b": [VOID]}, "the plugin says which they are"
     (warning,) = warnings(respond(native, review(manifest)))
-    assert warning == "kerf: the GPUs are container a's alone; kerf.dev/gpu-containers names another"
+    assert warning == "kerf: only container a gets the GPUs; kerf.dev/gpu-containers can name another"
 
 
 def test_the_container_that_the_pod_names_requests_them(native: Kerf) -> None:

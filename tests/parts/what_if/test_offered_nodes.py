@@ -77,8 +77,8 @@ def test_two_nodes_without_gpus_are_cheaper_than_one_that_has_a_gpu(large: Manif
 def test_of_too_many_shapes_the_cheapest_for_each_kind_of_pod_are_tried_then_the_cheapest_of_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(missing, "_MOST_SHAPES", 3)
-    monkeypatch.setattr(missing, "_MOST_ROWS", 3)  # one node of each
+    monkeypatch.setattr(missing, "_MAX_OFFERS", 3)
+    monkeypatch.setattr(missing, "_MAX_ROWS", 3)  # one node of each
     shapes = [machine(f"a100-{cpu}", 8, cpu=str(cpu)) for cpu in (68, 67, 66, 65)]
     shapes += [machine(f"h100-{cpu}", 8, H100, cpu=str(cpu)) for cpu in (66, 65)]
     pods = [pod("p", 8), pod("q", 8), pod("newest", 8, gpu_model="h100")]
@@ -98,7 +98,7 @@ def test_of_too_many_shapes_the_cheapest_for_each_kind_of_pod_are_tried_then_the
 def test_so_many_new_nodes_are_tried_and_no_more_and_that_is_told(
     monkeypatch: pytest.MonkeyPatch, num_pods: int, count: int, still: int
 ) -> None:
-    monkeypatch.setattr(missing, "_MOST_ROWS", 4)
+    monkeypatch.setattr(missing, "_MAX_ROWS", 4)
     known = facts([node("a", 8), node("cpu", 0)], full("a"))
     found = told(known, pods=[pod("p", 8)], replicas=num_pods)
     assert likes(found) == [("a", count)]

@@ -20,6 +20,7 @@ from extender.parts.what_if.process import _answer
 from extender.parts.what_if.questions import Question, needs_of, read_question
 from extender.parts.what_if.waiting import Waiting
 from extender.plugins.holdings import whole_gpus
+from extender.plugins.set_aside import SET_ASIDE, Note, text_of
 from extender.queueing.pods.objects import decode_node, decode_pod
 from tests.dra.owned_rig import OwnedRig
 from tests.parts.what_if.test_what_if_process import four_at_once
@@ -126,6 +127,17 @@ def test_a_question_about_pods_takes_the_nodes_and_what_is_held_of_them() -> Non
         name: (policy.name, policy.by_state, policy.apart, policy.terms, policy.breakdown)
         for name, policy in facts.policies.items()
     } == {name: (name, POLICIES[name].by_state, None, None, None) for name in CONFIGURED}
+
+
+def test_a_quarantined_node_takes_no_pods_but_a_new_copy_of_it_does() -> None:
+    ledger = Ledger(reservation_ttl_s=30.0)
+    ledger.heed_notes()
+    quarantined = node("a", 4)
+    quarantined["metadata"]["annotations"] = {SET_ASIDE: text_of(Note(7, 3, 1_700_000_000, 2_000_000_000))}
+    asked = Asked(quarantined, ledger=ledger)
+    assert asked.tell(pods=[pod("p", 2)])[0]["placed"] == 0
+    answer, _ = asked.tell(pods=[pod("p", 2)], addNodes=[{"template": "a"}])
+    assert [entry["node"] for entry in answer["assignments"]] == ["a+1"]
 
 
 def test_a_node_that_is_drained_tells_its_pods_if_it_is_known() -> None:

@@ -109,7 +109,7 @@ def test_a_claim_without_devices_gets_them_for_the_first_pod_that_names_it() -> 
     pods = [pod("a", resourceClaimName="shared"), pod("b", resourceClaimName="shared")]
     found = told(OwnedRig(), pods=pods, claims=[claim])
     assert [entry["pod"] for entry in found["assignments"]] == ["default/a"]
-    why = "its ResourceClaim shared gets its devices for default/a: it goes where these are"
+    why = "its ResourceClaim shared is allocated for default/a: it must go to these devices"
     assert found["unassigned"] == [{"pod": "default/b", "reason": why}]
     claims = [claim, claim | {"metadata": {"name": "own"}}]
     assert told(OwnedRig(), pods=[pods[0], pod("b", resourceClaimName="own")], claims=claims)["placed"] == 2
@@ -118,8 +118,8 @@ def test_a_claim_without_devices_gets_them_for_the_first_pod_that_names_it() -> 
 @pytest.mark.parametrize(
     ("claim", "why"),
     [
-        ({"resourceClaimName": "x"}, "its ResourceClaim x is neither in the cluster nor given beside it"),
-        ({"resourceClaimTemplateName": "x"}, "its ResourceClaimTemplate x is not given beside it"),
+        ({"resourceClaimName": "x"}, "its ResourceClaim x is neither in the cluster nor given"),
+        ({"resourceClaimTemplateName": "x"}, "its ResourceClaimTemplate x is not given"),
     ],
 )
 def test_a_claim_that_nobody_knows_is_named(claim: dict[str, str], why: str) -> None:
@@ -186,7 +186,7 @@ def test_where_kerf_allocates_nothing_that_is_said() -> None:
     made = replace(made, devices=None)
     found = _answer(read_question(msgspec.json.encode({"pods": [pod("p", resourceClaimName="x")]})), made)
     (entry,) = found["unassigned"]
-    assert entry["reason"] == "asks devices by ResourceClaim, and Kerf allocates none here (setting dra.allocate)"
+    assert entry["reason"] == "requests devices by ResourceClaim, but Kerf allocates none here (setting dra.allocate)"
 
 
 def test_claims_that_cant_be_read_are_refused() -> None:

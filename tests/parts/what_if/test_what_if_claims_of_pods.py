@@ -120,7 +120,7 @@ def test_what_a_pod_with_a_node_has_it_has_to_get_anew_and_its_claims_are_those_
     )
     found = asked.of(running)
     assert (names(found.allocated), names(found.unallocated)) == ([], ["made"])
-    with pytest.raises(RequestError, match="gets its devices for ns/p: it goes where these are"):
+    with pytest.raises(RequestError, match="is allocated for ns/p: it must go to these devices"):
         asked.of(pod("q", named("made"), on="n"))
     assert names(asked.of(pod("r", named("made"))).allocated) == ["made"]
 
@@ -132,7 +132,7 @@ def test_devices_that_a_claim_has_are_for_all_pods_that_name_it_and_else_for_the
     for _ in range(2):
         assert names(asked.of(pod("p", named("free"))).unallocated) == ["free"]
     with pytest.raises(
-        RequestError, match=r"^its ResourceClaim free gets its devices for ns/p: it goes where these are$"
+        RequestError, match=r"^its ResourceClaim free is allocated for ns/p: it must go to these devices$"
     ):
         asked.of(pod("q", named("free")))
 
@@ -160,9 +160,9 @@ def test_a_claim_that_nobody_knows_is_not_looked_at_beside_gpus_by_resource_and_
     asked = asking(claim("mine"))
     found = asked.of(pod("p", named("gone"), from_template("gone"), named("mine"), gpus=1))
     assert (names(found.unallocated), asked.unchecked) == (["mine"], {"ns/p"})
-    with pytest.raises(RequestError, match=r"^its ResourceClaim gone is neither in the cluster nor given beside it$"):
+    with pytest.raises(RequestError, match=r"^its ResourceClaim gone is neither in the cluster nor given$"):
         asked.of(pod("q", named("gone")))
-    with pytest.raises(RequestError, match=r"^its ResourceClaimTemplate gone is not given beside it$"):
+    with pytest.raises(RequestError, match=r"^its ResourceClaimTemplate gone is not given$"):
         asked.of(pod("q", from_template("gone")))
     with pytest.raises(RequestError, match="nic"):
         asking(templates={"t": spec("nic")}).of(pod("q", from_template("t")))
@@ -210,7 +210,7 @@ def test_where_kerf_allocates_nothing_claims_of_others_are_not_looked_at(
         assert asked.unchecked == {"ns/p"}
     else:
         with pytest.raises(
-            RequestError, match=r"^asks devices by ResourceClaim, and Kerf allocates none here \(setting dra"
+            RequestError, match=r"^requests devices by ResourceClaim, but Kerf allocates none here \(setting dra"
         ):
             asked.of(pod("p", *claims, gpus=gpus))
         assert not asked.unchecked

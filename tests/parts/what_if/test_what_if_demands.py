@@ -194,7 +194,7 @@ def test_gpus_are_checked_beside_claims_of_others() -> None:
     wants["spec"]["resourceClaims"] = claims
     found = told([node("a", 8)], pods=[wants], replicas=3)
     assert found["placed"] == 2
-    assert found["notChecked"] == {"its ResourceClaims, which are not Kerf's to allocate": 2}
+    assert found["notChecked"] == {"its ResourceClaims, which Kerf doesn't allocate": 2}
 
 
 def test_a_taint_is_named_and_the_toleration_that_admission_adds_is_taken_to_be_there() -> None:
@@ -221,12 +221,12 @@ def test_a_taint_is_named_and_the_toleration_that_admission_adds_is_taken_to_be_
 @pytest.mark.parametrize(
     ("resources", "why"),
     [
-        ({"limits": {"gpu": "1"}}, r"gpu: no standard resource; one of a device plugin has a domain"),
-        ({"limits": {"GPU": 1}}, r"GPU: no standard resource"),
+        ({"limits": {"gpu": "1"}}, r"gpu: not a standard resource; an extended resource has a domain"),
+        ({"limits": {"GPU": 1}}, r"GPU: not a standard resource"),
         ({"requests": {"nvidia.com/gpu": "1"}}, r"nvidia.com/gpu: is requested without a limit"),
-        ({"requests": {"rdma/hca": 1}, "limits": {"rdma/hca": 2}}, r"rdma/hca: its request 1 is not its limit 2"),
+        ({"requests": {"rdma/hca": 1}, "limits": {"rdma/hca": 2}}, r"rdma/hca: its request 1 differs from its limit 2"),
         ({"limits": {"rdma/hca": "0.5"}}, r"rdma/hca: must be a whole number"),
-        ({"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}, r"cpu: its request 2 is above its limit 1"),
+        ({"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}, r"cpu: its request 2 exceeds its limit 1"),
         ({"limits": {"hugepages-2Mi": "4Mi"}}, r"huge pages need cpu or memory"),
     ],
 )

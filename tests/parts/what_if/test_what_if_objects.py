@@ -42,7 +42,7 @@ def test_an_object_is_told_by_its_nodes_and_by_the_reasons_of_what_stays_pending
     assert (small["object"], small["pods"], small["notes"]) == (
         "Job ns/small",
         0,
-        ["it makes no pods as it is written"],
+        ["it creates no pods as written"],
     )
 
 
@@ -104,7 +104,7 @@ def test_a_pod_group_that_is_not_given_is_noted_and_its_pods_start_together() ->
     found = told(facts([node("a", 8)]), objects=[grouped(f"m{number}", "g", 5) for number in range(2)])
     assert found["placed"] == 0
     assert found["objects"][0]["notes"] == [
-        "PodGroup ns/g is not given beside it: all pods that name it start together"
+        "PodGroup ns/g is not among the given objects: all pods that name it start together"
     ]
 
 
@@ -154,7 +154,7 @@ def test_a_question_about_objects_is_refused_with_the_place_of_what_is_wrong() -
         told(known, manifest="kind: Service\n---\nkind: Foo\nmetadata: {name: x}\n")
     with pytest.raises(WhatIfError, match="Expected `str` of length <= 1048576"):
         told(known, manifest="x" * 2**21)
-    with pytest.raises(WhatIfError, match="9,999 pods beside 10 others are more than 10,000"):
+    with pytest.raises(WhatIfError, match="9,999 pods with 10 others exceed the limit of 10,000"):
         told(known, objects=[job("a", 10, 1), job("b", 9_999, 1)])
 
 

@@ -13,7 +13,7 @@ from extender.planning.reports import PlanReport
 from extender.queueing.pods.objects import decode_node, decode_pod
 from tests.parts.what_if.what_if_facts import Manifest, node, pod
 
-CLAIMS = "its ResourceClaims, which are not Kerf's to allocate"
+CLAIMS = "its ResourceClaims, which Kerf doesn't allocate"
 RUNTIME = "what its RuntimeClass adds to it"
 RDMA = "rdma/hca"
 
@@ -83,7 +83,7 @@ def test_tolerations_of_the_resources_that_a_pod_asks_for_are_added_and_told() -
     assert [key for key, *_ in added(found)] == ["team", RDMA, "nvidia.com/gpu", RDMA]
     assert added(found)[2:] == [(key, "Exists", "", "NoSchedule") for key in ("nvidia.com/gpu", RDMA)]
     words = (
-        "the toleration of taint {}: taken to be added by the API server, as ExtendedResourceToleration, GKE and AKS do"
+        "the toleration of taint {}: assumed to be added at admission, as ExtendedResourceToleration, GKE and AKS do"
     )
     assert noted(new, "ns/p") == (words.format("nvidia.com/gpu"), words.format(RDMA))
     assert new.tolerate_more

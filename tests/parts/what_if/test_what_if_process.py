@@ -184,7 +184,7 @@ def test_claims_and_templates_are_those_beside_the_pods_and_those_of_objects() -
     objects = [asks("ResourceClaim", "given"), asks("ResourceClaimTemplate", "other")]
     found = told(facts(NODES), pods=pods, objects=objects, **beside)
     assert found["placed"] == 4
-    assert found["notChecked"] == {"its ResourceClaims, which are not Kerf's to allocate": 4}
+    assert found["notChecked"] == {"its ResourceClaims, which Kerf doesn't allocate": 4}
 
 
 TOLERATED = {"taints": [{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}]}

@@ -108,14 +108,14 @@ def test_of_a_target_too_large_in_whole_it_is_said_how_much_fits() -> None:
     target = Target(0, tuple(asking(f"default/t{n}", 8) for n in range(4)))
     plan = planned(problem(4, [(0, runs("default/a")), (1, runs("default/b", stays="has no controller"))], target))
     assert plan.impossible == (
-        "3 of 4 pods found nodes with all gone that may move; default/t3: needs 8 GPUs, best node: 7 free; "
+        "3 of 4 pods fit with all movable pods gone; default/t3: needs 8 GPUs, best node: 7 free; "
         "nearest is n001, where default/b stays: has no controller",
     )
 
 
 @pytest.mark.parametrize(
     ("allowed", "reason"),
-    [(0, "disruption budget default/web allows nobody to be away"), (1, ""), (2, "")],
+    [(0, "disruption budget default/web allows no evictions"), (1, ""), (2, "")],
 )
 def test_one_after_another_needs_a_budget_of_one(allowed: int, reason: str) -> None:
     pods = [(0, runs(f"default/p{n}", 2, budgets=("default/web",))) for n in range(3)]
@@ -136,8 +136,7 @@ def test_a_gang_counts_as_many_of_a_budget_as_it_has_members() -> None:
     assert planned(problem(3, pods, target, budgets={"default/web": 2})).fits
     refused = planned(problem(3, pods, target, budgets={"default/web": 1}))
     assert refused.impossible == (
-        "n000 can't be emptied: default/g0 stays: disruption budget default/web allows 1 to be away, and its gang has 2"
-        " of it",
+        "n000 can't be emptied: default/g0 stays: disruption budget default/web allows 1 of 2 evictions of its gang",
     )
 
 
@@ -159,7 +158,7 @@ def test_a_gang_one_of_whose_members_stays_stays_whole() -> None:
     ]
     plan = planned(problem(3, pods, Target(0, empty=frozenset({0}))))
     assert plan.impossible == (
-        "n000 can't be emptied: default/g0 stays: its gang moves whole, and default/g1 stays: is exempt",
+        "n000 can't be emptied: default/g0 stays: its gang moves as a whole, and default/g1 stays: is exempt",
     )
 
 
@@ -208,7 +207,7 @@ def test_nodes_are_emptied_where_that_costs_least_of_those_that_may_be() -> None
     plan = planned(problem(4, pods, Target(0, num_empty=2, may_empty=may)))
     assert (plan.emptied, plan.cost_gpu_s) == ((1, 2), 5.0)
     refused = planned(problem(4, pods, Target(0, num_empty=4, may_empty=may)))
-    assert refused.impossible == ("3 of the 3 nodes in question can be emptied, 4 are asked for",)
+    assert refused.impossible == ("3 of the 3 candidate nodes can be emptied, 4 are requested",)
 
 
 def test_an_empty_node_counts_as_emptied() -> None:
@@ -248,7 +247,7 @@ def test_pods_by_claims_and_on_mig_devices_stay() -> None:
         ),
     )
     said = planned(asked).impossible[0]
-    assert "default/a stays: it holds devices by ResourceClaims" in said
+    assert "default/a stays: it holds devices through ResourceClaims" in said
 
 
 def test_shares_of_gpus_are_gathered_so_that_a_whole_one_is_free() -> None:

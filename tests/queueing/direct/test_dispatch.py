@@ -446,7 +446,7 @@ def test_nodes_whose_plugin_takes_pods_from_an_extender_alone_offer_nothing() ->
     node = msgspec.convert(hami_node("hami", ("GPU-a", 16_000)), Node)
     (warning,) = rig.ledger.upsert_node(node)
     assert warning.endswith(
-        "its device plugin, hami, takes pods one by one, from an extender alone: its GPUs are not offered"
+        "its device plugin, hami, takes pods one by one from an extender: its GPUs are not offered"
     )
     rig.hub.cache(NODES).upsert(node)
     rig.pod("a", 1)
@@ -503,7 +503,7 @@ def test_what_is_written_on_a_pod_that_nobody_may_change_is_held(caplog: pytest.
     assert stage(rig, "good") is Stage.LOST
     assert (stage(rig, "bad"), rig.free()) == (Stage.UNSETTLED, 1)
     assert caplog.messages[-1] == (
-        "pod ns/bad of the queue: what became of it is not known yet: 422 Invalid: denied by a webhook"
+        "pod ns/bad of the queue: outcome not known yet: 422 Invalid: denied by a webhook"
     )
     rig.api.fail = lambda name, part: None
     rig.now += 120.0

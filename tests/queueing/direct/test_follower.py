@@ -139,7 +139,7 @@ def test_where_nothing_is_free_by_kerfs_account_that_is_said_and_counted() -> No
     assert rig.queue.counts.unassigned == 1
     assert rig.events[-1] == (
         "GPUsReassigned",
-        "Bound to node m, where no GPUs are free for it by Kerf's account",
+        "Bound to node m, where Kerf finds no free GPUs for it",
     )
     rig.tell_bound("a")
     rig.follow()
@@ -279,7 +279,7 @@ def test_a_correction_that_is_refused_is_tried_ever_later_and_keeps_no_other_wai
     assert tries[1] - tries[0] == pytest.approx(0.1), "most of what fails does so once"
     assert rig.written("good") == ("", "")
     assert caplog.messages[-1] == (
-        "pod ns/bad was bound to node m, and can't be told what it has there: 422 Invalid: denied by a webhook"
+        "pod ns/bad was bound to node m, and its assignment there was not written: 422 Invalid: denied by a webhook"
     )
     rig.api.fail = lambda name, part: None
     rig.follow(120.0)

@@ -176,7 +176,7 @@ def test_a_pod_bound_by_somebody_else(node: str, assigned: str | None) -> None:
     rig = Rig()
     rig.filter("n")
     rig.cluster.apply(pod_manifest("p", 1, uid="u", node=node, assigned=assigned))
-    assert rig.fail() == f"pod default/p is bound to node {node} by somebody else"
+    assert rig.fail() == f"pod default/p is bound to node {node} by another client"
     # Held at once, and made to tell: the watch may be late, or may have told that it is gone already.
     assert rig.state() is ClaimState.UNDECIDED
     # On the node that was chosen here it may be this Binding's effect, edited since: GPU 0 is held besides.

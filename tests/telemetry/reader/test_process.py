@@ -148,10 +148,10 @@ def test_more_series_than_fit_into_the_readers_memory_are_a_fault_and_the_next_i
         with serving(huge) as first, serving(small) as second:
             reading = await reader.read(Command(PROMETHEUS, [first.url, second.url], Access(timeout_s=60)))
             assert reading.report.source == second.url
-            assert "take more memory than telemetry may have" in reading.report.given_up[first.url]
+            assert "take more memory than telemetry may use" in reading.report.given_up[first.url]
             assert reading.values[Gauge.LOAD].tolist() == [0.5]
             assert reading.report.rss_mib < 700  # it may have 512 more than it begins with
-            with pytest.raises(SourceError, match="take more memory than telemetry may have"):
+            with pytest.raises(SourceError, match="take more memory than telemetry may use"):
                 await reader.read(Command(PROMETHEUS, [first.url], Access(timeout_s=60)))
         await reader.close()
 

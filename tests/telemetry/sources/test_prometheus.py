@@ -62,7 +62,7 @@ def test_values_that_are_no_numbers_are_nan() -> None:
 
 def test_a_stalled_server_costs_one_time_out_and_no_retries() -> None:
     with serving(lambda *_: None) as server:
-        with pytest.raises(SourceError, match="no answer within the time-out"):
+        with pytest.raises(SourceError, match="no response within the timeout"):
             Prometheus(server.url, Access(timeout_s=0.3)).series("X")
         assert len(server.asked) == 1
 
@@ -323,7 +323,7 @@ def test_an_answer_larger_than_its_bound_is_a_fault_of_its_source() -> None:
     small = Access(bounds=Bounds(answer_bytes=2**20))
     with serving(Fake(odd=(200, b" " * (2**20 + 1)))) as first, serving(Fake()) as second:
         samples = Candidates([first.url, second.url], small).read()
-    assert samples.report.given_up == {first.url: f"{first.url}: the answer is larger than 1 MiB"}
+    assert samples.report.given_up == {first.url: f"{first.url}: the response is larger than 1 MiB"}
 
 
 @pytest.mark.parametrize(("most", "of"), [(Most(hosts=2), "hosts"), (Most(devices=2), "GPUs")])

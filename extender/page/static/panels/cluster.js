@@ -14,7 +14,7 @@ const LEGEND = [
   ['reserved', 'reserved', (node) => node.reserved],
   ['slices', 'time slices', (node) => node.slices],
   ['mig', 'MIG device', (node) => node.profiles.length],
-  ['over', 'used beyond what is booked', (node) => node.unmanaged],
+  ['over', 'used beyond its booking', (node) => node.unmanaged],
   ['stale', 'stale metrics', (node) => node.samples === 'STALE'],
   ['error', 'error', (node) => node.errors],
 ];

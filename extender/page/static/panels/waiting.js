@@ -74,7 +74,7 @@ function reason({ why, where }, told) {
 
 /** For whom room could be made by moving pods, and why that is not done. */
 function movesWords({ target, moves, cost_gpu_s, why_not }) {
-  const done = why_not ? `Not done by itself: ${why_not}.` : 'It is being done.';
+  const done = why_not ? `Not done automatically: ${why_not}.` : 'The moves are in progress.';
   return `${target} would fit if ${plural(moves, 'pod')} moved, which loses ${work(cost_gpu_s)} of work. ${done}`;
 }
 

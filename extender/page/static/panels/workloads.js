@@ -184,7 +184,7 @@ class Workloads {
               el('caption', { class: 'unseen' }, 'Workloads, and how they use their GPUs'),
               el('thead', {}, el('tr', {}, columnsOf(told.by).map((column) => this.#heading(column)))),
               el('tbody', {}, rows)))
-        : el('p', { class: 'hint' }, told.total ? 'No more of them.' : 'No such pod has GPUs or asks for some.'),
+        : el('p', { class: 'hint' }, told.total ? 'No more rows.' : 'No matching pod has or requests GPUs.'),
       pages > 1 && el('div', { class: 'pager' },
         el('span', {}, `${plural(told.total, told.by)}, page ${this.#page + 1} of ${figure(pages)}`),
         this.#turner('Previous', -1, this.#page === 0),
@@ -259,7 +259,7 @@ function wanted(query) {
 /** What is wrong with an address, in a sentence; "" for nothing. */
 function unknown(query) {
   const name = Object.keys(CHOICES).find((one) => query.get(one) && !CHOICES[one].includes(query.get(one)));
-  return name ? `${name}: "${query.get(name).slice(0, 63)}" is none of ${CHOICES[name].join(', ')}; shown without it` : '';
+  return name ? `${name}: "${query.get(name).slice(0, 63)}" is not one of ${CHOICES[name].join(', ')}; it is ignored` : '';
 }
 
 const columnsOf = (by) => COLUMNS.filter(({ name }) => by === 'pod' || name !== 'Node');
@@ -272,7 +272,7 @@ const pressed = (text, on, click, key = text) => el('button', { type: 'button', 
 
 /** "60 pods, 84 GPUs booked; 2 with 8 GPUs idle for 30 min or more" */
 function summary({ totals, idleAfterSeconds, atLeast }) {
-  const asked = totals.gpusAsked ? `, ${figure(totals.gpusAsked)} asked for` : '';
+  const asked = totals.gpusAsked ? `, ${figure(totals.gpusAsked)} requested` : '';
   const idle = totals.idlePods ? `; ${figure(totals.idlePods)} with ${plural(totals.idleGpus, 'GPU')} idle for ${age(idleAfterSeconds)} or more` : '';
   return `${atLeast ? 'at least ' : ''}${plural(totals.pods, 'pod')}, ${plural(totals.gpusBooked, 'GPU')} booked${asked}${idle}`;
 }

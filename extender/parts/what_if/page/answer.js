@@ -30,7 +30,7 @@ export function answerWords(told, question) {
     told.gained.length > 0 && el('p', {}, `only with the new nodes: ${some(told.gained)}`),
     ...told.objects.slice(0, MAX_OBJECTS).map(objectWords),
     told.objects.length > MAX_OBJECTS && el('p', { class: 'hint' }, `and ${told.objects.length - MAX_OBJECTS} more objects`),
-    told.skipped.length > 0 && el('p', { class: 'hint' }, `left out, as they make no pods: ${some(told.skipped)}`),
+    told.skipped.length > 0 && el('p', { class: 'hint' }, `left out, as they create no pods: ${some(told.skipped)}`),
     (question.pods || told.moved.length > 0) && (question.pods || question.manifest) && el('ul', { class: 'reasons' }, Object.entries(told.reasons).map(([reason, count]) => el('li', {}, `${count} × ${reason}`))),
     pendingWords(told, question),
     pending > 0 && !told.unreadable && roomButton(told, question),
@@ -83,7 +83,7 @@ function roomButton(told, { pods, manifest, replicas = 1, drain = [], addNodes =
     button.disabled = true;
     shown.replaceChildren(el('p', { class: 'hint' }, 'working it out'));
     try {
-      shown.replaceChildren(...(await roomFor(asked, 'Nothing is moved. To have it done: kerf defrag -f FILE --apply')).filter(Boolean));
+      shown.replaceChildren(...(await roomFor(asked, 'Nothing is moved yet. To apply it: kerf defrag -f FILE --apply')).filter(Boolean));
     } catch (error) {
       shown.replaceChildren(el('p', { class: 'fault' }, error.message));
     }

@@ -27,13 +27,13 @@ def fault(url: str, access: Access = Access()) -> PrometheusError:  # noqa: B008
 @pytest.mark.parametrize(
     ("status", "body", "words"),
     [
-        (401, b"", "HTTP status 401: it asks who you are: --token-file or --basic-auth-file"),
-        (403, b"<html>", "HTTP status 403: these credentials may not read it"),
+        (401, b"", "HTTP status 401: authentication is required: --token-file or --basic-auth-file"),
+        (403, b"<html>", "HTTP status 403: the credentials have no read access"),
         (404, b"404 page not found", "HTTP status 404: there is no Prometheus API at this URL"),
-        (400, b'{"status":"error","error":"parse error"}', "HTTP status 400: parse error: --match has to be"),
+        (400, b'{"status":"error","error":"parse error"}', "HTTP status 400: parse error: --match must be"),
         (500, b'{"status":"error","error":"disk"}', "HTTP status 500: disk: try again"),
-        (200, b"<html>", "answers, but not as Prometheus does: check --prometheus"),
-        (200, b"{}", "answers, but not as Prometheus does"),
+        (200, b"<html>", "does not answer as Prometheus: check --prometheus"),
+        (200, b"{}", "does not answer as Prometheus"),
     ],
 )
 def test_what_is_refused_is_said_with_what_to_do(status: int, body: bytes, words: str) -> None:

@@ -210,10 +210,10 @@ def test_what_is_missing_is_said(history: History) -> None:
     assert about.since_s % STEP == about.until_s % STEP == 0
     told = "\n".join(about.missing)
     assert f"to within {STEP} s" in told
-    assert f"between two scrapes, {SCRAPE_S} s" in told
+    assert f"between two scrapes ({SCRAPE_S} s)" in told
     assert "2.9 hours in which" in told or "3.0 hours in which" in told
-    assert "30d were asked for" in told
-    assert "numbers of 1 PriorityClasses" in told
+    assert "30d were requested" in told
+    assert "values of 1 PriorityClasses" in told
     assert "gangs" not in told and "GPU models" not in told and "started" not in told
 
 
@@ -259,10 +259,10 @@ def test_without_the_optional_series(tmp_path: Path) -> None:
         assert row(found, "share")["gpu_milli"] == 1000
         assert np.isnan(found.pods["started_s"]).all() and happened(found, past(found)) is None
         refused = kerf("history", "--prometheus", process.url, "--match", 'cluster="b"', "--out", tmp_path / "x")
-        assert_refused(refused, "let it scrape kube-state-metrics", "--match")
+        assert_refused(refused, "check that it scrapes kube-state-metrics", "--match")
         assert_refused(
             kerf("history", "--prometheus", process.url, "--match", "cluster=b", "--out", tmp_path / "x"),
-            "--match has to",
+            "--match must",
         )
         assert_refused(
             kerf("history", "--prometheus", process.url + "/nowhere", "--out", tmp_path / "x"), "no Prometheus API"

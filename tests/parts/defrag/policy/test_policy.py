@@ -670,7 +670,7 @@ def test_pods_leave_gpus_that_have_been_sick_for_long_enough_whatever_that_costs
     assert not world.asked
     world.look(1.0)
     assert (world.asked, world.sick) == ([{"heal": True, "maxMoves": 60}], [{"a": (0,)}])
-    assert [target for _, target in world.begun] == ["taking pods off sick GPUs"]
+    assert [target for _, target in world.begun] == ["moving pods off unhealthy GPUs"]
 
 
 def test_a_gpu_that_comes_and_goes_moves_nobody() -> None:
@@ -700,7 +700,7 @@ def test_pods_on_sick_gpus_come_first_and_the_others_next_time() -> None:
     world.look()
     world.waits = [waits("big")]
     world.look(300.0)
-    assert [target for _, target in world.begun] == ["taking pods off sick GPUs"]
+    assert [target for _, target in world.begun] == ["moving pods off unhealthy GPUs"]
     assert world.why_not == ["", "another plan is carried out first"]
 
 
