@@ -7,7 +7,7 @@ import pytest
 import re2
 from hypothesis import HealthCheck, settings
 
-from tests.changes import belongs, changed_files
+from tests.changes import PROMISED, belongings, belongs, changed_files
 from tests.skips import not_tested
 
 pytest_plugins = [
@@ -31,6 +31,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """`--changed`, for `make test-changed`."""
     told = "Of the nightly tests those alone that belong to what differs from the merge base with main."
     parser.addoption("--changed", action="store_true", help=told)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """A test on a control plane is nightly; one that guarantees.md names belongs to each verdict."""
+    if item.get_closest_marker("controlplane") and not item.get_closest_marker("nightly"):
+        item.add_marker(pytest.mark.nightly(of=belongings(item.nodeid.partition("::")[0])))
+    if getattr(item, "originalname", "") in PROMISED:
+        item.add_marker(pytest.mark.verdict)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
