@@ -27,7 +27,7 @@ export SSL_CERT_FILE ?= $(PIP_CERT)
 endif
 
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-train demo test test-unit test-nightly test-changed mutants lint format bench manifests protos image licences \
+.PHONY: help setup setup-train demo test test-unit test-nightly test-changed goldens mutants lint format bench manifests protos image licences \
 	lock clean
 
 help: ## list the verbs (the default)
@@ -63,6 +63,9 @@ test-nightly: $(STAMP) ## run what takes long, and all tests on a control plane 
 test-changed: $(STAMP) ## run of the nightly tests those that belong to what differs from the merge base with main
 	@$(PYTEST) -m "nightly and not verdict" --changed $(ARGS); status=$$?; test $$status = 5 && echo "no nightly test belongs to this change" \
 	  || exit $$status
+
+goldens: $(STAMP) ## rewrite the golden files of tests: what each surface says
+	@exec $(PYTEST) --goldens $(ARGS)
 
 mutants: $(STAMP) ## break the rules in thousands of ways: a test has to fail each time (hours)
 	@exec $(BIN)/python -m tests.tools.mutants $(ARGS)
