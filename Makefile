@@ -27,7 +27,7 @@ export SSL_CERT_FILE ?= $(PIP_CERT)
 endif
 
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-train demo test test-unit test-nightly test-changed mutants lint format bench manifests protos image licences \
+.PHONY: help setup setup-train demo test test-unit test-nightly test-changed goldens mutants lint format bench manifests protos image licences \
 	lock clean
 
 help: ## list the verbs (the default)
@@ -44,8 +44,8 @@ demo: $(STAMP) ## run Kerf on an embedded sample cluster, in the foreground (KER
 # files at a time keep two cores busy.
 PYTEST := $(BIN)/pytest --dist loadfile --numprocesses $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) * 3 / 2)))
 
-test: $(STAMP) ## run all tests, the ones against a real control plane included
-	@exec $(PYTEST) -m "not nightly" $(ARGS)
+test: $(STAMP) ## run the unit tests in full, and on a real control plane what docs/reference/guarantees.md promises
+	@exec $(PYTEST) -m "verdict or not nightly" $(ARGS)
 
 UNIT := $(addprefix tests/,api core dra explain history kube ledger metrics model parts planning plugins queueing \
 	ranking scheduling settings telemetry test_children.py)
@@ -55,14 +55,17 @@ test-unit: $(STAMP) ## run the tests that need neither network, browser nor prog
 
 OLDER_KUBERNETES := 1.33 1.34 1.36
 
-test-nightly: $(STAMP) ## run the tests that make images, and the control plane tests against older Kubernetes minors
-	@status=0; $(PYTEST) -m nightly $(ARGS) || status=1; for minor in $(OLDER_KUBERNETES); do echo "Kubernetes $$minor"; \
-	  KERF_TEST_KUBERNETES=$$minor $(PYTEST) -m "(controlplane or e2e) and not nightly" $(ARGS) || status=1; \
+test-nightly: $(STAMP) ## run what takes long, and all tests on a control plane on older Kubernetes minors, too
+	@status=0; $(PYTEST) -m "nightly and not verdict" $(ARGS) || status=1; for minor in $(OLDER_KUBERNETES); do echo "Kubernetes $$minor"; \
+	  KERF_TEST_KUBERNETES=$$minor $(PYTEST) -m "controlplane or e2e" $(ARGS) || status=1; \
 	  done; exit $$status
 
 test-changed: $(STAMP) ## run of the nightly tests those that belong to what differs from the merge base with main
-	@$(PYTEST) -m nightly --changed $(ARGS); status=$$?; test $$status = 5 && echo "no nightly test belongs to this change" \
+	@$(PYTEST) -m "nightly and not verdict" --changed $(ARGS); status=$$?; test $$status = 5 && echo "no nightly test belongs to this change" \
 	  || exit $$status
+
+goldens: $(STAMP) ## rewrite the golden files of tests: what each surface says
+	@exec $(PYTEST) --goldens $(ARGS)
 
 mutants: $(STAMP) ## break the rules in thousands of ways: a test has to fail each time (hours)
 	@exec $(BIN)/python -m tests.tools.mutants $(ARGS)

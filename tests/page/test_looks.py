@@ -2,13 +2,17 @@
 
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.api import bodies
 from tests.api.bodies import pod
 from tests.api.processes import Server, demo
+from tests.changes import PAGE
 from tests.page.conftest import Opener
 from tests.page.test_page import colours, post, theme
+
+pytestmark = pytest.mark.nightly(of=PAGE)
 
 
 def test_slices_shares_mig_and_reservations(open_page: Opener, tmp_path: Path) -> None:

@@ -14,9 +14,12 @@ from extender.ranking import files
 from tests.api import bodies
 from tests.api.bodies import Manifest
 from tests.api.processes import Server, demo, request
+from tests.changes import PAGE
 from tests.controlplane import wait_until
 from tests.core.learning import only
 from tests.page.conftest import Opener
+
+pytestmark = pytest.mark.nightly(of=PAGE)
 
 NODES = [item["metadata"]["name"] for item in sample_cluster() if item["kind"] == "Node"]
 expect.set_options(timeout=30_000)  # ms; a busy machine is no fault
@@ -61,6 +64,7 @@ def theme(page: Page, *names: str) -> set[str]:
     return {page.evaluate(f"{style}.getPropertyValue('--{name}').trim()") for name in names}
 
 
+@pytest.mark.verdict
 def test_the_map_and_the_table_show_every_node(open_page: Opener) -> None:
     page = open_page()
     expect(page.get_by_role("status").first).to_have_text("ready")
@@ -91,6 +95,7 @@ def test_the_table_is_sorted_and_searched(open_page: Opener) -> None:
     expect(page.locator("#map h3")).to_have_count(1)
 
 
+@pytest.mark.verdict
 def test_a_booking_appears_without_a_reload(open_page: Opener, server: Server) -> None:
     page = open_page()
     heading = page.locator("#map h3").first
@@ -128,6 +133,7 @@ def test_what_is_reserved_is_told_beside_what_is_booked(open_page: Opener, serve
     expect(page.get_by_text(re.compile(r"^t4.*booked, 2 reserved"))).to_be_visible()
 
 
+@pytest.mark.verdict
 def test_a_pending_pod_is_explained_by_keyboard(open_page: Opener, server: Server) -> None:
     page = open_page()
     post(server, "filter", bodies.args(pod("train-9", 9), ["a100-0", "a100-1", "t4-0", "cpu-0"]))
@@ -323,6 +329,7 @@ def test_moves_that_would_help_are_told_above_the_pending_pods(open_page: Opener
     assert shown == f"{told} Not done automatically: it only tells."
 
 
+@pytest.mark.verdict
 def test_what_pods_say_is_text(open_page: Opener, server: Server) -> None:
     page = open_page()
     ran: list[str] = []

@@ -9,8 +9,11 @@ from playwright.sync_api import Locator, Page, expect
 
 from tests.api import bodies
 from tests.api.processes import Server
+from tests.changes import PAGE
 from tests.page.conftest import Opener
 from tests.page.test_page import WITH_MARKUP, check, pod, post
+
+pytestmark = pytest.mark.nightly(of=PAGE)
 
 At = Callable[..., Page]
 FIELD = "Search pods, owners, namespaces, nodes and GPU models"

@@ -27,7 +27,21 @@ from tests.install.helm import Helm, find_helm
 from tests.install.licences import locked
 from tests.release.steps import WORKFLOWS, Runner, load, steps_of
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.nightly(
+        of=(
+            "release/",
+            ".github/",
+            "Dockerfile",
+            "Makefile",
+            "pyproject.toml",
+            "requirements/",
+            "manifests/helm/",
+            "tests/release/",
+        )
+    ),
+]
 
 NAMES = sorted(path.name for path in WORKFLOWS.iterdir())
 VERSION = "0.1.0"

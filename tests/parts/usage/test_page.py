@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, Route, expect
 
+from tests.changes import PAGE
 from tests.page.conftest import Opener
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly(of=PAGE)]
 
 expect.set_options(timeout=30_000)  # ms; a busy machine is no fault
 HOUR_S = 3600
