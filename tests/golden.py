@@ -23,6 +23,6 @@ class Golden:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(said)
         elif said != known:
-            lines = (part.splitlines(keepends=True) for part in (known, said))
-            diff = "".join(difflib.unified_diff(*lines, fromfile=f"tests/goldens/{name}", tofile="what it says now"))
+            before, now = known.splitlines(keepends=True), said.splitlines(keepends=True)
+            diff = "".join(difflib.unified_diff(before, now, fromfile=f"tests/goldens/{name}", tofile="what it says now"))
             raise AssertionError(f"{diff}`make goldens` rewrites the files, where this is what it should say")

@@ -55,23 +55,23 @@ def plan(  # noqa: PLR0913, PLR0917 - options of a command
             source.waiting = [pod for pod in source.waiting if namespace in (None, pod.metadata.namespace)]
             view, pods, faults = sources.batch_of(source, reserve)
             made = PLANNERS[planner].make(view, pods, seed)
-            told: dict[str, Any] = {**report(view, made)}
-            told["unassigned"] += [{"pod": key, "reason": why} for key, why in faults.items()]
+            result: dict[str, Any] = {**report(view, made)}
+            result["unassigned"] += [{"pod": key, "reason": why} for key, why in faults.items()]
             if transport is not None and apply:
                 nodes = sources.node_of(view, made)
                 domains = sources.domains_of(source, made, nodes)
-                told["applied"] = await _apply(PodWriter(transport), source, nodes, domains, planner)
+                result["applied"] = await _apply(PodWriter(transport), source, nodes, domains, planner)
         if picture is not None:
             picture.write_text(drawn(node_loads(view, made), made))
-        return told
+        return result
 
     try:
-        told = asyncio.run(planned())
+        result = asyncio.run(planned())
     except sources.SourceError as error:
         fail("\n".join(error.faults), USAGE)
     except (PlanError, ClusterError, OSError) as error:
         fail(str(error), FAILED)
-    show(told, output, lambda console: _print(told, console))
+    show(result, output, lambda console: _print(result, console))
 
 
 @asynccontextmanager

@@ -122,9 +122,9 @@ def check_words(annotations: Mapping[str, str], labels: Mapping[str, str], *, as
 
     `asks`: whether the pod requests GPUs or waits for Kerf; otherwise only keys close to one of Kerf's count.
     """
-    for stray in stray_keys(annotations, labels):
-        if asks or stray.meant:
-            raise RequestError(str(stray))
+    for unknown in stray_keys(annotations, labels):
+        if asks or unknown.meant:
+            raise RequestError(str(unknown))
     for key in _SIZES:
         text = annotations.get(key, "").strip()
         if text and is_plain_number(text) and 0 < (mib := parse_quantity(text)) < _LEAST_PLAIN_MIB:

@@ -98,7 +98,7 @@ def bookable(cluster: Cluster) -> Cluster:
 
 def emptied(cluster: Cluster) -> Cluster:
     """The cluster without any bookings or observations."""
-    healthy, nobody = cluster.gpu_healthy & (cluster.gpu_model >= 0), np.zeros_like(cluster.num_served)
+    healthy, none = cluster.gpu_healthy & (cluster.gpu_model >= 0), np.zeros_like(cluster.num_served)
     devices = cluster.devices
     if devices is not None:
         devices = np.array([each and NodeDevices.of(each.inventory) for each in devices], dtype=np.object_)
@@ -108,8 +108,8 @@ def emptied(cluster: Cluster) -> Cluster:
         gpu_free_mib=np.where(healthy, cluster.gpu_memory_mib, 0).astype(np.int32),
         gpu_slices=np.zeros_like(cluster.gpu_slices),
         untracked_units=cluster.withheld_units.copy(),
-        num_served=nobody.copy(),
-        num_unserved=nobody.copy(),
+        num_served=none.copy(),
+        num_unserved=none.copy(),
         mig_free=cluster.mig_installed.copy(),
         cpu_free_milli=cluster.cpu_milli.copy(),
         memory_free_mib=cluster.memory_mib.copy(),

@@ -43,7 +43,7 @@ class Installed:
 
 @cache
 def _scan(path: tuple[str, ...]) -> EntryPoints:
-    """Return all entry points on `sys.path`; the scan takes long, and is done once."""
+    """All entry points; `path` is `sys.path` and only serves as cache key, because the scan is slow."""
     return entry_points()
 
 

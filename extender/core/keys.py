@@ -156,19 +156,19 @@ def rank_of(key: str) -> int:
     return 0 if key in _OF_PODS[_Kind.ANNOTATION] else 1 if key.startswith(_PREFIX) else 2
 
 
-def stray_keys(annotations: Mapping[str, str], labels: Mapping[str, str]) -> Iterator["Stray"]:
+def stray_keys(annotations: Mapping[str, str], labels: Mapping[str, str]) -> Iterator["UnknownKey"]:
     """Yield the pod's keys that have, or nearly have, the domain `kerf.dev/` and no effect on a pod."""
     for kind, keys in ((_Kind.ANNOTATION, annotations), (_Kind.LABEL, labels)):
         known = _OF_PODS[kind]
         for key in keys:  # there may be thousands
             if key in known or not (key[: len(_PREFIX)].lower() == _PREFIX or key.rpartition("/")[2] in _WORDS):
                 continue
-            if (stray := _stray(key, kind)) is not None:
-                yield stray
+            if (unknown := _unknown_key(key, kind)) is not None:
+                yield unknown
 
 
 @dataclass(frozen=True, slots=True)
-class Stray:
+class UnknownKey:
     """A key without effect where it is."""
 
     key: str
@@ -184,7 +184,7 @@ _MAX_KEY: Final = 120
 
 
 @lru_cache(maxsize=1024)
-def _stray(key: str, kind: _Kind) -> Stray | None:
+def _unknown_key(key: str, kind: _Kind) -> UnknownKey | None:
     """The fault of a key that is not a known key of its kind on pods; None for other projects' keys."""
     domain, _, word = key.lower().rpartition("/")
     word = word.replace("_", "-")
@@ -198,11 +198,11 @@ def _stray(key: str, kind: _Kind) -> Stray | None:
         return _no_such(key, _closest(word))
     for other in others:
         if other.on is _On.POD and other.kind is _Kind.RESOURCE:
-            return Stray(key, f'is a resource: write it under resources.limits, as {key}: "1"', key)
+            return UnknownKey(key, f'is a resource: write it under resources.limits, as {key}: "1"', key)
         if other.on is _On.POD and other.kind is not _Kind.GATE:
-            return Stray(key, f"is read as {_with_article(other.kind)}, not as {_with_article(kind)}", key)
+            return UnknownKey(key, f"is read as {_with_article(other.kind)}, not as {_with_article(kind)}", key)
     meant = _SYNONYMS.get(word, "")
-    return Stray(key, f"is read on {others[0].on}, not on pods{_did_you_mean(meant)}", meant)
+    return UnknownKey(key, f"is read on {others[0].on}, not on pods{_did_you_mean(meant)}", meant)
 
 
 def _is_misspelt(domain: str) -> bool:
@@ -213,8 +213,8 @@ def _is_misspelt(domain: str) -> bool:
     return SequenceMatcher(None, _DOMAIN, domain).ratio() >= _MIN_DOMAIN_SIMILARITY
 
 
-def _no_such(key: str, meant: str) -> Stray:
-    return Stray(key, f"no such key{_did_you_mean(meant)}", meant)
+def _no_such(key: str, meant: str) -> UnknownKey:
+    return UnknownKey(key, f"no such key{_did_you_mean(meant)}", meant)
 
 
 def _did_you_mean(meant: str) -> str:

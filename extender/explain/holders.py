@@ -86,12 +86,9 @@ class Holder:
 
 
 def who_of(metadata: objects.Metadata) -> Who:
-    """The namespace and owner of a pod.
-
-    The owner is the topmost controller: a label such as JobSet's, the Deployment of a ReplicaSet, the CronJob of a Job,
-    else the pod's controller. Suffixes added by these controllers are removed. A pod without a controller is its own
-    owner; bare pods named train-1 and train-2 count as one owner.
-    """
+    """The namespace and owner of a pod: a JobSet and the like by label, the Deployment or Rollout of a ReplicaSet, else
+    the pod's controller, without the suffix that a CronJob adds to its Jobs. A pod without a controller is its own
+    owner; bare pods named train-1 and train-2 count as one."""
     labels = metadata.labels or {}
     for label, kind in _OF_SEVERAL.items():
         if name := labels.get(label):

@@ -217,7 +217,7 @@ def opened(directory: Path) -> list[tuple[str, BinaryIO]]:
 
 
 def archive(members: list[tuple[str, BinaryIO]]) -> Iterator[bytes]:
-    """Yield chunks of a tar archive of open files, and close them. A file that grows is cut at its size at its start."""
+    """Yield chunks of a tar archive of open files, and close them. A growing file is cut at its size when reached."""
     with contextlib.ExitStack() as stack:
         for _, file in members:
             stack.enter_context(file)

@@ -86,7 +86,7 @@ class History:
 
 
 def columns_of(kinds: Mapping[str, Kind], rows: Mapping[str, Any]) -> dict[str, Column]:
-    """Return columns in order and with their types. Raises ValueError if one is missing, unknown or of another length."""
+    """Return columns in order, with their types. Raises ValueError if one is missing, unknown or of another length."""
     if rows.keys() != kinds.keys():
         raise ValueError(f"has columns {', '.join(sorted(rows))}; needed are {', '.join(sorted(kinds))}")
     typed = {name: np.asarray(rows[name], _DTYPE[kind]) for name, kind in kinds.items()}

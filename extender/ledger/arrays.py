@@ -165,7 +165,7 @@ class ObservedArrays:
         return self._raw.copy()
 
     def commit(self, raw: Gauges, sampled_at: npt.NDArray[np.float64], now: float) -> Rows:
-        """Take over a refresh; return the changed rows. `sampled_at` is (N,), unchanged for rows without new samples."""
+        """Apply a refresh; return the changed rows. `sampled_at` is (N,), unchanged for rows without new samples."""
         newer = sampled_at > self._sampled_at
         if self._outdated[newer].any():
             self._outdated = self._outdated & ~newer[:, None]

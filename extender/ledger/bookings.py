@@ -96,7 +96,7 @@ class _Cycles:
             cycle.is_binding = True
 
     def make_way(self, gang: str, uid: str, *, counted: bool) -> bool:
-        """Release, for a pod about to be rejected, what other gangs seem to have given up; return whether there was any."""
+        """Release what other gangs seem to have given up, for a pod about to be rejected; return whether it did."""
         num_before = self.num_given_back
         for other, cycle in self._cycles.items():
             if other == gang or cycle.is_binding:
@@ -165,8 +165,8 @@ class Bookings:
     ) -> None:
         """Reserve GPUs for a pod for the TTL, replacing its earlier reservation.
 
-        A pod that is bound or being bound keeps what it has. CPU and memory count among the node's requests from now on,
-        as they will once the watch has reported the pod.
+        A pod that is bound or being bound keeps what it has. CPU and memory count among the node's requests from now
+        on, as they will once the watch has reported the pod.
         """
         if self._claims.is_settled(uid):
             return
@@ -255,7 +255,7 @@ class Bookings:
         self._update(claim)
 
     def hold_as_read(self, pod: objects.Pod, now: float) -> Claim | None:
-        """Hold the assignment of a pod that was read and has a node, UNDECIDED until the watch or a second read confirms.
+        """Hold the assignment of a pod read with a node, UNDECIDED until the watch or a second read confirms it.
 
         What was held for it on that node stays held, too: this process's Binding may have taken effect and the author
         edited the pod before the answer. Returns None when it holds nothing, has ended, or is known to be bound.

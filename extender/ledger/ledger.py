@@ -34,8 +34,8 @@ MIRROR: Final = "kubernetes.io/config.mirror"
 """Annotation that a kubelet sets on the mirror of a static pod."""
 
 _WITHIN_S: Final = 150.0
-"""Time in which a running kubelet has recreated a mirror: one sync and two lost calls. A dead kubelet's node is not ready
-after 50 s."""
+"""Time in which a running kubelet has recreated a mirror: one sync and two lost calls. A dead kubelet's node is not
+ready after 50 s."""
 
 
 @dataclass(slots=True)
@@ -316,7 +316,7 @@ class Ledger(Bookings):
                 self.rows.write(name)
 
     def _is_correction(self, uid: str, reading: Reading) -> bool:
-        """Whether an edit corrects a pod's annotations to the GPUs that it was given or assigned again; if so, apply it."""
+        """Whether an edit corrects a pod's annotations to the GPUs that it was given or reassigned; if so, apply it."""
         claim = self._claims.get(uid)
         if claim is None:
             return False

@@ -245,7 +245,7 @@ class NodeRows:
             self.given.forget(name)
 
     def request(self, uid: str, node: str, cpu_milli: int, memory_mib: int) -> str:
-        """Set a pod's CPU and memory requests on a node, none when `node` is ""; return its previous node, "" for none."""
+        """Set a pod's CPU and memory requests on a node, none if `node` is ""; return its previous node or ""."""
         before, now = self._requested.pop(uid, None), (node, cpu_milli, memory_mib)
         if node:
             self._requested[uid] = now

@@ -18,6 +18,4 @@ def certificate_metrics(path: Path) -> Iterator[Metric]:
         return
     left_s = validity.left_s(datetime.now(UTC))
     yield gauge("kerf_certificate_left_seconds", "Seconds until the server's certificate expires.", left_s)
-    yield gauge(
-        "kerf_certificate_valid_seconds", "Total validity of the server's certificate, in seconds.", validity.valid_s
-    )
+    yield gauge("kerf_certificate_valid_seconds", "Total validity of the certificate, in seconds.", validity.valid_s)

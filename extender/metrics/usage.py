@@ -34,9 +34,7 @@ def usage_metrics(
     yield stranded
     yield gauge("kerf_gpu_units_cut", "GPUs, or time slices, that are free on partly used nodes.", cut)
     ratio = cut / free if free else 0.0
-    description = (
-        "kerf_gpu_units_cut as a fraction of all free units; kerf_gpus_stranded counts free capacity of no use."
-    )
+    description = "kerf_gpu_units_cut as a fraction of all free units; kerf_gpus_stranded counts unusable ones."
     yield gauge("kerf_gpu_fragmentation_ratio", description, ratio)
     yield gauge("kerf_gpus_unhealthy", "GPUs never allocated because they are unhealthy.", totals["unhealthy"])
     yield from _of_models(cluster, figures)

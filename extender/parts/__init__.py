@@ -1,4 +1,4 @@
-"""Kerf's optional parts, one folder and one line below each. Kerf runs without a part whose folder and line are removed.
+"""Kerf's optional parts, a folder and a line below each. Kerf runs without a part whose folder and line are removed.
 
 `extender.settings.parts` defines a part, `extender.api.contributions` what a part may contribute.
 """

@@ -62,7 +62,7 @@ _NAMESPACES: Final = Feed("namespaces", NAMESPACES_PATH, objects.Node)
 
 
 class QueueController(QueueRules):
-    """Runs rounds from `start` to `stop`. It writes nothing on a standby and plans nothing while the mirror is stale."""
+    """Runs rounds from `start` to `stop`. A standby writes nothing, and with a stale mirror nothing is planned."""
 
     def __init__(  # noqa: PLR0913 - what it works with
         self,
@@ -89,8 +89,8 @@ class QueueController(QueueRules):
         """`takes_more`: whether a pod takes more of a GPU's value than its share; it yields for `Options.patience_s`.
         `why_refused`: why Kerf rejected a pod last, "" if it did not. `mode` creates the `Mode`, `keeper` the allocator
         of devices for ResourceClaims. `crowd` are the bound pods; `rights` names the manifest that grants a right.
-        `kept_places` returns the part that keeps places for pods that it moves, `lets_roomless_go` the one that releases
-        pods without room; either may be None.
+        `kept_places` returns the part that keeps places for pods that it moves, `lets_roomless_go` the one that
+        releases pods without room; either may be None.
         """
         self._transport, self._ledger, self._placer, self.options = transport, ledger, placer, options
         self._events = events
@@ -245,7 +245,7 @@ class QueueController(QueueRules):
         return "it was released for a new node only" if entry is not None and entry.awaits_new_node else ""
 
     async def running_gangs(self, uids: Iterable[str]) -> list[Mapping[str, int]]:
-        """Return the needs of running gangs if gangs end as a whole; a pod of an unknown PodGroup needs all of its gang."""
+        """Return the running gangs if gangs end as a whole; a pod of an unknown PodGroup needs all of its gang."""
         if not self.options.gangs_end_whole:
             return []
         gangs = dict.fromkeys(gang for uid in uids if (gang := self.members.gang_of(uid)))
@@ -354,7 +354,7 @@ class QueueController(QueueRules):
         self.dispatcher.begin(self._notes.write(list(self.backlog.entries.values())))
 
     async def _report_fault(self) -> None:
-        """Set the reason why nothing is planned on all waiting pods, in words that don't change while the fault lasts."""
+        """Set on all waiting pods why nothing is planned, in words that don't change while the fault lasts."""
         unsynced = next((name for name, one in self.reflectors.items() if not one.synced), "")
         error = self.reflectors[unsynced].last_error[:_MAX_FAULT] if unsynced else ""
         why = f"its {unsynced} are not synced yet{error and f': {error}'}" if unsynced else _UNHEARD

@@ -76,7 +76,7 @@ class Mode(Protocol):
         """Handle a write that failed or whose outcome is unknown; return whether the pod's reservation is free."""
 
     async def nominate(self, entry: Entry, pod: Pod, term: Term | None, *, lost: str) -> Pod | None:
-        """Write a pod's node on this version of it, and which node it `lost` before; return the pod, None if not written."""
+        """Nominate a node on this version of a pod, noting the `lost` one; return the new pod, None if not written."""
 
     async def open(self, entry: Entry, pod: Pod, planner: str, term: Term | None) -> bool:
         """Open the gate of a nominated pod; return whether that succeeded."""
@@ -165,7 +165,7 @@ class Dispatcher:
         if lost:
             self.begin(self._renominate(lost))
         if gated:
-            self.begin(self._release_unit(gated, planner))
+            self.begin(self._nominate_and_open(gated, planner))
         return True
 
     def _has_changed(self, entry: Entry, planned: PlanPod) -> bool:
@@ -239,7 +239,7 @@ class Dispatcher:
         finally:
             self._put_back(entry)
 
-    async def _release_unit(self, entries: Sequence[Entry], planner: str) -> None:
+    async def _nominate_and_open(self, entries: Sequence[Entry], planner: str) -> None:
         """Nominate all members of a unit, then open all their gates."""
         known, term = [(entry, entry.pod) for entry in entries], self.mode.term()
         try:

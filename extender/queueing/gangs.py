@@ -126,8 +126,8 @@ class Unit:
 class _Answers(Generic[_ValueT]):
     """A cache of reads from the API server by key, refreshed after `_REFRESH_S`.
 
-    A bounded number of keys is read at once: namespaces in turn, within each the keys never read, or longest ago, first.
-    Callers wait for `_MAX_WAIT_S` at most; later answers serve later rounds.
+    A bounded number of keys is read at once: namespaces in turn, within each the keys never read, or longest ago,
+    first. Callers wait for `_MAX_WAIT_S` at most; later answers serve later rounds.
     """
 
     def __init__(self, ask: Callable[[str], Awaitable[_ValueT]], nothing: _ValueT, clock: Callable[[], float]) -> None:

@@ -97,8 +97,9 @@ def _gpus_of(pod: Pod) -> float:
 def owners_of(pod: Pod, gpus: float) -> tuple[str, ...]:
     """Return the keys of run times that predict a pod's, narrowest first.
 
-    They are: the same namespace, number of GPUs and controller (or pod) name without trailing digits; the same namespace
-    and number of GPUs; the same namespace. A CronJob's Jobs and a user's numbered runs differ in trailing digits only.
+    They are: the same namespace, number of GPUs and controller (or pod) name without trailing digits; the same
+    namespace and number of GPUs; the same namespace. A CronJob's Jobs and a user's numbered runs differ in trailing
+    digits only.
     """
     namespace = pod.metadata.namespace
     owner = pod.metadata.controller

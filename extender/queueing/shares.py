@@ -147,7 +147,7 @@ class Shares:
         return Window(most, parts, due=4 * most >= self.max_open or (most > 0 and hungry))
 
     def note(self, window: Window, plan: Plan) -> bool:
-        """Note the namespaces served by a plan; return whether those that waited for the others' turns are free again."""
+        """Note the namespaces served by a plan; return whether namespaces that had their turn may go again."""
         if plan.num_placed < window.most:
             had_served = bool(self._served)
             self._served.clear()  # the plan reached all

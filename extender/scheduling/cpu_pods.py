@@ -1,8 +1,8 @@
 """Places pods without GPUs on those GPU nodes where they cost GPU pods the least.
 
-kube-scheduler spreads such pods, and GPUs without free CPU stay idle. When only GPU nodes are candidates, kube-scheduler
-chooses among the few that lose least by the deployment's policy. Nothing is reserved; without Kerf these pods are
-scheduled as usual.
+kube-scheduler spreads such pods, and GPUs without free CPU stay idle. When only GPU nodes are candidates,
+kube-scheduler chooses among the few that lose least by the deployment's policy. Nothing is reserved; without Kerf these
+pods are scheduled as usual.
 """
 
 from collections.abc import Callable, Sequence

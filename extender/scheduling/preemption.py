@@ -42,7 +42,7 @@ class Preemptor:
         num_pdb_violations: int,
         gangs: Mapping[str, Gang] | None = None,
     ) -> Candidate:
-        """Return a proposal with the priority, GPUs and GPU time of its victims; an unknown victim counts as the costliest.
+        """Return a proposal with its victims' priorities, GPUs and GPU time; an unknown victim counts as the costliest.
 
         `gangs` are the victims' gangs by UID, from `gangs_of`.
         """
@@ -59,7 +59,7 @@ class Preemptor:
         return Candidate(node, tuple(victims), num_pdb_violations)
 
     def gangs_of(self, running: Iterable[Mapping[str, int]]) -> dict[str, Gang]:
-        """Return the gang of each pod by UID. `running` has for each gang how many running pods each of its pods needs."""
+        """Return the gang of each pod by UID. `running` maps each gang's pods to how many of its pods they need."""
         now, nodes = self.wall_clock(), dict[str, Cluster | None]()
 
         def member(uid: str, needs: int) -> Member:

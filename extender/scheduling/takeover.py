@@ -40,14 +40,14 @@ logger = logging.getLogger(__name__)
 _EPOCH: Final = "kerf.dev/epoch"
 
 _NUM_WRITERS: Final = 64
-"""Concurrent patches. Kerf decides nothing before the last of thousands of pods is marked, and all may be of one author;
-the lease renewal still has to get a connection."""
+"""Concurrent patches. Kerf decides nothing before the last of thousands of pods is marked, and all may be of one
+author; the lease renewal still has to get a connection."""
 _FIRST_RETRY_S: Final = 0.2
 _MAX_RETRY_S: Final = 3.0
 
 
 def epoch_key(lease: str = "") -> str:
-    """Return the annotation key with which the leaders of a lease mark pods, without a lease that of a single process."""
+    """Return the annotation key with which the leaders of a lease, or a single process without one, mark pods."""
     return f"{_EPOCH}-{lease}" if lease else _EPOCH
 
 
@@ -66,8 +66,8 @@ class Leadership:
         marks_gated: bool = False,
         catch_ups: Sequence[Callable[[], Awaitable[None]]] = (),
     ) -> None:
-        """`marks_gated` also marks gated pods, in every term: a predecessor may be about to assign GPUs to them and open
-        the gate, and a standby's ledger holds nothing of that. `catch_ups` run after marking, before the list."""
+        """`marks_gated` also marks gated pods, in every term: a predecessor may be about to assign GPUs to them and
+        open the gate, and a standby's ledger holds nothing of that. `catch_ups` run after marking, before the list."""
         self._marks_gated, self._catch_ups = marks_gated, catch_ups
         self._transport = transport
         self._election = election

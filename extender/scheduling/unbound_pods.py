@@ -17,8 +17,6 @@ from extender.scheduling.fair_cache import FairCache
 _MAX_PODS: Final = 20_000
 _MAX_WORDS: Final = 500
 _MAX_NAME: Final = 63
-_FIRST_WAIT_S: Final = 0.001  # without an election it leads at once
-_MAX_WAIT_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,8 +68,8 @@ class _Overlooked:
     def due(self, now: float, asked: Callable[[str], bool]) -> list[tuple[PodIdentity, int]]:
         """Return the pods to wake now, each with its number of wakes.
 
-        `asked` returns by UID whether kube-scheduler has asked Kerf about a pod. The waits double; namespaces take turns,
-        so that no namespace's pods keep others from being woken.
+        `asked` returns by UID whether kube-scheduler has asked Kerf about a pod. The waits double; namespaces take
+        turns, so that no namespace's pods keep others from being woken.
         """
         before, self._owed = self._owed, {}
         due: dict[str, list[tuple[float, UnboundPod]]] = {}
@@ -253,10 +253,10 @@ class Waker(Background):
         await self._explain_one(now)
 
     def _due(self, now: float) -> list[_Waiting]:
-        """Return the pods that may be woken: by priority, then the longest wait, while a round can evaluate all requests.
+        """Return the pods to wake by priority, then the longest wait, if a round can evaluate all their requests.
 
-        Else namespaces take turns with their distinct requests, those evaluated longest ago first: a namespace with many
-        distinct requests, or pods of high priority, delays only its own pods.
+        Else namespaces take turns with their distinct requests, those evaluated longest ago first: a namespace with
+        many distinct requests, or pods of high priority, delays only its own pods.
         """
         due_in: dict[str, list[_Waiting]] = {}
         for waiting in list(self._waiting.values()):

@@ -74,7 +74,7 @@ def _fewer(policy: str, fewer: Figures, *, trusted: bool) -> list[str]:
     return [
         headline,
         f"With {row['gpus']:,} of {fewer['gpus']:,} GPUs, the mean wait for GPUs is no longer than {than} ({allowed}); "
-        f"with {row['too_few_gpus']:,} GPUs it is.",
+        f"with {row['too_few_gpus']:,} GPUs it is longer.",
         *_longer(row["waited"]["waiting"], fewer["limits"]["waiting"]),
     ]
 

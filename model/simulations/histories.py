@@ -88,10 +88,7 @@ def philly(path: Path, load: float) -> History:
     }  # fmt: skip
     about = About(
         source="philly", since_s=0.0, until_s=float((jobs.submitted_s + jobs.duration_s).max()),
-        missing=(
-            _NO_PLACES, _NO_STARTS, f"nodes: their number is chosen for a load of {load:g}",
-            "CPU and memory: assumed in proportion to GPUs",
-        ),
+        missing=(_NO_PLACES, _NO_STARTS, f"nodes: as needed for a load of {load:g}", "CPU and memory: in proportion"),
     )  # fmt: skip
     return History(about, columns_of(POD_COLUMNS, pod_columns), columns_of(NODE_COLUMNS, node_columns))
 

@@ -1,7 +1,6 @@
 """Fitting of the learned rank to a cluster's history, with evaluation on held-out days."""
 
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -11,7 +10,7 @@ import numpy as np
 from extender.ranking.files import MANIFEST, WEIGHTS, Evaluation
 from model.evaluation.reports import Interval, interval
 from model.training import runs
-from model.training.runs import TrainConfig, TrainingError
+from model.training.runs import OnStep, TrainConfig, TrainingError
 from model.workloads.histories import Part
 from model.workloads.sources import OF_HISTORY
 
@@ -66,14 +65,7 @@ def config_of(history: Path) -> TrainConfig:
 
 
 def fit(
-    history: Path,
-    out: Path,
-    episodes: int,
-    save_interval: int,
-    on_step: Callable[[str], None],
-    *,
-    resume: bool,
-    jobs: int,
+    history: Path, out: Path, episodes: int, save_interval: int, on_step: OnStep, *, resume: bool, jobs: int
 ) -> Fitted:
     """Search, starting from the released rank; the model is written to `out` only if it is better on the held-out days.
 

@@ -1,4 +1,4 @@
-"""What a process that answers questions does when its Kerf is killed."""
+"""A process that answers questions ends when its Kerf is killed."""
 
 import subprocess
 import sys
@@ -8,7 +8,7 @@ from extender.explain.processes import Pipe
 
 
 def ends_when_kerf_was_killed(module: str, question: bytes) -> None:
-    """It waits for what the question needs, if one is asked, and hears that nobody writes any more."""
+    """Assert that it ends once its input closes, also while it waits for what a question needs."""
     process = subprocess.Popen([sys.executable, "-m", module], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin is not None
     assert process.stdout is not None

@@ -21,6 +21,8 @@ from tests.docs.pages import ROOT, tracked
 
 UNIT_S = 3600.0
 """For which the tests of the rest may take, on a machine that does something else too."""
+TESTED_WITH = {"what_if": ("missing",)}
+"""By part: parts that can't be turned on without it. Their tests go with it, they themselves stay."""
 ANSWERS_WITHIN_S = 60.0
 
 
@@ -34,9 +36,11 @@ class Checkout:
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(path, copy)
         listed = folder / "extender" / "parts" / "__init__.py"
+        tested_with = (other for name in without for other in TESTED_WITH.get(name, ()))
+        for name in {*without, *tested_with}:
+            shutil.rmtree(folder / "tests" / "parts" / name)
         for name in without:
             shutil.rmtree(listed.parent / name)
-            shutil.rmtree(folder / "tests" / "parts" / name)
             lines = listed.read_text().splitlines(keepends=True)
             kept = [line for line in lines if f'"{name}"' not in line]
             assert len(kept) == len(lines) - 1, f"a part is one line of {listed.name}"

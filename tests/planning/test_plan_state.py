@@ -3,8 +3,7 @@
 from typing import Any
 
 import msgspec
-import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from extender.core.clusters import Cluster
@@ -81,19 +80,7 @@ def pod(number: int, resources: dict[str, str], annotations: dict[str, str]) -> 
     return asking(f"p{number}", resources, annotations=annotations)
 
 
-def test_three_shares_of_60_percent_need_three_gpus_in_a_plan_too() -> None:
-    resources = {"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "60"}
-    pods = [pod(number, resources, {}) for number in range(3)]
-    assert_planned_as_placed([hami_node("h", (A, 16000), (B, 16000))], pods)
-
-
-@pytest.mark.parametrize("percent", ["60", "50"])
-def test_of_unlike_gpus_a_percentage_fills_the_same_one(percent: str) -> None:
-    resources = {"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": percent}
-    assert_planned_as_placed([hami_node("h", (A, 16000), (B, 24000))], [pod(n, resources, {}) for n in range(4)])
-
-
-def test_pods_that_nvidias_plugin_does_not_know_are_kept_apart_in_a_plan_too() -> None:
+def test_pods_that_nvidias_plugin_does_not_know_get_nodes_without_its_own() -> None:
     asked: list[tuple[dict[str, str], dict[str, str]]] = [
         ({}, {"kerf.dev/gpu-count": "1"}),
         ({"nvidia.com/gpu": "1"}, {}),
@@ -106,6 +93,7 @@ def test_pods_that_nvidias_plugin_does_not_know_are_kept_apart_in_a_plan_too() -
 
 
 @given(pods=st.lists(st.tuples(asks, annotated), min_size=1, max_size=12))
+@example(pods=[({"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "60"}, {})] * 4)  # each on a GPU of its own
 def test_a_plan_books_what_a_live_placement_books(pods: list[tuple[dict[str, str], dict[str, str]]]) -> None:
     readable = []
     for number, (resources, annotations) in enumerate(pods):

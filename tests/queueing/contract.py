@@ -95,15 +95,12 @@ async def refused(write: Awaitable[object]) -> None:
     assert raised.value.status == CONFLICT
 
 
-async def a_binding_on_an_older_version(stand: Stand) -> None:
+async def a_binding_on_an_older_version_or_of_another_pod(stand: Stand) -> None:
     known = await stand.metadata(stand.pod)
+    await refused(stand.bind(**{**known, "uid": "another"}))
     await stand.seal()
     await refused(stand.bind(**known))
     assert not (await stand.get(stand.pod))["spec"].get("nodeName")
-
-
-async def a_binding_of_a_pod_that_is_another_by_now(stand: Stand) -> None:
-    await refused(stand.bind(**{**await stand.metadata(stand.pod), "uid": "another"}))
 
 
 async def a_binding_that_is_repeated(stand: Stand) -> None:
@@ -146,8 +143,7 @@ async def a_claim_on_an_older_version(stand: Stand) -> None:
 
 
 CONTRACT: list[Callable[[Stand], Awaitable[None]]] = [
-    a_binding_on_an_older_version,
-    a_binding_of_a_pod_that_is_another_by_now,
+    a_binding_on_an_older_version_or_of_another_pod,
     a_binding_that_is_repeated,
     a_pod_that_is_changed_and_answers_with_its_version,
     an_eviction_on_an_older_version,

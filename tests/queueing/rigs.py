@@ -1,7 +1,7 @@
 """A queue on a cluster of a test's own, and the API server that it writes to."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
@@ -21,6 +21,7 @@ from extender.queueing.devices import MakesAllocation
 from extender.queueing.dispatch import Mode
 from extender.queueing.kept_places import KeepsPlaces
 from extender.queueing.options import Options
+from extender.queueing.pods.entries import Entry
 from extender.queueing.pods.objects import decode_node, decode_pod
 from extender.queueing.roomless import LetsRoomlessGo
 from extender.scheduling.placer import Placer, PodIdentity
@@ -137,32 +138,52 @@ class Rig:
         self.ledger.upsert_node(node)
         self.hub.cache(NODES).upsert(node)
 
-    def pod(self, name: str, gpus: int, created: str = "", **annotations: str) -> None:
-        found = {f"kerf.dev/{key.replace('_', '-')}": value for key, value in annotations.items()}
-        manifest = {
-            "metadata": {
-                **{"name": name, "namespace": "ns", "uid": name, "annotations": found},
-                "creationTimestamp": created,
-            },
-            "spec": {
-                "schedulingGates": GATES,
-                "containers": [{"resources": {"limits": {"nvidia.com/gpu": gpus, "cpu": 1}}}],
-            },
+    def pod(
+        self,
+        name: str,
+        gpus: int,
+        created: str = "",
+        *,
+        namespace: str = "ns",
+        owner: str = "",
+        labels: Any = None,
+        limits: Any = None,
+        spec: Any = None,
+        **annotations: str,
+    ) -> None:
+        """Create a gated pod; `owner` is its ReplicaSet, `limits` are those beside GPUs, `spec` are further fields."""
+        metadata: Manifest = {
+            "name": name,
+            "namespace": namespace,
+            "uid": name,
+            "annotations": {f"kerf.dev/{key.replace('_', '-')}": value for key, value in annotations.items()},
+            "labels": labels or {},
+            "creationTimestamp": created,
+        }
+        if owner:
+            metadata["ownerReferences"] = [{"kind": "ReplicaSet", "name": owner, "uid": owner, "controller": True}]
+        container = {"resources": {"limits": {"nvidia.com/gpu": gpus, "cpu": 1} | (limits or {})}}
+        self.api.pods[name] = {
+            "metadata": metadata,
+            "spec": {"schedulingGates": GATES, "containers": [container]} | (spec or {}),
             "status": {"phase": "Pending"},
         }
-        self.api.pods[name] = manifest
-        self.hub.cache(PODS).upsert(decode_pod(manifest))
+        self.told(name)
 
     def told(self, name: str) -> None:
         """The watch tells of a pod as it is now."""
         self.hub.cache(PODS).upsert(decode_pod(self.api.pods[name]))
+
+    def gone(self, name: str) -> None:
+        """The watch of pods without a node reports that one has a node or is deleted."""
+        self.hub.cache(PODS).remove(decode_pod(self.api.pods[name]))
 
     def bind(self, name: str) -> None:
         """kube-scheduler follows the nomination."""
         pod = self.api.pods[name]
         pod["spec"]["nodeName"] = pod["status"]["nominatedNodeName"]
         self.ledger.upsert_pod(decode_pod(pod), self.now)
-        self.hub.cache(PODS).remove(decode_pod(pod))
+        self.gone(name)
 
     def round(self, later_s: float = 0.1) -> None:
         self.now += later_s
@@ -182,7 +203,7 @@ class Rig:
         refusal = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
         self.api.pods[name]["status"] = {"phase": "Pending", "conditions": [refusal]}
         self.ledger.release(name)
-        self.hub.cache(PODS).upsert(decode_pod(self.api.pods[name]))
+        self.told(name)
 
     def remove_node(self, name: str) -> None:
         self.ledger.remove_node(name)
@@ -193,8 +214,44 @@ class Rig:
         pod = self.api.pods[name]
         return "" if pod["spec"]["schedulingGates"] else str(pod["status"].get("nominatedNodeName", ""))
 
+    def placed(self) -> list[str]:
+        """Pods that are open and nominated."""
+        return [name for name in self.api.pods if self.node_of(name)]
+
+    def entry(self, name: str) -> Entry:
+        return self.queue.backlog.entries[name]
+
+    def why(self, name: str) -> str:
+        """Why a pod waits, "" if nothing is noted."""
+        return str(self.entry(name).skips.reason or "")
+
     def note(self, name: str, key: str = "skipped") -> str:
         return str(self.api.pods[name]["metadata"]["annotations"].get(f"kerf.dev/{key}", ""))
+
+
+async def idle(turns: int = 100) -> None:
+    """Give other tasks their turns."""
+    for _ in range(turns):
+        await asyncio.sleep(0)
+
+
+def turns_beside(work: Coroutine[Any, Any, object]) -> int:
+    """Run some work; return how many turns another task has had meanwhile."""
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def run() -> None:
+        beside = asyncio.create_task(others())
+        await work
+        beside.cancel()
+
+    asyncio.run(run())
+    return turns
 
 
 class SlowApi(Api):
@@ -210,8 +267,7 @@ class SlowApi(Api):
     async def patch(self, path: str, body: bytes) -> bytes:
         name, _, part = path.partition("/pods/")[2].partition("/")
         self.asked.append((name, part))
-        for _ in range(100):  # while others are looked at
-            await asyncio.sleep(0)
+        await idle()
         if name == self.slow:
             await self.may.wait()
         return await super().patch(path, body)
@@ -224,8 +280,7 @@ async def nominating() -> tuple[SlowApi, Rig]:
     rig.node("n", 1)
     rig.pod("slow", 1)
     await rig.queue.begin_round()
-    for _ in range(5):
-        await asyncio.sleep(0)
+    await idle(5)
     return api, rig
 
 

@@ -1,4 +1,4 @@
-"""The queue as the settings want it: what each of them sets, and by what pods are let go."""
+"""The queue as built from the settings: what each of them sets, and how pods are released."""
 
 import asyncio
 import time
@@ -29,39 +29,15 @@ from tests.queueing.rigs import GATES
 
 
 def test_every_setting_of_the_queue_and_of_decisions_that_it_goes_by_counts() -> None:
-    settings = QueueSettings(
-        enabled=True,
-        planner="exact",
-        order=Order.FIFO,
-        ageing_s=2.0,
-        fair_share=True,
-        quotas={"a": 3.0},
-        weights={"b": 4.0},
-        reserve_after_s=6.0,
-        skip_s=7.0,
-        patience_s=8.0,
-        max_open=10,
-        fail_open_s=11.0,
-        gang_timeout_s=12.0,
-        gangs_end_whole=False,
-    )
-    decisions = DecisionSettings(policy="spread", rank_cpu_pods=False)
-    assert Options.of(settings, decisions) == Options(
-        planner="exact",
-        policy="spread",
-        rank_cpu_pods=False,
-        order=Order.FIFO,
-        ageing_s=2.0,
-        max_open=10,
-        reserve_after_s=6.0,
-        skip_s=7.0,
-        patience_s=8.0,
-        fail_open_s=11.0,
-        gang_timeout_s=12.0,
-        gangs_end_whole=False,
-        fair_share=True,
-        quotas=Quotas({"a": 3.0}, {"b": 4.0}),
-    )
+    same: dict[str, Any] = {
+        **{"planner": "exact", "order": Order.FIFO, "ageing_s": 2.0, "fair_share": True, "reserve_after_s": 6.0},
+        **{"skip_s": 7.0, "patience_s": 8.0, "max_open": 10, "fail_open_s": 11.0, "gang_timeout_s": 12.0},
+        "gangs_end_whole": False,
+    }
+    settings = QueueSettings(enabled=True, quotas={"a": 3.0}, weights={"b": 4.0}, **same)
+    decided: dict[str, Any] = {"policy": "spread", "rank_cpu_pods": False}
+    expected = Options(quotas=Quotas({"a": 3.0}, {"b": 4.0}), **same, **decided)
+    assert Options.of(settings, DecisionSettings(**decided)) == expected
     assert Options.of(QueueSettings(), DecisionSettings()) == Options(policy="auto")
 
 

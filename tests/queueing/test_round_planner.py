@@ -81,22 +81,18 @@ def test_nodes_are_kept_for_the_first_once_it_has_waited_for_long_enough() -> No
     assert planned.head == "ns/large"
 
 
-def test_others_are_kept_off_for_a_bounded_time_and_then_the_first_rests_for_as_long() -> None:
+def test_others_are_kept_off_for_a_bounded_time_and_then_the_first_backs_off_for_as_long() -> None:
     planned = with_head(reserve_after_s=0.0)
     rig = planned.rig
-    assert planned.plan() == {"large": BUSY}
-    rig.now += 1000.0
-    assert planned.plan() == {"large": BUSY}, "nobody was kept off"
+    for later_s in (0.0, 1000.0):
+        rig.now += later_s
+        assert planned.plan() == {"large": BUSY}, "no pod was kept off"
     rig.pod("small", 1)
-    assert planned.plan()["small"] == KEPT
-    rig.now += 32.0
-    assert planned.plan()["small"] == KEPT
-    rig.now += 31.875
-    assert planned.plan()["small"] == KEPT
-    rig.now += 0.125
-    assert planned.plan()["small"] == "n"
+    for later_s, expected in ((0.0, KEPT), (32.0, KEPT), (31.875, KEPT), (0.125, "n")):
+        rig.now += later_s
+        assert planned.plan()["small"] == expected
     assert planned.head == ""
-    planned.backlog.remove(planned.backlog.entries["small"].pod)
+    rig.gone("small")
     rig.pod("new", 1)
     rig.now += 63.875
     assert planned.plan()["new"] == "n"
@@ -114,7 +110,7 @@ def test_who_was_kept_off_for_long_enough_goes_whoever_is_the_first_by_then() ->
     entry = planned.backlog.entries["small"]
     assert (entry.kept_back, entry.behind_head) == (rig.now, True)
     rig.now += 32.0
-    planned.backlog.remove(planned.backlog.entries["large"].pod)
+    rig.gone("large")
     planned.backlog.remove(entry.pod)
     rig.pod("other", 2)
     planned.backlog.entries["small"] = entry
@@ -137,7 +133,7 @@ def test_a_head_that_has_its_room_and_comes_again_is_kept_room_for_from_then() -
     rig.ledger.release("runs")
     assert planned.plan(window=1)["large"] == "n"
     assert planned.head == ""
-    planned.backlog.remove(planned.backlog.entries["small"].pod)
+    rig.gone("small")
     rig.ledger.reserve("runs", "n", Holding(1), 1e9)
     rig.pod("later", 1)
     planned.plan()
@@ -190,26 +186,16 @@ def test_who_is_behind_the_first_is_known_and_who_lost_its_node_leaves_its_nodes
 
 
 def test_nodes_are_kept_by_priority_class_and_age_and_a_label_may_only_lower_that() -> None:
-    planned = Planned(reserve_after_s=0.0)
-    rig = planned.rig
-    rig.node("n", 2)
-    rig.ledger.reserve("runs", "n", Holding(1), 1e9)
-    rows = (
-        ("labelled", 0, "5", "2026-01-01T00:00:00Z"),
-        ("lowered", 7, "1", "2026-01-01T00:00:00Z"),
-        ("young", 3, None, "2026-01-01T00:00:05Z"),
-        ("first", 3, None, "2026-01-01T00:00:01Z"),
-    )
-    for name, priority, label, created in rows:
-        rig.pod(name, 2, created)
-        rig.api.pods[name]["spec"]["priority"] = priority
-        rig.api.pods[name]["metadata"]["labels"] = {"genius/priority": label} if label else {}
-        rig.told(name)
+    planned = with_head(reserve_after_s=0.0)
+    for name, priority, label, second in (("labelled", 0, "5", 0), ("lowered", 7, "1", 0), ("young", 3, "", 5)):
+        labels = {"genius/priority": label} if label else {}
+        planned.rig.pod(name, 2, f"2026-01-01T00:00:0{second}Z", labels=labels, spec={"priority": priority})
+    planned.rig.pod("first", 2, "2026-01-01T00:00:01Z", spec={"priority": 3})
     planned.plan()
     assert planned.head == "ns/first"
 
 
-def test_so_many_go_as_a_round_may_let_go_and_of_each_namespace() -> None:
+def test_as_many_go_as_a_round_may_release_and_of_each_namespace() -> None:
     planned = Planned()
     planned.rig.node("n", 8)
     for name in "abc":
@@ -221,32 +207,24 @@ def test_so_many_go_as_a_round_may_let_go_and_of_each_namespace() -> None:
 
 def test_plans_keep_to_quotas_and_to_the_part_of_nodes_that_is_left_free() -> None:
     planned = Planned(quotas=Quotas({"ns": 3.0}), used={"ns": 2.0}, reserve_frac=0.5)
-    rig = planned.rig
-    rig.node("n", 8)
-    rig.pod("fits", 1)
-    rig.pod("exceeds", 2)
-    rig.pod("wide", 0)
-    rig.api.pods["wide"]["spec"]["containers"] = [{"resources": {"limits": {"cpu": 40}}}]
-    rig.told("wide")
+    planned.rig.node("n", 8)
+    planned.rig.pod("fits", 1)
+    planned.rig.pod("exceeds", 2)
+    planned.rig.pod("wide", 0, limits={"cpu": 40})
     found = planned.plan()
     assert found["fits"] == "n"
     assert found["exceeds"].startswith("quota of namespace ns: 3 GPUs")
     assert found["wide"].startswith("needs 40 CPU")
 
 
-def test_nobody_is_planned_onto_closed_nodes_nor_onto_what_those_on_their_way_take() -> None:
+def test_nothing_is_planned_onto_closed_nodes_nor_onto_what_pods_on_their_way_take() -> None:
     planned = Planned()
-    rig = planned.rig
     for name in ("a", "b"):
-        rig.node(name, 8)
-    rig.pod("cpu", 0)
-    rig.api.pods["cpu"]["spec"]["containers"] = [{"resources": {"limits": {"cpu": 40}}}]
-    rig.told("cpu")
-    rig.ledger.rows.close({"a"})
+        planned.rig.node(name, 8)
+    planned.rig.pod("cpu", 0, limits={"cpu": 40})
+    planned.rig.ledger.rows.close({"a"})
     assert planned.plan() == {"cpu": "b"}
-    rig.pod("before", 0)
-    rig.api.pods["before"]["spec"]["containers"] = [{"resources": {"limits": {"cpu": 40}}}]
-    rig.told("before")
+    planned.rig.pod("before", 0, limits={"cpu": 40})
     planned.backlog.entries["before"].reserve("b")
     assert planned.plan()["cpu"].startswith("needs 40 CPU")
 
@@ -261,29 +239,19 @@ def test_nodes_are_ranked_by_the_policy_of_the_queue(policy: str, node: str) -> 
     assert planned.plan() == {"p": node}
 
 
-@pytest.mark.parametrize(("planner", "names"), [("exact", "ab"), ("greedy", "abcdef")])
-def test_planners_that_search_get_as_many_whole_units_as_they_may_have(planner: str, names: str) -> None:
-    planned = Planned(planner=planner, batch_pods=3)
-    planned.rig.node("n", 16)
-    for name, gang, size in (("a", "g", "2"), ("b", "g", "2"), ("c", "h", "2"), ("d", "h", "2")):
-        planned.rig.pod(name, 1, gang=gang, gang_size=size)
-    for name in "ef":
-        planned.rig.pod(name, 1)
-    assert "".join(planned.plan()) == names
-
-
-def test_a_unit_that_is_larger_than_a_search_takes_is_planned_on_its_own_and_one_that_just_fits_is_added() -> None:
-    planned = Planned(planner="exact", batch_pods=3)
-    planned.rig.node("n", 16)
-    for name in "abcd":
-        planned.rig.pod(name, 1, gang="g", gang_size="4")
-    planned.rig.pod("e", 1)
-    assert "".join(planned.plan()) == "abcd"
-    smaller = Planned(planner="exact", batch_pods=3)
-    smaller.rig.node("n", 16)
-    for name in "abc":
-        smaller.rig.pod(name, 1)
-    assert "".join(smaller.plan()) == "abc"
+def test_planners_that_search_get_as_many_whole_units_as_they_may_have() -> None:
+    for planner, gangs, names in (
+        ("exact", {"a": "g", "b": "g", "c": "h", "d": "h", "e": "", "f": ""}, "ab"),
+        ("greedy", {"a": "g", "b": "g", "c": "h", "d": "h", "e": "", "f": ""}, "abcdef"),
+        ("exact", {"a": "g", "b": "g", "c": "g", "d": "g", "e": ""}, "abcd"),  # too large, and first
+        ("exact", {"a": "", "b": "", "c": ""}, "abc"),
+    ):
+        planned = Planned(planner=planner, batch_pods=3)
+        planned.rig.node("n", 16)
+        for name, gang in gangs.items():
+            size = str(list(gangs.values()).count(gang))
+            planned.rig.pod(name, 1, **({"gang": gang, "gang_size": size} if gang else {}))
+        assert "".join(planned.plan()) == names
 
 
 def test_a_search_finds_room_for_more_than_greedy_does() -> None:
@@ -299,17 +267,18 @@ def test_a_search_finds_room_for_more_than_greedy_does() -> None:
 
 
 @pytest.mark.parametrize(
-    ("window", "on_way", "max_open", "sleeps"),
+    ("window", "on_way", "max_open", "leaves_at", "sleeps"),
     [
-        pytest.param(3, 0, 4, 4, id="all have gone that might"),
-        pytest.param(2, 0, 4, 0, id="more might have gone, and nobody is on the way"),
-        pytest.param(2, 1, 4, 0, id="few are"),
-        pytest.param(2, 2, 5, 0, id="not half of those who may be"),
-        pytest.param(2, 2, 4, 4, id="half of them are"),
+        (3, 0, 4, 9, 4),  # all have gone that might
+        (2, 0, 4, 9, 0),  # more might have gone, and none is on its way
+        (2, 1, 4, 9, 0),
+        (2, 2, 5, 9, 0),  # not half of those that may be
+        (2, 2, 4, 9, 4),
+        (2, 2, 4, 2, 2),  # until one has its node
     ],
 )
-def test_others_have_their_time_after_a_plan_while_pods_are_on_their_way(
-    monkeypatch: pytest.MonkeyPatch, window: int, on_way: int, max_open: int, sleeps: int
+def test_other_work_has_its_time_after_a_plan_while_pods_are_on_their_way(
+    monkeypatch: pytest.MonkeyPatch, window: int, on_way: int, max_open: int, leaves_at: int, sleeps: int
 ) -> None:
     planned = Planned(interval_s=0.25, max_open=max_open)
     planned.rig.node("n", 8)
@@ -322,6 +291,8 @@ def test_others_have_their_time_after_a_plan_while_pods_are_on_their_way(
 
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
+        if len(slept) == leaves_at:
+            planned.rig.gone("p0")
 
     with monkeypatch.context() as patched:
         patched.setattr(asyncio, "sleep", sleep)
@@ -362,14 +333,10 @@ def turns(
 def test_units_go_by_the_highest_priority_and_the_oldest_of_their_pods() -> None:
     assert turns(unit("a", (0, 1.0)), unit("b", (5, 2.0)), unit("c", (0, 3.0), (9, 4.0))) == "cba"
     assert turns(unit("a", (0, 2.0)), unit("b", (0, 5.0), (0, 1.0)), unit("c", (0, 0.0))) == "cba"
+    assert turns(unit("a", (1, 950.0)), unit("b", (0, 0.0)), ageing_s=500.0) == "ba", "waiting raises a priority"
     alike = unit("ns/x", (0, 1.0)), Unit("ns/x", unit("ns/x", (0, 2.0), (0, 2.0)).entries)
     found = in_order(alike, 0.0, Options(), {}, Durations(), lambda request: False)
     assert found == list(alike), "a gang may be called as a pod is"
-
-
-def test_waiting_raises_a_priority_step_by_step() -> None:
-    units = unit("a", (1, 950.0)), unit("b", (0, 0.0))
-    assert (turns(*units), turns(*units, ageing_s=500.0), turns(*units, ageing_s=1001.0)) == ("ab", "ba", "ab")
 
 
 def test_of_equals_the_namespace_goes_first_that_uses_least_for_its_weight_where_shares_are_fair() -> None:

@@ -16,14 +16,14 @@ def on_trial(stage: Stage = Stage.SHADOW) -> Course:
 def test_a_model_goes_from_shadow_to_canary_to_service() -> None:
     course = on_trial()
     assert (course.candidate, course.stage, course.since) == (A, Stage.SHADOW, 10.0)
-    assert course.said == "model aaaaaaaaaaaa is tried in shadow"
+    assert A[:12] in course.said and A not in course.said
     course = courses.judged(course, 0.5, 0.2, "kerf", 20.0)
     assert (course.stage, course.since, course.trials) == (Stage.CANARY, 20.0, 0)
     told = courses.judged(on_trial(), 0.5, 0.2, "kerf", 20.0, promised=0.75).said
-    assert told.endswith("+0.50 ± 0.20 points against kerf on newly arrived pods, the fit had +0.75")
+    assert "+0.50 ± 0.20 points against kerf" in told and "+0.75" in told
     course = courses.judged(course, 0.1, 0.2, "kerf", 30.0)  # no worse is enough here: it was better before
     assert (course.serving, course.candidate, course.stage, course.promoted) == (A, "", Stage.NONE, 1)
-    assert course.said == "model aaaaaaaaaaaa serves: +0.10 ± 0.20 points against kerf on newly arrived pods"
+    assert "serves: +0.10 ± 0.20" in course.said
 
 
 @pytest.mark.parametrize("stage", [Stage.SHADOW, Stage.CANARY])
@@ -31,12 +31,12 @@ def test_worse_beyond_chance_takes_it_back_at_any_stage(stage: Stage) -> None:
     course = courses.judged(on_trial(stage), -0.3, 0.2, "fgd", 40.0)
     assert (course.candidate, course.stage, course.serving) == ("", Stage.NONE, "")
     assert (course.refused, course.taken_back) == ((A,), 1)
-    assert f"withdrawn from {stage}: -0.30 ± 0.20 points against fgd" in course.said
+    assert f"withdrawn from {stage}: -0.30" in course.said
     assert courses.offered(course, A, 50.0) is course  # not again
     assert courses.offered(course, B, 50.0).candidate == B
 
 
-def test_in_shadow_what_does_not_show_itself_better_is_no_better() -> None:
+def test_a_model_that_stays_no_better_in_shadow_is_withdrawn() -> None:
     course = on_trial()
     for trial in range(1, _MAX_TRIALS):
         course = courses.judged(course, 0.1, 0.2, "kerf", 20.0 + trial)
@@ -53,20 +53,16 @@ def test_another_model_on_trial_leaves_the_one_that_serves() -> None:
     assert courses.withdrawn(course, "worse", 60.0).serving == A
 
 
-@pytest.mark.parametrize(
-    ("more", "doubt", "stays"), [(-0.09, 0.01, True), (-0.11, 0.2, True), (-0.11, 0.05, False), (0.5, 0.1, True)]
-)
-def test_one_that_serves_goes_when_the_released_one_is_better(more: float, doubt: float, stays: bool) -> None:
+def test_one_that_serves_goes_when_the_released_one_is_better() -> None:
     serving = courses.judged(on_trial(Stage.CANARY), 0.5, 0.2, "kerf", 30.0)
-    course = courses.watched(serving, more, doubt, 50.0)
-    if stays:
-        assert course is serving
-    else:
-        assert (course.serving, course.refused, course.taken_back) == ("", (A,), 1)
-        assert "no longer serves: -0.11 ± 0.05 points against the released one" in course.said
+    for more, doubt in ((-0.09, 0.01), (-0.11, 0.2)):
+        assert courses.watched(serving, more, doubt, 50.0) is serving
+    course = courses.watched(serving, -0.11, 0.05, 50.0)
+    assert (course.serving, course.refused, course.taken_back) == ("", (A,), 1)
+    assert "no longer serves: -0.11 ± 0.05" in course.said
 
 
-def test_what_was_refused_is_remembered_for_a_while() -> None:
+def test_refused_models_are_remembered_for_a_while() -> None:
     course = Course()
     for number in range(30):
         course = courses.withdrawn(courses.offered(course, f"{number:064d}", 0.0), "worse", 1.0)
@@ -74,12 +70,12 @@ def test_what_was_refused_is_remembered_for_a_while() -> None:
     assert course.taken_back == 30
 
 
-def test_what_is_no_number_is_no_evidence() -> None:
+def test_non_finite_results_are_no_evidence() -> None:
     for more, doubt in ((float("nan"), 0.1), (0.1, float("nan")), (float("inf"), 0.1)):
         course = courses.judged(on_trial(Stage.CANARY), more, doubt, "kerf", 30.0)
         assert (course.candidate, course.serving) == ("", "")
 
 
-def test_equals_do_not_come_out_of_shadow() -> None:
+def test_equal_models_stay_in_shadow() -> None:
     assert courses.judged(on_trial(), 0.0, 0.0, "kerf", 30.0).stage is Stage.SHADOW
     assert courses.judged(on_trial(Stage.CANARY), 0.0, 0.0, "kerf", 30.0).serving == A

@@ -27,18 +27,18 @@ async def rights(look: Look) -> AsyncIterator[Finding]:
         return
     user = f"{SERVICE_ACCOUNTS}{look.account.replace('/', ':')}" if look.account else installed.user
     if not user:
-        told = "the static pod's user is unknown: its --kubeconfig is not kube-scheduler's"
-        yield note(told, "kubectl auth can-i --list --as USER")
+        text = "the static pod's user is unknown: its --kubeconfig is not kube-scheduler's"
+        yield note(text, "kubectl auth can-i --list --as USER")
         return
     lacking = [
-        (right, manifest, told)
+        (right, manifest, text)
         for right, manifest in _needed(installed)
-        for told in await missing(look.transport, user, [right])
+        for text in await missing(look.transport, user, [right])
     ]
-    for right, manifest, told in lacking:
+    for right, manifest, text in lacking:
         fix = installed.fix("rbac.create=true", manifest)
         verdict = Verdict.NOTE if right.of_some and installed.is_static else Verdict.BROKEN
-        yield Finding("", verdict, told, fix)
+        yield Finding("", verdict, text, fix)
     if not lacking:
         yield ok(f"{user} has all the rights it needs")
 
@@ -96,14 +96,14 @@ async def admission_policy(look: Look) -> AsyncIterator[Finding]:
     policies = await policies_in_force(look.transport)
     in_force = [name for name in policies if name.endswith(_ASSIGNMENTS)]  # without the marker's
     if not in_force:
-        told = "is not installed: authors of pods can write what Kerf reads after a restart (SECURITY.md)"
-        yield note(told, look.installed.fix("admissionPolicy.enabled=true", _POLICY))
+        text = "is not installed: authors of pods can write what Kerf reads after a restart (SECURITY.md)"
+        yield note(text, look.installed.fix("admissionPolicy.enabled=true", _POLICY))
         return
     user = look.installed.user
     for name in in_force:
         conditions = " ".join(item["expression"] for item in policies[name].get("matchConditions") or ())
         if user and f"'{user}'" not in conditions:
-            told = f"{name} does not exempt {user}: no pod is bound"
-            yield broken(told, f"add it to admissionPolicy.users of {name}")
+            text = f"{name} does not exempt {user}: no pod is bound"
+            yield broken(text, f"add it to admissionPolicy.users of {name}")
             return
     yield ok(f"in force: {names(in_force)}")

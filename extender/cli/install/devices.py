@@ -48,13 +48,13 @@ async def devices(look: Look) -> AsyncIterator[Finding]:
     rows: list[int] = np.flatnonzero(installed.any(axis=1) & given).tolist()
     cut: list[int] = np.flatnonzero(cluster.mig_installed.any(axis=1) & ~installed.any(axis=1)).tolist()
     offering = {cluster.node_names[row] for row in (*rows, *cut)} | known.otherwise.keys()
-    unserved = [name for name in known.signed if name not in offering and not known.told.get(name)]
+    unserved = [name for name in known.signed if name not in offering and not known.faults.get(name)]
     for vendor, installing in _INSTALLING:
         if lost := [name for name in unserved if known.signed[name] == vendor.name]:
             installed_plugins = await _installed_plugins(look.transport, installing)
             remedy = _remedy([known.nodes[name] for name in lost], offering, installed_plugins, installing)
             yield broken(f"nodes with {vendor.title} cards offer no GPUs: {names(lost)}", remedy)
-    for name, sentences in known.told.items():
+    for name, sentences in known.faults.items():
         useless = cluster.left_out[cluster.row_of[name]] in (LeftOut.UNREADABLE, LeftOut.NONE_HEALTHY)
         yield broken(f"{name}: {sentences}") if useless else note(f"{name}: {sentences}")
     if known.unread:
@@ -62,7 +62,7 @@ async def devices(look: Look) -> AsyncIterator[Finding]:
     for finding in _leftovers(known.left):
         yield finding
     if not offering:
-        if not unserved and not known.told:
+        if not unserved and not known.faults:
             installing = _INSTALLING[0][1]
             installed_plugins = await _installed_plugins(look.transport, installing)
             remedy = _remedy(list(known.nodes.values()), offering, installed_plugins, installing)
@@ -79,8 +79,8 @@ async def devices(look: Look) -> AsyncIterator[Finding]:
     for vendor, installing in _INSTALLING:
         theirs = [row for row in rows if VENDORS[cluster.vendor[row]] is vendor]
         if missing := [cluster.node_names[row] for row in sorted({*nameless, *sizeless} & {*theirs})]:
-            told = f"GPU model or memory is unknown, so pods that request either go elsewhere: {names(missing)}"
-            yield note(told, installing.discovery, what=installing.discovery_name)
+            text = f"GPU model or memory is unknown, so pods that request either go elsewhere: {names(missing)}"
+            yield note(text, installing.discovery, what=installing.discovery_name)
         elif theirs:
             yield ok("model and memory of all GPUs are known", what=installing.discovery_name)
 
@@ -93,7 +93,7 @@ class _Known:
     nodes: dict[str, objects.Node] = field(default_factory=dict)
     signed: dict[str, str] = field(default_factory=dict)
     """Vendor of nodes whose labels say that they have GPUs, by node."""
-    told: dict[str, str] = field(default_factory=dict)
+    faults: dict[str, str] = field(default_factory=dict)
     """Why some or all of a node's GPUs are not allocated, by node."""
     left: dict[DevicePlugin, dict[str, str]] = field(default_factory=dict)
     """Leftovers of removed plugins, by plugin and node."""
@@ -134,20 +134,20 @@ async def _learn(transport: Transport) -> _Known:
             known.otherwise[name] = resource
         offer = known.ledger.rows.offer_of(name)
         if offer.left_out:
-            known.told[name] = "; ".join(offer.warnings) or LEFT_OUT_WORDS[offer.left_out]
+            known.faults[name] = "; ".join(offer.warnings) or LEFT_OUT_WORDS[offer.left_out]
         else:
-            for plugin, told in left_behind(node, plugin_of(node)).items():
-                known.left.setdefault(plugin, {})[name] = told
+            for plugin, text in left_behind(node, plugin_of(node)).items():
+                known.left.setdefault(plugin, {})[name] = text
     return known
 
 
 def _leftovers(left: Mapping[DevicePlugin, Mapping[str, str]]) -> Iterator[Finding]:
     """A note for each removed plugin's leftovers, which Kerf ignores but which may mislead other tools."""
     for plugin, found in left.items():
-        told = f"leftovers of a removed plugin, which are ignored: {next(iter(found.values()))}"
+        text = f"leftovers of a removed plugin, which are ignored: {next(iter(found.values()))}"
         keys = " ".join(f"{key}-" for key in plugin.leftovers)
         fix = f"kubectl annotate node NODE {keys}" if keys else ""
-        yield note(f"{told}: {names(list(found))}", fix)
+        yield note(f"{text}: {names(list(found))}", fix)
 
 
 def _is_others(resource: str) -> bool:
@@ -215,8 +215,8 @@ async def telemetry(look: Look) -> AsyncIterator[Finding]:
         if nodes:
             yield ok(f"{name} on {len(set(nodes) - {None})} nodes", what=installing.exporter_name)
         else:
-            told = f"no {name} pod: GPU load is unknown, so policies that use it rank by bookings"
-            yield note(told, installing.exporter, what=installing.exporter_name)
+            text = f"no {name} pod: GPU load is unknown, so policies that use it rank by bookings"
+            yield note(text, installing.exporter, what=installing.exporter_name)
     yield replace(await _prometheus(look, settings), what="Prometheus")
 
 
@@ -227,15 +227,15 @@ async def _prometheus(look: Look, settings: TelemetrySettings) -> Finding:
     prometheus = await find_prometheus(look.transport, {*settings.namespaces, own})
     if prometheus.addresses and any(getattr(settings, name) for name in _CREDENTIALS):
         address = prometheus.addresses[0]
-        told = f"found: {address}; telemetry's credentials and headers are sent only to a configured address"
-        return note(told, f"set config.telemetry.url={address}, if you trust it")
+        text = f"found: {address}; telemetry's credentials and headers are sent only to a configured address"
+        return note(text, f"set config.telemetry.url={address}, if you trust it")
     if prometheus.addresses:
         return ok(f"found: {prometheus.addresses[0]}; `kerf doctor` reads it")
     if passed_over := prometheus.passed_over:
-        told = "a Service looks like Prometheus, but its namespace is not in telemetry.namespaces: "
-        return note(told + ", ".join(passed_over), f"set config.telemetry.url={passed_over[0]}, if it is yours")
-    told = prometheus.fault or "no Service looks like Prometheus"
-    return note(told, f"{_PROMETHEUS}    # or configure one: config.telemetry.url")
+        text = "a Service looks like Prometheus, but its namespace is not in telemetry.namespaces: "
+        return note(text + ", ".join(passed_over), f"set config.telemetry.url={passed_over[0]}, if it is yours")
+    text = prometheus.fault or "no Service looks like Prometheus"
+    return note(text, f"{_PROMETHEUS}    # or configure one: config.telemetry.url")
 
 
 def _is_named(pod: Mapping[str, Any], names: Sequence[str]) -> bool:

@@ -157,10 +157,10 @@ async def stopped(site: Site) -> AsyncIterator[Finding]:
         ).items
         pods = [pod for pod in pods if not pod.spec.node_name and not pod.finished]
         if gated := [pod for pod in pods if is_gated(pod)]:
-            for told in await _gates(site, gated):
-                yield broken(told)
-        for told in await _passed(site.transport, pods):
-            yield broken(told)
+            for text in await _gates(site, gated):
+                yield broken(text)
+        for text in await _passed(site.transport, pods):
+            yield broken(text)
         for name in await _silent_agents(site.transport):
             yield broken(f"node {name}: its agent has stopped, so its report may be out of date")
     except ApiError as error:
@@ -229,7 +229,7 @@ async def running(site: Site) -> AsyncIterator[Finding]:
         yield broken(fault)
 
 
-def asked(kerf: Kerf) -> tuple[dict[str, Any] | None, list[str]]:
+def ask_running(kerf: Kerf) -> tuple[dict[str, Any] | None, list[str]]:
     """The rank of a running Kerf, None if it reports none; and sentences about faults of the rank, why it decides
     nothing, or what is degraded. Exits if no Kerf answers."""
     try:

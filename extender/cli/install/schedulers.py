@@ -106,12 +106,12 @@ async def _as_static_pod(transport: Transport, kerf: Sequence[Pod]) -> AsyncIter
         yield broken(f"{where}, and not ready: {names(unready)}", f"kubectl -n kube-system describe pod {unready[0]}")
         return
     if unconfigured := sorted(node for node, config in configs.items() if not config):
-        told = f"{where}, and kube-scheduler has no --config, so it does not call Kerf, on {names(unconfigured)}"
-        yield broken(told, _REGENERATE)
+        text = f"{where}, and kube-scheduler has no --config, so it does not call Kerf, on {names(unconfigured)}"
+        yield broken(text, _REGENERATE)
         return
     if alone := sorted(configs.keys() - nodes):
-        told = f"{where}: GPU pods are not placed while kube-scheduler leads on a node without Kerf: {names(alone)}"
-        yield broken(told, f"cp manifests/static-pod/kerf.yaml /etc/kubernetes/manifests/    # {_KUBEADM_GUIDE}")
+        text = f"{where}: GPU pods are not placed while kube-scheduler leads on a node without Kerf: {names(alone)}"
+        yield broken(text, f"cp manifests/static-pod/kerf.yaml /etc/kubernetes/manifests/    # {_KUBEADM_GUIDE}")
         return
     files = sorted(set(configs.values()))
     if not files:
@@ -119,12 +119,12 @@ async def _as_static_pod(transport: Transport, kerf: Sequence[Pod]) -> AsyncIter
     elif all(file.endswith(f"/{_SCHEDULER_CONFIG}") for file in files):
         yield ok(f"{where}, both entries in kube-scheduler's configuration")
     else:
-        told = f"{names(files)} of kube-scheduler can't be read from here: it needs both of Kerf's entries"
-        yield ok(f"{where}; {told}")
+        text = f"{names(files)} of kube-scheduler can't be read from here: it needs both of Kerf's entries"
+        yield ok(f"{where}; {text}")
     if files and not await _survives(transport):
-        told = "the next one removes --config from kube-scheduler, unless run with --patches: kubeadm-config lacks it"
+        text = "the next one removes --config from kube-scheduler, unless run with --patches: kubeadm-config lacks it"
         fix = f"scheduler.extraArgs and extraVolumes in ClusterConfiguration: {_KUBEADM_GUIDE}"
-        yield note(told, fix, what="kubeadm upgrade")
+        yield note(text, fix, what="kubeadm upgrade")
 
 
 def _is_unready(pod: Pod) -> bool:
@@ -166,8 +166,8 @@ async def configuration(look: Look) -> AsyncIterator[Finding]:
     if faults:
         yield broken("; ".join(faults), installed.upgrade)
     elif not (extender.get("managedResources") and any(entry.get("ignorable") for entry in others)):
-        told = "one entry for all pods: while Kerf is down, pods without GPUs are not scheduled either"
-        yield note(told, installed.upgrade)
+        text = "one entry for all pods: while Kerf is down, pods without GPUs are not scheduled either"
+        yield note(text, installed.upgrade)
     elif scheduler.get("percentageOfNodesToScore") != 100:
         fix = f"{installed.upgrade} --set scheduler.percentageOfNodesToScore=100"
         yield note("percentageOfNodesToScore is not 100: the best nodes may not be offered to Kerf", fix)
@@ -185,12 +185,12 @@ async def version_skew(look: Look) -> AsyncIterator[Finding]:
     if tag is None:
         yield note(f"kube-scheduler's version is not in the tag of its image, {installed.scheduler_image}")
         return
-    told = f"kube-scheduler 1.{tag[1]} on Kubernetes 1.{minor}"
+    text = f"kube-scheduler 1.{tag[1]} on Kubernetes 1.{minor}"
     if -1 <= int(tag[1]) - minor <= 0:
-        yield ok(told)
+        yield ok(text)
     else:
         fix = f"{installed.upgrade} --set scheduler.tag=v1.{minor}.0"
-        yield broken(f"{told}: it must be the same minor version or one older", fix)
+        yield broken(f"{text}: it must be the same minor version or one older", fix)
 
 
 async def control_plane(look: Look) -> AsyncIterator[Finding]:
@@ -199,8 +199,8 @@ async def control_plane(look: Look) -> AsyncIterator[Finding]:
     vendor = await _vendor_of(look)
     refused = await _uncalled(look.transport)
     if refused and look.installed.mode != "planner":
-        told = f"rejects pods with {_UNCALLED!r}, so it does not call Kerf: {names(refused)}"
-        yield broken(told, f"both entries of scheduler-config/ in its configuration: {_GUIDE}")
+        text = f"rejects pods with {_UNCALLED!r}, so it does not call Kerf: {names(refused)}"
+        yield broken(text, f"both entries of scheduler-config/ in its configuration: {_GUIDE}")
     else:
         yield _visible(pods, look.installed) if pods else _unseen(vendor, look.installed)
 
@@ -229,10 +229,10 @@ def _visible(pods: Sequence[Mapping[str, Any]], installed: Installed) -> Finding
         )
     match installed.mode:
         case "service":
-            told = (
+            text = (
                 f"{scheduler}: has no --config, so it does not call Kerf: Kerf only places pods of schedulers that do"
             )
-            return note(told, f"--config with both entries that helm's notes show: {_GUIDE}")
+            return note(text, f"--config with both entries that helm's notes show: {_GUIDE}")
         case "static pod":
             return ok(scheduler)  # `kerf` reports what it lacks
         case "scheduler":
@@ -248,10 +248,10 @@ def _unseen(vendor: _Vendor | None, installed: Installed) -> Finding:
         return ok(f"is not a pod in kube-system, so it is not checked: {where}, else {without}")
     if vendor.how:
         return ok(f"{vendor.name} lets it call Kerf (mode service) with {vendor.how}; otherwise {without}")
-    told = f"{vendor.name} runs it, so it can't be configured here: {without}"
+    text = f"{vendor.name} runs it, so it can't be configured here: {without}"
     if installed.mode == "service":
-        return note(told, f"{installed.upgrade} --set mode=planner --set queue.enabled=true")
-    return ok(told)
+        return note(text, f"{installed.upgrade} --set mode=planner --set queue.enabled=true")
+    return ok(text)
 
 
 async def _uncalled(transport: Transport) -> list[str]:

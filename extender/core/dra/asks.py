@@ -29,7 +29,7 @@ class Selector:
     matches: Callable[[Device], bool] = field(compare=False, repr=False)
     """Raises SelectorFault."""
     reads: frozenset[str] | None = field(default=None, compare=False, repr=False)
-    """Attributes and capacities (`domain/name`) and "driver" that it reads, as a cache key for devices; None for all."""
+    """Attributes, capacities (`domain/name`) and "driver" that it reads, for use as a cache key; None for all."""
     parts: Callable[[], "tuple[Selector, ...]"] = field(default=tuple, compare=False, repr=False)
     """The conditions that it joins by "and", to explain which one fails; () for a single condition."""
     cost: int = field(default=0, compare=False, repr=False)

@@ -407,9 +407,7 @@ _DESCRIBE: Final = _do(
 
 
 def _apart(request: GpuRequest) -> list[Remedy]:
-    remedies = [
-        Remedy(Kind.NODES, "label a node for shares and annotation-only pods, and make those pods select it")
-    ]
+    remedies = [Remedy(Kind.NODES, "label a node for shares and annotation-only pods, and make those pods select it")]
     if guide := VENDORS[request.vendor].plugin_guide:
         agent = "turn on the node agent: it steers the device plugin to other GPUs, so that both kinds can share a node"
         remedies.append(Remedy(Kind.NODES, f"{agent} ({guide})"))

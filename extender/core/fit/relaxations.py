@@ -79,8 +79,8 @@ class Shortfall:
                 return f"{self.missing} milli more free on one GPU"
             case "MiB":
                 return f"{format_mib(self.missing)} more free"
-            case things:
-                return f"{self.missing} more {things.removesuffix('s') if self.missing == 1 else things} free"
+            case unit:
+                return f"{self.missing} more {unit.removesuffix('s') if self.missing == 1 else unit} free"
 
 
 @dataclass(frozen=True, slots=True)

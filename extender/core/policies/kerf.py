@@ -132,9 +132,7 @@ class LearnedScore:
                 _learned,
                 unitless=True,
             ),
-            Part(
-                "live", "headroom of the GPUs by observed load", weights.live * tenths * enough, tenths, _headroom
-            ),
+            Part("live", "headroom of the GPUs by observed load", weights.live * tenths * enough, tenths, _headroom),
             Part(
                 "memory", "memory of its smallest suitable GPU: the less, the better", -by_memory * enough, memory, _gib
             ),

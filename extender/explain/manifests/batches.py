@@ -10,9 +10,7 @@ from extender.kube.objects import PodSpec
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
 Template = dict[str, Any]
-NOT_READ: Final = (
-    "is ignored by Kerf's queue: its pods are scheduled one by one unless their template has kerf.dev/gang"
-)
+NOT_READ: Final = "is ignored by Kerf's queue: its pods start one by one unless their template has kerf.dev/gang"
 
 
 class Batch(NamedTuple):

@@ -29,25 +29,23 @@ def together(given: Sequence[tuple[Pod, PlanPod]], others: Sequence[PlanPod], gr
     for pod, planned in given:
         if planned.gang:
             members[planned.gang].append(pod)
-    here = Counter(pod.gang for pod in others if pod.gang)
+    num_others = Counter(pod.gang for pod in others if pod.gang)
     known = {gang: _group(gang, pods, groups) for gang, pods in members.items()}
-    found = Gangs([])
+    result = Gangs([])
     for gang, pods in members.items():
         if known[gang] is None:
-            found.notes[pods[0].key] = (
-                f"PodGroup {gang} is not among the given objects: all pods that name it start together"
-            )
+            result.notes[pods[0].key] = f"PodGroup {gang} is not given: all pods that name it start together"
     for pod, planned in given:
         group = known.get(planned.gang)
         if group is None:
-            found.batch.append(planned)
+            result.batch.append(planned)
         elif not group.together:
-            found.batch.append(replace(planned, gang="", topology=""))
-        elif why := _missing(planned.gang, len(members[planned.gang]) + here[planned.gang], group):
-            found.faults[pod.key] = str(why)
+            result.batch.append(replace(planned, gang="", topology=""))
+        elif why := _missing(planned.gang, len(members[planned.gang]) + num_others[planned.gang], group):
+            result.faults[pod.key] = str(why)
         else:
-            found.batch.append(replace(planned, topology=planned.topology or group.topology))
-    return found
+            result.batch.append(replace(planned, topology=planned.topology or group.topology))
+    return result
 
 
 def _group(gang: str, pods: Sequence[Pod], groups: Mapping[str, Group]) -> Group | None:
@@ -56,7 +54,7 @@ def _group(gang: str, pods: Sequence[Pod], groups: Mapping[str, Group]) -> Group
     return Group(size) if size else groups.get(group_key(gang.partition(", copy ")[0], pods))
 
 
-def _missing(gang: str, here: int, group: Group) -> WaitReason | None:
+def _missing(gang: str, num_pods: int, group: Group) -> WaitReason | None:
     if not group.size:
         return Code.GANG_WITHOUT_GROUP.reason(gang=gang)
-    return None if here >= group.size else Code.GANG_INCOMPLETE.reason(gang=gang, here=here, size=group.size)
+    return None if num_pods >= group.size else Code.GANG_INCOMPLETE.reason(gang=gang, here=num_pods, size=group.size)

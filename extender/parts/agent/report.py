@@ -139,9 +139,9 @@ class Reporter(Background):
 
     async def run(self) -> None:
         """Read and write, until cancelled."""
-        last_news = time.monotonic()
+        last_change = time.monotonic()
         while True:
-            news = self._pods.news
+            change = self._pods.news
             try:
                 await self._write(await self._read())
                 self._pause_s = _MIN_PAUSE_S
@@ -150,10 +150,10 @@ class Reporter(Background):
                 await asyncio.sleep(self._pause_s * random.uniform(0.75, 1.25))
                 self._pause_s = min(2 * self._pause_s, _MAX_PAUSE_S)
                 continue
-            recent = time.monotonic() - last_news < _FAST_FOR_S
-            await until_set(news, _FAST_S if recent else _SLOW_S)
-            if news.is_set():
-                last_news = time.monotonic()
+            recent = time.monotonic() - last_change < _FAST_FOR_S
+            await until_set(change, _FAST_S if recent else _SLOW_S)
+            if change.is_set():
+                last_change = time.monotonic()
                 await asyncio.sleep(_SETTLING_S)
 
     async def _recall(self) -> None:

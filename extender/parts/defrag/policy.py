@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 import msgspec
 
@@ -621,7 +621,7 @@ class MovePolicy(Background):
 
     def _why_not(self, option: Option) -> str:
         """Why a plan is only reported, "" if it may begin."""
-        if not self._terms.acts or self._mover is None:
+        if not self._terms.acts:
             return "Kerf only advises (setting defrag.mode)"
         if not self._is_open():
             return "no window for moves is open (setting defrag.windows)"
@@ -633,10 +633,11 @@ class MovePolicy(Background):
         """Begin a plan; returns why that fails, "" if it does not."""
         plan, wait = self._asks.kept(option.answer.id), option.wait
         name = option.purpose if wait is None else wait.name
-        if plan is None or self._mover is None:
+        if plan is None:
             return "the plan has expired"
+        mover = cast(Mover, self._mover)  # settings with mode `act` have a record and a queue, so there is one
         try:
-            begun = await self._mover.begin(plan, target_of(plan))
+            begun = await mover.begin(plan, target_of(plan))
         except RoomError as error:
             self.counts.refused += 1
             logger.warning("defrag policy: %s: %s", target_of(plan), error)

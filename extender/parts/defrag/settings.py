@@ -1,6 +1,6 @@
 """Settings of making room."""
 
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -41,7 +41,7 @@ class DefragSettings(Section):
     """Seconds for which an eviction refused by a PodDisruptionBudget is retried."""
     mode: Initiative = Initiative.OFF
     """`advise`: Kerf regularly searches for moves that let waiting pods start, and reports those that pay. `act`: it
-    makes them; needs defrag.record. `off`: it only answers questions."""
+    makes them; needs defrag.record and queue.enabled. `off`: it only answers questions."""
     every_s: float = Field(default=300.0, ge=1)
     """Seconds between two searches."""
     after_s: float = Field(default=600.0, ge=0)
@@ -76,6 +76,11 @@ class DefragSettings(Section):
         return self
 
 
+def _lacking(settings: Any) -> str:
+    acts = settings.defrag.mode is Initiative.ACT and not settings.queue.enabled
+    return "mode: act needs queue.enabled: moved pods wait in the queue for their new places" if acts else ""
+
+
 _OFF: Final = "making room is off (setting defrag.enabled)"
 
 PART: Final = Part(
@@ -83,6 +88,7 @@ PART: Final = Part(
     settings=DefragSettings,
     wanted=lambda defrag: defrag.enabled,
     module="extender.parts.defrag.part",
+    lacks=_lacking,
     rights=(
         Rights(
             who="making room",

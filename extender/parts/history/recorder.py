@@ -71,14 +71,14 @@ class PodRows:
             return None
         cpu, memory = (request.cpu_milli, request.memory_mib) if gpus else read_compute(pod.spec)
         cpu, memory = min(cpu, _MAX_VALUE), min(memory, _MAX_VALUE)
-        asks = (0, 0, 0, "")
+        demand = (0, 0, 0, "")
         if gpus is not None:
-            asks = max(gpus.count, 1), gpus.milli or WHOLE_MILLI, gpus.memory_each_mib, self._accepted(gpus)
+            demand = max(gpus.count, 1), gpus.milli or WHOLE_MILLI, gpus.memory_each_mib, self._accepted(gpus)
         started = (unix_time(pod.status.start_time) or now) if pod.spec.node_name else None
         return (
             metadata.uid,
             *(self._name(text) for text in (metadata.namespace, owner_of(metadata), self._gang(pod))),
-            *(priority or pod.spec.priority or 0, *asks, cpu, memory),
+            *(priority or pod.spec.priority or 0, *demand, cpu, memory),
             *(unix_time(metadata.creation_timestamp) or now, started, now if pod.finished else None),
             *(pod.spec.node_name or "", _indices(pod)),
         )

@@ -32,7 +32,7 @@ def convert(
     from extender.parts.pipelines.mlflow import ConversionError
     from extender.parts.pipelines.mlflow import convert as converted
 
-    made, faults = [], []
+    manifests, faults = [], []
     for path in files:
         try:
             documents = [document for document in yaml.safe_load_all(path.read_text()) if document is not None]
@@ -45,9 +45,9 @@ def convert(
             except ConversionError as error:
                 faults += [f"{path}, document {number}: {fault}" for fault in error.faults]
                 continue
-            made.append(pipeline.manifest)
+            manifests.append(pipeline.manifest)
             for note in pipeline.notes:
                 echo(f"{path}, document {number}: {note}", err=True)
     if faults:
         fail("\n".join(faults), USAGE)
-    echo(as_yaml(*made))
+    echo(as_yaml(*manifests))

@@ -689,8 +689,8 @@ class Keeper(Background):
     def _emit(self, name: str, reason: str, why: str, case: Case | None) -> None:
         """Emit an event and log it; only the log names the pods' namespaces."""
         self._events.emit_about_node(name, reason=reason, message=why)
-        whose = "" if case is None else f" (namespaces {', '.join(case.namespaces[:_MAX_NAMED])})"
-        logger.warning("node %s: %s: %s%s", name, reason, why, whose)
+        namespaces = "" if case is None else f" (namespaces {', '.join(case.namespaces[:_MAX_NAMED])})"
+        logger.warning("node %s: %s: %s%s", name, reason, why, namespaces)
 
     def _clear(self, name: str) -> None:
         self._failures.forget(name)

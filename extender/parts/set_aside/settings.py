@@ -14,9 +14,9 @@ class SetAsideSettings(Section):
 
     GONE = {
         "early_s": "always 60",
-        "failures": "always 5, or set_aside.namespaces where that is more",
+        "failures": "always 5, or set_aside.namespaces if that is more",
         "window_s": "always 600",
-        "max_for_s": "always a day, or set_aside.for_s where that is more",
+        "max_for_s": "always a day, or set_aside.for_s if that is more",
     }
     EXPERIMENTAL = frozenset({"mode", "namespaces", "max_frac", "for_s"})
 

@@ -40,7 +40,7 @@ class Budgets:
     """GPU-hours for a window, by namespace."""
     window_s: float
     _parts: dict[str, deque[tuple[int, float]]] = field(default_factory=dict, init=False)
-    """GPU-hours by part of the window, as far as this process counted."""
+    """GPU-hours counted by this process, by part of the window."""
     _own: dict[str, float] = field(default_factory=dict, init=False)
     """Their sums: GPU-hours in the window."""
     _counted: dict[str, float] = field(default_factory=dict, init=False)

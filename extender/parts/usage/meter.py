@@ -208,8 +208,8 @@ class Meter(Background):
         if rates is None:
             return
         known = [(name, row) for name, row in self.occupants.names() if row < rates.of_nodes.shape[1]]
-        sick = rates.of_nodes[SICK]
-        for name, row in sorted(known, key=lambda item: not sick[item[1]])[:most]:
+        out_of_use = rates.of_nodes[SICK]
+        for name, row in sorted(known, key=lambda item: not out_of_use[item[1]])[:most]:
             capacity, free, stranded, out = rates.of_nodes[:, row].tolist()
             cordoned = out if self.holders.closed(name) is Closed.CORDONED else 0
             states = {"booked": capacity - free - stranded - out, "free": free, "stranded": stranded}

@@ -105,21 +105,21 @@ def mutate(body: bytes, injection: Callable[[], Injection], affinity: AffinityWr
         return allow(request.uid, f"the pod can't be read: {error}")
     marks = mark(pod.metadata, pod.spec)
     try:
-        asks = read_pod_request(pod).gpus
+        gpus = read_pod_request(pod).gpus
     except RequestError as error:
         return allow(request.uid, str(error), patch=marks)
     if (pod.metadata.labels or {}).get(_INJECT_LABEL) == "disabled":
         return allow(request.uid, patch=marks)
     kept, warnings = affinity.patch(pod, request.object)
     marks = [*marks, *kept]
-    if asks is None or asks.unit is not AskedUnit.WHOLE or _served_by_plugin(containers.spec):
+    if gpus is None or gpus.unit is not AskedUnit.WHOLE or _served_by_plugin(containers.spec):
         return allow(request.uid, *warnings, patch=marks)
-    how = injection()
+    injected = injection()
     places = list(_places(containers.spec, pod.metadata.annotations or {}, warnings))
-    if how.resource and asks.count and not asks.milli and any(chosen for _, _, chosen in places):
-        patch = list(_request(places, asks, warnings))
+    if injected.resource and gpus.count and not gpus.milli and any(chosen for _, _, chosen in places):
+        patch = list(_request(places, gpus, warnings))
         return allow(request.uid, *warnings, patch=[*patch, *kept])
-    field = _FIELDS[ASSIGNED_UUIDS if how.devices is Devices.UUIDS else ASSIGNED_GPUS]
+    field = _FIELDS[ASSIGNED_UUIDS if injected.devices is Devices.UUIDS else ASSIGNED_GPUS]
     patch = list(_patch(places, field, warnings))
     return allow(request.uid, *warnings, patch=[*patch, *marks])
 
@@ -163,7 +163,7 @@ def _places(spec: _Spec, annotations: Mapping[str, str], warnings: list[str]) ->
             yield f"/spec/{key}/{index}", container, container.name in chosen
 
 
-def _request(places: Sequence[_Place], asks: GpuRequest, warnings: list[str]) -> Iterator[Operation]:
+def _request(places: Sequence[_Place], gpus: GpuRequest, warnings: list[str]) -> Iterator[Operation]:
     """Operations that make the first of the chosen containers request the GPUs from the device plugin, and hide GPUs
     from the others."""
     first, *others = (container for _, container, chosen in places if chosen)
@@ -178,7 +178,7 @@ def _request(places: Sequence[_Place], asks: GpuRequest, warnings: list[str]) ->
             warnings.append(f"{_VISIBLE_DEVICES} of container {container.name} is left to the device plugin")
         for at in reversed(own):
             yield {"op": "remove", "path": f"{path}/env/{at}"}
-        yield _limit(path, container.resources, DEFAULT.resource, asks.count)
+        yield _limit(path, container.resources, DEFAULT.resource, gpus.count)
 
 
 def _limit(container: str, resources: objects.Resources | None, resource: str, count: int) -> Operation:

@@ -76,7 +76,7 @@ class WhatIfAnswers:
         waiting = self.waiting() if needs.waiting else Waiting()
         named = dict.fromkeys((*needs.claims, *waiting.claims))
         devices, claims = self._claims(named, drained, cluster)
-        told = await self._devices(devices, claims) if devices else None
+        device_facts = await self._devices(devices, claims) if devices else None
         stranding = self.stranding()
         return Facts(
             nodes=nodes,
@@ -86,7 +86,7 @@ class WhatIfAnswers:
             num_pods=num_pods,
             default_policy=self.policy,
             policies=policies,
-            devices=told,
+            devices=device_facts,
             pending=pending,
             waiting=waiting,
             max_s=self.turns.max_s,

@@ -108,24 +108,24 @@ class AskedClaims:
         if by_resource and not all(self._is_kerfs(claim) for claim in unallocated):
             self.unchecked.add(pod.key)
             unallocated = [claim for claim in unallocated if self._is_kerfs(claim)]
-        asked = read_asks(unallocated, self.facts.classes) if unallocated else None
-        return PodClaims(tuple(allocated), tuple(unallocated), asked)
+        demand = read_asks(unallocated, self.facts.classes) if unallocated else None
+        return PodClaims(tuple(allocated), tuple(unallocated), demand)
 
     def _is_kerfs(self, claim: ResourceClaim) -> bool:
         """Whether some node has devices for a claim that Kerf allocates."""
         if self.facts is None:
             return False
         try:
-            asked = read_asks([claim], self.facts.classes)
+            demand = read_asks([claim], self.facts.classes)
         except RequestError:
             return False
-        if asked not in self._possible:
+        if demand not in self._possible:
             contents = {packed[0] for packed in self.facts.devices.values()}
-            self._possible[asked] = any(
-                possible_on(pickle.loads(content), asked)  # noqa: S301 - written by the service
+            self._possible[demand] = any(
+                possible_on(pickle.loads(content), demand)  # noqa: S301 - written by the service
                 for content in contents
             )
-        return self._possible[asked]
+        return self._possible[demand]
 
     def _are_of_others(self, pod: Pod) -> bool:
         """Whether all claims of a pod are known and none requests a GPU."""
@@ -139,8 +139,8 @@ class AskedClaims:
             if spec is None:
                 return False
             for request in spec.devices.requests or ():
-                asked = [request.exactly] if request.exactly is not None else request.first_available or ()
-                classes += [one.device_class_name for one in asked]
+                alternatives = [request.exactly] if request.exactly is not None else request.first_available or ()
+                classes += [one.device_class_name for one in alternatives]
         return bool(classes) and not any(_GPU_CLASS.search(name) for name in classes)
 
     def _named(self, pod: Pod, name: str) -> ResourceClaim:

@@ -66,8 +66,8 @@ def what_if(
         fail("nothing to place: give manifests with -f, a node with --drain or --add-node, or --waiting", USAGE)
     question: dict[str, Any] = {"replicas": replicas, "drain": drain or [], "addNodes": added, "waiting": waiting}
     question["findNodes"] = _AUTO in (add_node or ())
-    asked = question | kerf.manifests(files or ())
-    answer: WhatIfResult = kerf.ask("/what-if", asked, _TIMEOUT_S, files=files or ())
+    body = question | kerf.manifests(files or ())
+    answer: WhatIfResult = kerf.ask("/what-if", body, _TIMEOUT_S, files=files or ())
     for entry in answer["objects"]:
         entry["place"] = with_file(entry["place"], files or ())
     show(answer, output, lambda console: _print(answer, console))

@@ -151,10 +151,10 @@ def _is_sound(cluster: Cluster, node: Node) -> bool:
     return bool((cluster.gpu_healthy[row] == (cluster.gpu_model[row] >= 0)).all())
 
 
-def _allocatable(node: Node, asked: Collection[str] = ()) -> _Key:
-    """A node's allocatable; memory in GiB, as equal machines differ slightly. Varying resources only if in `asked`."""
+def _allocatable(node: Node, requested: Collection[str] = ()) -> _Key:
+    """A node's allocatable; memory in GiB, as equal machines differ slightly; varying resources only if `requested`."""
     offered = (node.status.allocatable or {}).items()
-    found = {key: str(text) for key, text in offered if key in asked or not key.startswith(_VARYING)}
+    found = {key: str(text) for key, text in offered if key in requested or not key.startswith(_VARYING)}
     return tuple(sorted((found | {"memory": str(_memory_mib(node) // _GIB_MIB)}).items()))
 
 

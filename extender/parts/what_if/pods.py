@@ -83,9 +83,9 @@ class Newcomers:
     def _added_to(self, pod: Pod) -> list[str]:
         """Keys of taints that admission may make the pod tolerate: names of resources that it requests."""
         containers = (*(pod.spec.containers or ()), *(pod.spec.init_containers or ()))
-        asked = {name for item in containers for name in requests_of(item.resources) if "/" in name}
+        requested = {name for item in containers for name in requests_of(item.resources) if "/" in name}
         known = {item.key for item in pod.spec.tolerations or () if item.operator == "Exists"}
-        return sorted((asked & self._keys) - known)
+        return sorted((requested & self._keys) - known)
 
 
 def _with_unchecked(planned: PlanPod, words: Sequence[str]) -> PlanPod:

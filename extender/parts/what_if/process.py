@@ -62,36 +62,36 @@ def _answer(question: Question, facts: Facts) -> WhatIfResult:
 
 def _answered_once(question: Question, facts: Facts, until: float, *, assume: bool) -> tuple[WhatIfResult, bool]:
     """The answer, and whether admission may add tolerations to the new pods; `assume` adds them. Raises WhatIfError."""
-    asked, given = question.asked, question.given
-    nodes, moving = _nodes_and_moving(asked.drain, facts)
+    request, given = question.asked, question.given
+    nodes, moving = _nodes_and_moving(request.drain, facts)
     by_name = {node.metadata.name: node for node in nodes}
     waiting, held = waiting_pods(facts.pending, facts.waiting.held) if facts.pending is not None else ([], {})
     candidates = [decoded_node(manifest, "candidates") for manifest in question.candidates]
     added = added_nodes(question.add_nodes, by_name)
     reader = PodReader(facts.default_policy, _claims(question, facts))
     new = Newcomers((*nodes, *(node for node, _ in added), *candidates), assume=assume)
-    first = [*moving, *waiting, *new.as_admitted(asked_pods(asked))]
+    first = [*moving, *waiting, *new.as_admitted(asked_pods(request))]
     planned, faults = reader.planned(first)
     batch = [one for _, one in planned]
     objects = Objects.of(given, (pod.key for pod in first))
-    made_of = new.as_admitted(objects.pods)
-    made, faults_of_made = reader.planned(made_of)
-    gangs = together([(pod, objects.copied(pod, one)) for pod, one in made], batch, given.groups)
+    object_pods = new.as_admitted(objects.pods)
+    planned_objects, more_faults = reader.planned(object_pods)
+    gangs = together([(pod, objects.copied(pod, one)) for pod, one in planned_objects], batch, given.groups)
     batch = [new.noted(one) for one in (*batch, *gangs.batch)]
-    faults |= faults_of_made | gangs.faults
+    faults |= more_faults | gangs.faults
     crowd = Crowd.unpacked(facts.crowd, facts.ignored)
     for pod in moving:
         crowd.remove(pod.metadata.uid)
-    ground = Ground(facts, nodes, added, reader.kinds, batch, tuple(asked.drain), crowd)
+    ground = Ground(facts, nodes, added, reader.kinds, batch, tuple(request.drain), crowd)
     missing: dict[str, Any] | None = None
-    if asked.find_nodes:
-        specs = [pod.spec for pod in (*first, *made_of)]
+    if request.find_nodes:
+        specs = [pod.spec for pod in (*first, *object_pods)]
         view, plan, missing = found_nodes(ground, specs, candidates, lambda: time.monotonic() > until)
     else:
         view = ground.view()
         plan = made_in_turns(PLANNERS[GREEDY], view, batch)
     before = made_in_turns(PLANNERS[GREEDY], replace(ground, added=()).view(), batch) if question.adds_alone else plan
-    stranded_before, stranded = _stranded(facts, view, plan, asked.drain)
+    stranded_before, stranded = _stranded(facts, view, plan, request.drain)
     unplanned = faults | held
     report = _report(view, plan, unplanned)
     stuck = [plan.pods[position].key for position, why in plan.unassigned.items() if not why.moves_help]
@@ -161,8 +161,8 @@ def _nodes_and_moving(drain: Sequence[str], facts: Facts) -> tuple[list[Node], l
 
 def _claims(question: Question, facts: Facts) -> AskedClaims:
     """The ResourceClaims of the question's pods. Raises WhatIfError."""
-    asked, given = question.asked, question.given
-    claims, templates = [*asked.claims, *given.claims], [*asked.claim_templates, *given.claim_templates]
+    request, given = question.asked, question.given
+    claims, templates = [*request.claims, *given.claims], [*request.claim_templates, *given.claim_templates]
     try:
         return AskedClaims(facts.devices, read_claims(claims), read_templates(templates))
     except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:

@@ -125,9 +125,9 @@ class Question:
     @property
     def adds_alone(self) -> bool:
         """Whether the request only adds nodes: then it places the pending pods."""
-        asked, given = self.asked, self.given
-        others = asked.pods or given.workloads or asked.drain or asked.waiting
-        return not others and bool(asked.add_nodes or asked.find_nodes or given.nodes)
+        request, given = self.asked, self.given
+        others = request.pods or given.workloads or request.drain or request.waiting
+        return not others and bool(request.add_nodes or request.find_nodes or given.nodes)
 
     @property
     def waiting(self) -> bool:
@@ -148,11 +148,12 @@ class Question:
 
 def needs_of(question: Question) -> Needs:
     """The cluster data that a question needs."""
-    asked = question.asked
-    adds = bool(question.add_nodes) or asked.find_nodes
-    claims = dict.fromkeys((*names_of(asked.pods), *claims_of(question.given.pods)))
-    rules = bool(question.waiting or asked.drain) or any(map(_has_rules, (*pods_of(asked.pods), *question.given.pods)))
-    return Needs(list(dict.fromkeys(asked.drain)), adds, list(claims), question.waiting, rules)
+    request = question.asked
+    adds = bool(question.add_nodes) or request.find_nodes
+    claims = dict.fromkeys((*names_of(request.pods), *claims_of(question.given.pods)))
+    pods = (*pods_of(request.pods), *question.given.pods)
+    rules = bool(question.waiting or request.drain) or any(map(_has_rules, pods))
+    return Needs(list(dict.fromkeys(request.drain)), adds, list(claims), question.waiting, rules)
 
 
 def _has_rules(pod: Pod) -> bool:
@@ -166,27 +167,27 @@ def _has_rules(pod: Pod) -> bool:
 def read_question(body: bytes) -> Question:
     """The decoded request body. Raises WhatIfError."""
     try:
-        asked = _decoder.decode(body)
+        request = _decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise WhatIfError(f"invalid request: {error}") from None
-    if len(asked.drain) > _MAX_ADDED:
+    if len(request.drain) > _MAX_ADDED:
         raise WhatIfError(f"drain: more than {_MAX_ADDED} nodes")
-    drop_nulls(asked.pods)
+    drop_nulls(request.pods)
     try:
-        given = read_given(asked.objects, asked.manifest, asked.namespace, asked.replicas)
+        given = read_given(request.objects, request.manifest, request.namespace, request.replicas)
     except DocumentError as error:
         raise WhatIfError(str(error)) from None
-    question = Question(asked, given)
+    question = Question(request, given)
     if len(question.candidates) > _MAX_CANDIDATES:
         raise WhatIfError(f"candidates: more than {_MAX_CANDIDATES} nodes")
     return question
 
 
-def added_nodes(asked: Iterable[AddedNodes], known: dict[str, Node]) -> list[tuple[Node, str]]:
+def added_nodes(entries: Iterable[AddedNodes], known: dict[str, Node]) -> list[tuple[Node, str]]:
     """The nodes to add under new names, each with the name of the node that it copies, "" for a manifest. Raises
     WhatIfError."""
     added: list[tuple[Node, str]] = []
-    for entry in asked:
+    for entry in entries:
         if bool(entry.template) == (entry.manifest is not None):
             raise WhatIfError("addNodes: write either template (a node's name) or manifest")
         if entry.manifest is not None:
@@ -219,12 +220,12 @@ def decoded_node(manifest: dict[str, Any], key: str) -> Node:
         raise WhatIfError(f"{key}: {error}") from None
 
 
-def asked_pods(asked: WhatIf) -> list[Pod]:
+def asked_pods(request: WhatIf) -> list[Pod]:
     """The pods of the request, each `replicas` times. Raises WhatIfError."""
-    if len(asked.pods) * asked.replicas > MAX_PODS:
-        raise WhatIfError(f"pods: {len(asked.pods)} x {asked.replicas} replicas are more than {MAX_PODS} pods")
+    if len(request.pods) * request.replicas > MAX_PODS:
+        raise WhatIfError(f"pods: {len(request.pods)} x {request.replicas} replicas are more than {MAX_PODS} pods")
     pods: list[Pod] = []
-    for number, manifest in enumerate(asked.pods):
+    for number, manifest in enumerate(request.pods):
         try:
             pod = decode_pod(manifest)
             asked_of(pod)
@@ -235,8 +236,8 @@ def asked_pods(asked: WhatIf) -> list[Pod]:
             raise WhatIfError(f"pods[{number}]: {error}") from None
         metadata = pod.metadata
         name, namespace = metadata.name or f"pod-{number}", metadata.namespace or "default"
-        for replica in range(asked.replicas):
-            key = f"{name}-{replica}" if asked.replicas > 1 else name
+        for replica in range(request.replicas):
+            key = f"{name}-{replica}" if request.replicas > 1 else name
             named = msgspec.structs.replace(metadata, name=key, namespace=namespace, uid=f"{number}-{key}")
             pods.append(msgspec.structs.replace(pod, metadata=named))
     return pods

@@ -41,7 +41,7 @@ class Trial:
         self.closed: Mask = np.zeros(view.num_nodes, np.bool_)
         """(N,) rows that no pod may be placed on."""
         self.marks = [0] * view.num_nodes
-        """(N,) hash of each row's changes: equal if the same pods, new or original, are on the same GPUs."""
+        """(N,) hash of each row's changes: equal for equal pods on equal GPUs, new and original ones distinguished."""
         self.guests = [0] * view.num_nodes
         """(N,) number of newly placed pods."""
         self._undo: list[Callable[[], None]] = []

@@ -1,8 +1,8 @@
 """Following released pods to their nodes, as kube-scheduler binds them without calling Kerf.
 
-A pod bound to its nominated node has the assignment written on it. A pod bound elsewhere gets GPUs there: its assignment
-is rewritten if the node's plugin follows it, and removed if the plugin picks GPUs by itself. The reservation of a pod
-that left without a node is released: the pod is gone.
+A pod bound to its nominated node has the assignment written on it. A pod bound elsewhere gets GPUs there: its
+assignment is rewritten if the node's plugin follows it, and removed if the plugin picks GPUs by itself. The reservation
+of a pod that left without a node is released: the pod is gone.
 """
 
 import logging

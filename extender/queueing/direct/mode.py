@@ -82,7 +82,7 @@ class Direct:
         """Refuse GPUs that kube-scheduler does not count and would give to other pods."""
         if pod.gpus is not None and pod.gpus.unit is AskedUnit.WHOLE:
             raise RequestError(
-                f"kube-scheduler counts no GPUs asked by annotation or label alone: ask for {DEFAULT.resource}"
+                f"kube-scheduler counts no GPUs requested by annotation or label alone: ask for {DEFAULT.resource}"
             )
 
     def hold(self, members: Sequence[tuple[Entry, str]]) -> bool:
@@ -106,7 +106,7 @@ class Direct:
             self.follower.left(entry)
 
     def found_open(self, entry: Entry) -> None:
-        """Hold the assignment that a previous leader wrote on the pod; a standby lists the pods again before it leads."""
+        """Hold the assignment that a previous leader wrote; a standby lists the pods again before it leads."""
         node = entry.node or assigned_node(entry.pod)
         if not node or self.fence.standby():
             return

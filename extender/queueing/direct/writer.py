@@ -2,9 +2,9 @@
 
 `DirectAssignments` turns assignments into annotations, which no Binding carries here: Kerf's and the device plugin's.
 
-`Products` restricts pods that request a GPU model or an amount of memory to nodes with suitable GPUs. kube-scheduler does
-not know such requests and, if it can't use the nominated node, takes any node with enough GPUs. It does know the label
-with the product of a node's GPUs, and the API server allows adding node affinity while a pod is gated.
+`Products` restricts pods that request a GPU model or an amount of memory to nodes with suitable GPUs. kube-scheduler
+does not know such requests and, if it can't use the nominated node, takes any node with enough GPUs. It does know the
+label with the product of a node's GPUs, and the API server allows adding node affinity while a pod is gated.
 """
 
 import secrets
@@ -112,7 +112,7 @@ class DirectAssignments:
         return bool(claim.holding) and (claim.holding.unserved or self.ledger.rows.plugin_on(claim.node).told)
 
     def on_its_node(self, pod: Pod, claim: Claim) -> Assignment | None:
-        """Return an assignment for a pod on the node it is bound to, None if too little is free. Raises RequestError."""
+        """Return an assignment for a bound pod on its node, None if too little is free. Raises RequestError."""
         request = self.placer.read_request(pod)
         alone = self.ledger.without(claim.node, {claim.uid}, self.clock())
         if request.gpus is None or alone is None:
@@ -173,7 +173,7 @@ class _Assignment(Patch[Pod]):
 
 
 class DirectWriter:
-    """Writes to known versions of pods within a term. Each write returns the new pod, None if it has changed or is gone.
+    """Writes to known versions of pods in a term. Each write returns the new pod, None if it has changed or is gone.
 
     Raises FencedError, DecodeError, and ClusterError where the API server refuses or the outcome is unknown.
     """

@@ -103,8 +103,8 @@ class Backlog:
     def unanswered(self, now: float) -> list[Entry]:
         """Return renominated entries on which kube-scheduler has not reported since, sooner if it is likely to refuse.
 
-        A nomination does not make kube-scheduler retry a pod rejected for lack of room. A changed node, a deleted pod or
-        a withdrawn nomination does, but not a nominated pod that is bound elsewhere.
+        A nomination does not make kube-scheduler retry a pod rejected for lack of room. A changed node, a deleted pod
+        or a withdrawn nomination does, but not a nominated pod that is bound elsewhere.
         """
         opened = self._in(Stage.OPENED)
         renominated = [entry for entry in opened if NOMINATION_LOST in (entry.pod.metadata.annotations or ())]
@@ -162,8 +162,8 @@ class Backlog:
     def claim_changed(self, claim: str) -> None:
         """Note that a ResourceClaim has changed.
 
-        The pods that name it are read again once, before the next round or decision: there may be thousands of them, and
-        any number of changes.
+        The pods that name it are read again once, before the next round or decision: there may be thousands of them,
+        and any number of changes.
         """
         if self._naming.of(claim):
             self._claims_changed.add(claim)
@@ -296,19 +296,19 @@ class Backlog:
 
 
 def _has_its_devices(entry: Entry) -> bool:
-    """Whether a pod names ResourceClaims and all are allocated: kube-scheduler deallocates them if the pod can't use the
-    devices' nodes."""
+    """Whether a pod names ResourceClaims and all are allocated: kube-scheduler deallocates them if the pod can't use
+    the devices' nodes."""
     return bool(claim_keys(entry.pod)) and entry.planned is not None and not entry.planned.claims
 
 
 def _is_new_refusal(entry: Entry) -> bool:
-    """Whether a rejection came after the last nomination, which removed the older one and wrote the number of losses."""
+    """Whether a rejection is newer than the last nomination, which removed the older one and noted the losses."""
     note = (entry.pod.metadata.annotations or {}).get(NOMINATION_LOST, "")
     return note.startswith(f"{entry.num_lost}. ") and len(entry.pod.status.conditions or ()) == 1
 
 
 def _needs_plan(pod: Pod) -> bool:
-    """Whether a rejected pod that was released without a node still needs a plan: it has ResourceClaims, or was released
-    for autoscalers."""
+    """Whether a rejected pod that was released without a node still needs a plan: it has ResourceClaims, or was
+    released for autoscalers."""
     planned = is_for_autoscalers(pod) or (PLANNED_BY in (pod.metadata.annotations or {}) and pod.spec.resource_claims)
     return bool(planned and pod.refusal)

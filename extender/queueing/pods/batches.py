@@ -69,11 +69,11 @@ def asked_of(pod: Pod) -> Room:
 
 
 def plan_pod(pod: Pod, kinds: Kinds, claims: PodClaims = NO_CLAIMS) -> PlanPod:
-    """Convert a pod with its current ResourceClaims for planners. Raises RequestError with a sentence for its author."""
+    """Convert a pod with its ResourceClaims for planners. Raises RequestError with a sentence for its author."""
     request = read_pod_request(pod)
     if claims.asked is not None:
         if request.gpus is not None:
-            raise RequestError("asks GPUs by resource and devices by ResourceClaim: ask by one of the two")
+            raise RequestError("requests GPUs by resource and devices by ResourceClaim: use only one of the two")
         request = replace(request, gpus=devices_of(claims.asked), policy=read_policy(pod))
     if request.policy and request.policy not in POLICIES:
         raise RequestError(f'{POLICY}: "{request.policy[:80]}" is not a policy; use one of {names(POLICIES)}')

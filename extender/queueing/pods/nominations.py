@@ -1,8 +1,8 @@
 """Writes to pods of the queue: the node is nominated, then the scheduling gate is opened.
 
 kube-scheduler first tries the nominated node alone, with all its plugins and extenders, and takes it if it fits. A gate
-can't be closed again: if the nominated node no longer fits, the pod goes through a normal scheduling cycle, in which its
-node selector keeps it to its gang's domain. If that finds no node either, the pod is renominated.
+can't be closed again: if the nominated node no longer fits, the pod goes through a normal scheduling cycle, in which
+its node selector keeps it to its gang's domain. If that finds no node either, the pod is renominated.
 
 A new leader recognizes released pods by `planned_node`, `nominated_node` and `is_for_autoscalers`.
 """
@@ -65,7 +65,7 @@ def written_by_author(annotations: Mapping[str, str] | None) -> dict[str, str]:
 
 
 class PodWriter:
-    """Writes to pods of the queue. The methods raise ClusterError, and return False for a pod that is gone or has changed."""
+    """Writes to pods of the queue. Methods raise ClusterError, and return False if the pod is gone or has changed."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport

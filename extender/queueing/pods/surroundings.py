@@ -1,4 +1,4 @@
-"""Computes the `Neighbours` of a batch: what the bound pods mean for its pods' ports, resources, affinity and spread."""
+"""Computes the `Neighbours` of a batch: the effects of bound pods on ports, resources, affinity and spread."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final

@@ -141,12 +141,3 @@ def test_one_whose_model_no_pool_has_gets_none(clusters: Clusters, scaler: Scale
     assert scaler.nodes() == []
     assert not any("node/own" in message for message in said(cluster, scaler, "elsewhere")), "nor has it room on T4s"
     assert "schedulingGates" not in cluster.pod("elsewhere")["spec"]
-
-
-def test_without_affinity_any_gpu_that_is_free_is_taken_for_room(clusters: Clusters, scaler: Scaler) -> None:
-    """What `webhook.write_affinity` is for."""
-    cluster = opened(clusters, *RELEASING)
-    cluster.submit("unread", 1, annotations={"kerf.dev/gpu-model": "h100"}, schedulingGates=GATES)
-    cluster.pending("unread")
-    looked_at(cluster, scaler)
-    assert scaler.nodes() == []

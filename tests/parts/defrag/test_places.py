@@ -1,4 +1,4 @@
-"""Places that a plan counts on: kept for those who are to have them, without an end, and given to nobody else."""
+"""Places of a plan: reserved for its pods without expiry, and given to no other pod."""
 
 import asyncio
 from typing import Any
@@ -43,18 +43,12 @@ class Ground(Defrag):
 
         return asyncio.run(run())
 
-    def claimed(self, uid: str) -> str:
-        """The node on which something is held for a pod, "" for none."""
-        claim = self.rig.ledger.claim(uid)
-        return "" if claim is None else claim.node
-
     @property
     def closed(self) -> list[str]:
-        """The nodes that are kept from everybody."""
         return sorted(self.rig.ledger.rows.closed)
 
 
-def test_what_a_pod_needs_next_is_reserved_in_its_name_without_an_end_until_it_is_given_back() -> None:
+def test_a_moved_pods_new_place_is_reserved_until_it_is_given_back() -> None:
     ground = Ground()
     assert ground.places.hold(ground.pod("v"), "b")
     assert (ground.free("b"), ground.claimed(stand_in_of("v")), ground.claimed("v")) == (1, "b", "a")
@@ -64,39 +58,26 @@ def test_what_a_pod_needs_next_is_reserved_in_its_name_without_an_end_until_it_i
     assert ground.free("b") == 1
     ground.places.give_back(["v"])
     assert ground.free("b") == 2
-
-
-def test_what_is_reserved_by_others_under_such_a_name_is_not_given_back() -> None:
-    ground = Ground()
-    assert ground.places.hold(ground.pod("v"), "b")
-    ground.places.give_back(["v"])
     placer = ground.rig.placer
     other = PodIdentity("ns", "v", stand_in_of("v"))
     placer.reserve(placer.place_on(other, GpuRequest(1), placer.policies["tightest"], "b"))
     ground.places.give_back(["v"])
-    assert ground.free("b") == 1
+    assert ground.free("b") == 1, "reserved by others"
 
 
-@pytest.mark.parametrize(
-    ("gpus", "notes", "has_it"),
-    [
+def test_a_pod_without_gpus_needs_no_reservation_and_an_invalid_one_gets_none() -> None:
+    for gpus, notes, has_place in (
         (0, {}, True),
         (0, {"kerf.dev/gpu-memory-each": "much"}, False),
         (1, {"kerf.dev/policy": "nonsense"}, False),
-    ],
-    ids=["without GPUs", "of which nobody knows what it asks", "of a policy that there is not"],
-)
-def test_a_pod_that_needs_nothing_kept_has_its_place_and_one_that_can_not_be_read_has_none(
-    gpus: int, notes: dict[str, str], has_it: bool
-) -> None:
-    ground = Ground()
-    pod = ground.waiting("p", gpus, annotations=notes).pod
-    assert ground.places.hold(pod, "b") == has_it
-    assert ground.places.hold_for(pod, "b") == has_it
-    assert (ground.claimed(stand_in_of("p")), ground.claimed("p"), ground.free("b")) == ("", "", 2)
+    ):
+        ground = Ground()
+        pod = ground.waiting("p", gpus, annotations=notes).pod
+        assert ground.places.hold(pod, "b") == ground.places.hold_for(pod, "b") == has_place
+        assert (ground.claimed(stand_in_of("p")), ground.claimed("p"), ground.free("b")) == ("", "", 2)
 
 
-def test_where_there_is_no_room_now_nothing_is_reserved() -> None:
+def test_nothing_is_reserved_without_room() -> None:
     ground = Ground()
     ground.runs("full", "b", 2)
     assert not ground.places.hold(ground.pod("v"), "b")
@@ -104,7 +85,7 @@ def test_where_there_is_no_room_now_nothing_is_reserved() -> None:
     assert ground.claimed(stand_in_of("v")) == ""
 
 
-def test_nothing_is_kept_once_all_is_cleared() -> None:
+def test_clear_releases_all_reservations_and_opens_all_nodes() -> None:
     ground = Ground()
     ground.places.close({"a"})
     assert ground.places.hold(ground.pod("v"), "b")
@@ -113,19 +94,17 @@ def test_nothing_is_kept_once_all_is_cleared() -> None:
     assert (ground.free("a"), ground.free("b")) == (1, 2)
 
 
-def test_pods_that_ask_the_same_are_known_by_that() -> None:
+def test_pods_are_compared_by_their_requests() -> None:
     ground = Ground()
     asked = ground.places.asked
     assert asked(ground.pod("unread")) is None
-    assert asked(ground.pod("v")) == (GpuRequest(1), 1000, 0)
-    assert asked(ground.waiting("same").pod) == asked(ground.pod("v"))
-    assert asked(ground.waiting("more", 2).pod) != asked(ground.pod("v"))
+    assert asked(ground.pod("v")) == asked(ground.waiting("same").pod) == (GpuRequest(1), 1000, 0)
     limits = {"nvidia.com/gpu": 1, "cpu": 1, "memory": "1Gi"}
     other = ground.waiting("other", spec={"containers": [{"resources": {"limits": limits}}]}).pod
-    assert asked(other) != asked(ground.pod("v"))
+    assert asked(ground.pod("v")) not in (asked(other), asked(ground.waiting("more", 2).pod))
 
 
-def test_a_pod_that_waits_is_let_go_for_the_place_of_what_it_replaces() -> None:
+def test_waiting_pods_are_released_to_the_places_of_the_pods_that_they_replace() -> None:
     ground = Ground()
     ground.places.close({"a", "b"})
     with ground.places.opened({"b"}):
@@ -140,7 +119,7 @@ def test_a_pod_that_waits_is_let_go_for_the_place_of_what_it_replaces() -> None:
     assert (ground.claimed(stand_in_of("v")), ground.closed) == ("", ["a", "b"])
 
 
-def test_what_is_opened_for_a_moment_is_closed_again_whatever_happens() -> None:
+def test_opened_nodes_are_closed_again_also_after_an_error() -> None:
     ground = Ground()
     ground.places.close({"a", "b"})
     with pytest.raises(ZeroDivisionError), ground.places.opened({"b", "c"}):
@@ -149,20 +128,19 @@ def test_what_is_opened_for_a_moment_is_closed_again_whatever_happens() -> None:
     assert ground.closed == ["a", "b"]
 
 
-def test_a_pod_that_was_let_go_holds_what_it_needs_of_the_node_kept_for_it_once() -> None:
+def test_a_released_pod_gets_one_reservation_on_its_kept_node() -> None:
     ground = Ground()
     ground.places.close({"b"})
     pod = ground.waiting("p").pod
-    assert ground.places.hold_for(pod, "b")
-    assert (ground.claimed("p"), ground.closed) == ("b", ["b"])
-    assert ground.places.hold_for(pod, "b")
-    assert not ground.places.hold_for(pod, "a")  # it is held elsewhere
-    assert ground.claimed("p") == "b"
+    for _ in range(2):
+        assert ground.places.hold_for(pod, "b")
+        assert (ground.claimed("p"), ground.closed) == ("b", ["b"])
+    assert not ground.places.hold_for(pod, "a")  # it is reserved elsewhere
     assert not ground.places.hold_for(ground.waiting("big", 3).pod, "b")
-    assert ground.claimed("big") == ""
+    assert (ground.claimed("p"), ground.claimed("big")) == ("b", "")
 
 
-def test_a_pod_that_came_past_the_queue_takes_the_place_of_what_it_replaces() -> None:
+def test_a_pod_outside_the_queue_gets_the_place_of_the_pod_that_it_replaces() -> None:
     ground = Ground()
     ground.node("c", 1)
     assert ground.places.hold(ground.pod("v"), "c")

@@ -1,10 +1,9 @@
-"""Whose it is to allocate what a claim asks, while drivers come and go."""
+"""Whether Kerf or kube-scheduler allocates a claim, while drivers come and go."""
 
 import asyncio
 import secrets
 
 import msgspec
-import pytest
 
 from extender.core.dra.asks import ClaimAsk, DeviceAsk, DevicesAsked, RequestAsk, Selector
 from extender.core.dra.devices import Device
@@ -39,57 +38,31 @@ def publish_theirs(rig: ClaimRig, *devices: str, driver: str = THEIRS, generatio
 
 def left(rig: ClaimRig, device_class: str, count: int = 1) -> bool:
     """Whether a claim is left to kube-scheduler, once that is found out."""
-    rig.api.add("c", {"name": "r", "exactly": {"deviceClassName": device_class, "count": count}})
-    rig.tell("c")
+    rig.add("c", deviceClassName=device_class, count=count)
     pod = rig.pod("c").pod
     assert rig.keeper.read(pod).undecided
-    asyncio.run(rig.keeper.anything_new())
-    found = rig.keeper.read(pod)
-    assert not found.undecided
+    while (found := rig.keeper.read(pod)).undecided:
+        asyncio.run(rig.keeper.anything_new())
     return bool(found.left)
 
 
-def test_each_allocates_what_is_his() -> None:
-    assert not left(rig_beside_others(), OURS)
-    assert left(rig_beside_others(), THEIRS)
-
-
-@pytest.mark.parametrize(("device_class", "theirs"), [(OURS, False), (THEIRS, True)])
-def test_a_driver_that_is_away_for_a_while_hands_no_claims_over_to_kube_scheduler(
-    device_class: str, theirs: bool
-) -> None:
-    rig = rig_beside_others()
-    rig.publish("k", 1)
-    rig.ledger.remove_device(ResourceSlice, "s-n")
-    rig.ledger.remove_device(ResourceSlice, "s-k")
-    assert left(rig, device_class) == theirs
-
-
-def test_who_asks_for_more_than_there_is_waits_for_it() -> None:
-    assert not left(rig_beside_others(), OURS, count=2)
-
-
-def test_what_others_have_too_few_of_is_theirs_all_the_same() -> None:
-    assert left(rig_beside_others(), THEIRS, count=2)
-
-
-def test_slices_that_come_all_the_time_hold_nobody_up_and_an_old_answer_counts_meanwhile() -> None:
-    rig = rig_beside_others()
-    rig.api.add("a", {"name": "r", "exactly": {"deviceClassName": OURS}})
-    rig.tell("a")
-    pod = rig.pod("a").pod
-    assert rig.keeper.read(pod).undecided == "a"
-    rig.publish("n", 1, generation=2)
-    asyncio.run(rig.keeper.anything_new())
-    assert rig.keeper.read(pod).unallocated
-    for generation in range(3, 6):
-        rig.publish("n", 1, generation=generation)
-        assert rig.keeper.read(pod).unallocated
+def test_a_claim_is_left_to_kube_scheduler_if_its_devices_are_however_many_there_are() -> None:
+    for device_class, is_left in ((OURS, False), (THEIRS, True)):
+        for count in (1, 2):
+            assert left(rig_beside_others(), device_class, count) is is_left
+        rig = rig_beside_others()
+        rig.publish("k", 1)
+        rig.ledger.remove_device(ResourceSlice, "s-n")  # Kerf's driver is away for a while
+        rig.ledger.remove_device(ResourceSlice, "s-k")
+        assert left(rig, device_class) is is_left
 
 
 def asking(driver: str, number: int = 0) -> DevicesAsked:
     """A device of a driver."""
-    selector = Selector(f"{driver} {number}", lambda device: device.id.driver == driver, None, cost=1)
+    return asking_by(Selector(f"{driver} {number}", lambda device: device.id.driver == driver, None, cost=1))
+
+
+def asking_by(selector: Selector) -> DevicesAsked:
     return DevicesAsked((ClaimAsk((RequestAsk("r", (DeviceAsk("r", (selector,)),)),)),))
 
 
@@ -102,7 +75,7 @@ def find_out(whose: Whose, asked: DevicesAsked) -> bool:
     return found
 
 
-def test_what_is_found_out_is_asked_no_more_until_there_are_other_devices() -> None:
+def test_an_answer_is_known_until_the_devices_change() -> None:
     rig, asked = rig_beside_others(), asking(OURS)
     whose = Whose(rig.owned)
     assert find_out(whose, asked)
@@ -112,7 +85,7 @@ def test_what_is_found_out_is_asked_no_more_until_there_are_other_devices() -> N
     assert whose.looking
 
 
-def test_it_is_news_once_it_is_another_s_than_before() -> None:
+def test_an_answer_that_differs_from_the_previous_one_is_news() -> None:
     rig, ours, theirs = rig_beside_others(), asking(OURS), asking(THEIRS)
     whose = Whose(rig.owned)
     assert find_out(whose, ours)
@@ -127,7 +100,7 @@ def test_it_is_news_once_it_is_another_s_than_before() -> None:
     assert whose.news, "until somebody takes note of it"
 
 
-def test_asks_of_a_namespace_are_looked_into_in_turn() -> None:
+def test_requests_of_a_namespace_take_turns() -> None:
     rig, first, second = rig_beside_others(), asking(THEIRS, 1), asking(THEIRS, 2)
     for number in range(40):
         rig.publish(f"n{number}", 1)
@@ -140,7 +113,7 @@ def test_asks_of_a_namespace_are_looked_into_in_turn() -> None:
     assert whose.is_kerfs(first, "") is whose.is_kerfs(second, "") is False
 
 
-def test_what_is_asked_while_something_is_looked_into_is_next() -> None:
+def test_a_request_that_comes_while_another_is_examined_is_next() -> None:
     rig, other = rig_beside_others(), asking(THEIRS)
     whose = Whose(rig.owned)
 
@@ -149,8 +122,7 @@ def test_what_is_asked_while_something_is_looked_into_is_next() -> None:
         whose.is_kerfs(other, "team")
         return device.id.driver == OURS
 
-    selector = Selector(f"slow {secrets.token_hex(4)}", is_ours, None, cost=1)  # what it says is remembered by its text
-    first = DevicesAsked((ClaimAsk((RequestAsk("r", (DeviceAsk("r", (selector,)),)),)),))
+    first = asking_by(Selector(f"slow {secrets.token_hex(4)}", is_ours, None, cost=1))  # answers are cached by its text
     whose.is_kerfs(first, "team")
     while whose.looking:
         whose.look_further(within_s=0.0)

@@ -15,6 +15,7 @@ from extender.ledger.ledger import Ledger
 from extender.parts.history.recorder import PodRows, Recorder, Writer
 from extender.parts.history.settings import HistorySettings
 from extender.queueing.pods.batches import gang_of
+from tests.ledger.builders import pod_object
 
 MIB = 2**20
 
@@ -39,6 +40,14 @@ class Rig:
             lambda salt: PodRows(self.ledger.read_request, gang_of, lambda: self.cluster().models, salt),
             self.cluster, lambda: self.others, lambda: self.now,
         )  # fmt: skip
+
+    def runs(self, *names: str) -> None:
+        """Pods of one GPU are on node n."""
+        for name in names:
+            self.pods.upsert(pod_object(name, 1, node="n"))
+
+    def ends(self, name: str) -> None:
+        self.pods.remove(pod_object(name, 1, node="n"))
 
     def cluster(self) -> Cluster:
         return self.ledger.snapshot(self.now)

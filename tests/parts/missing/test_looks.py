@@ -26,7 +26,7 @@ FOUND = {
             {"like": "b", "count": 1, "gpus": 8, "model": "h100"},
             {"like": "c", "count": 1, "gpus": 0, "model": ""},
         ],
-        "sentence": "2 nodes",
+        "sentence": "x" * 501,
         "stillUnplaced": [{"pod": "x", "reason": "y"}],
     },
 }
@@ -67,6 +67,11 @@ class Asked:
 
 def test_it_is_asked_once_a_pod_has_waited_for_long_and_seldom_then() -> None:
     asked = Asked()
+    asked.standby = "another replica leads"
+    asked.look(2_000)
+    asked.standby, asked.oldest = "", math.inf
+    asked.look(2_000)
+    asked.oldest = 1_000.0
     asked.look(1_599)
     assert not asked.questions
     for now in (1_600, 1_610, 1_899):
@@ -76,36 +81,18 @@ def test_it_is_asked_once_a_pod_has_waited_for_long_and_seldom_then() -> None:
     assert len(asked.questions) == 2
 
 
-def test_nobody_asks_on_standby_or_while_nobody_waits() -> None:
-    asked = Asked()
-    asked.standby = "another replica leads"
-    asked.look(2_000)
-    asked.standby, asked.oldest = "", math.inf
-    asked.look(2_000)
-    assert not asked.questions
-
-
 def test_what_is_missing_is_told_by_shape_until_nobody_waits_any_more() -> None:
+    """Shapes that have the same GPUs are one, and a long sentence is cut."""
     asked = Asked()
-    asked.look(1_700)
+    asked.look(1_700.6)
     samples = {(s.labels["gpu_model"], s.labels["gpus"]): s.value for s in asked.metric("kerf_missing_nodes").samples}
     assert samples == {("h100", "8"): 3, ("", "0"): 1}
     assert asked.metric("kerf_missing_nodes_unplaced").samples[0].value == 1
-    assert asked.missing.told() == {"at": 1_700, "pods": 9, "unplaced": 1, "sentence": "2 nodes"}
+    assert asked.missing.told() == {"at": 1_701, "pods": 9, "unplaced": 1, "sentence": "x" * 500}
     asked.oldest = math.inf
     asked.look(1_701)
     assert asked.missing.told() == {}
     assert not asked.metric("kerf_missing_nodes").samples
-
-
-def test_nodes_of_several_shapes_that_have_the_same_gpus_are_counted_together_and_a_long_sentence_is_cut() -> None:
-    asked = Asked()
-    nodes = [{"like": name, "count": 2, "gpus": 8, "model": "h100"} for name in "abc"]
-    asked.answer = {"pods": 9, "missing": {"nodes": nodes, "sentence": "x" * 501, "stillUnplaced": []}}
-    asked.look(1_700.6)
-    assert asked.missing.standing is not None
-    assert asked.missing.standing.nodes == {("h100", 8): 6}
-    assert asked.missing.told() == {"at": 1_701, "pods": 9, "unplaced": 0, "sentence": "x" * 500}
 
 
 def test_it_looks_again_and_again_until_it_is_stopped(caplog: pytest.LogCaptureFixture) -> None:
@@ -129,15 +116,8 @@ def test_it_looks_again_and_again_until_it_is_stopped(caplog: pytest.LogCaptureF
     assert asked.missing.standing is not None
 
 
-def test_a_fault_is_told_to_the_administrator(caplog: pytest.LogCaptureFixture) -> None:
-    asked = Asked()
-    asked.answer = QuestionError("no such node")
-    asked.look(1_700)
-    assert "the search for missing nodes failed: no such node" in caplog.text
-
-
-def test_what_is_not_known_any_more_is_not_told() -> None:
-    for fault in (BusyError("busy"), ClusterError("gone"), {"pods": 3}):
+def test_after_a_fault_what_was_known_is_not_told_any_more(caplog: pytest.LogCaptureFixture) -> None:
+    for fault in (QuestionError("no such node"), BusyError("busy"), ClusterError("gone"), {"pods": 3}):
         asked = Asked()
         asked.look(1_700)
         asked.answer = fault
@@ -145,6 +125,7 @@ def test_what_is_not_known_any_more_is_not_told() -> None:
         assert asked.missing.standing is None
         asked.look(2_110)
         assert len(asked.questions) == 2, "a fault is no reason to ask more often"
+    assert "the search for missing nodes failed: no such node" in caplog.text
 
 
 def test_a_kerf_that_works_them_out_has_their_metrics_and_tells_the_page() -> None:

@@ -133,11 +133,3 @@ def test_three_tenants_pods_fail_on_a_node_and_the_next_goes_elsewhere(tenants: 
     tenants.cluster.plane.request("PATCH", NODE, {"metadata": {"annotations": {KEY: None}}}, MERGE)
     assert tenants.node_of(waits) == "black-hole"
     assert (tenants.num_aside, tenants.note) == (0, "")
-
-
-def test_never_keeps_a_node_open_whatever_fails_on_it(tenants: Tenants) -> None:
-    tenants.cluster.plane.request("PATCH", NODE, {"metadata": {"annotations": {KEY: "never"}}}, MERGE)
-    for namespace in NAMESPACES * 2:
-        tenants.fail(namespace)
-    assert (tenants.note, tenants.num_aside) == ("never", 0)
-    assert tenants.node_of(tenants.submit(NAMESPACES[0])) == "black-hole"

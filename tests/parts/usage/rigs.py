@@ -21,6 +21,7 @@ from extender.ranking.demands import gpu_mix, guessed
 from tests.api.bodies import pod
 from tests.api.services import Kerf
 from tests.ledger.builders import TTL_S, Clock, node_object, pod_manifest
+from tests.telemetry.feeds import FakeFeed
 
 ALONE = Led("only", float("-inf"), float("inf"))
 HOLDERS = ("booked", "used", "measured", "idle")
@@ -94,6 +95,11 @@ class Rig:
         self.clock.now += after_s
         asyncio.run(self.meter.tick())
 
+    def passes(self, seconds: float) -> None:
+        """The meter looks now and after that time."""
+        self.tick()
+        self.tick(seconds)
+
     # What was counted, in GPU-seconds
 
     def booked(self, by: str = "namespace") -> dict[str, float]:
@@ -116,6 +122,15 @@ def passes(kerf: Kerf, seconds: float) -> None:
     kerf.run(meter_of(kerf).tick())
     kerf.clock.now += seconds
     kerf.run(meter_of(kerf).tick())
+
+
+def slept(kerf: Kerf, feed: FakeFeed, seconds: float) -> None:
+    """Some time passes in which telemetry is read, and the meter looks before and after."""
+    assert kerf.parts.telemetry is not None
+    for _ in range(3):
+        feed.clock.now = kerf.clock.now
+        kerf.run(kerf.parts.telemetry.observer.round())
+        passes(kerf, seconds / 2)
 
 
 def placed(kerf: Kerf, name: str, gpus: int, node: str = "a100-0") -> None:

