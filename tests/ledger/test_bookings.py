@@ -45,6 +45,9 @@ def test_a_pod_that_is_bound_elsewhere_than_reserved_leaves_the_first_node() -> 
     claim = ledger.begin_binding("u", "b", whole_gpus(1, (1,)), 10.0)
     assert (taken(ledger, "a"), taken(ledger, "b")) == (set(), {1})
     assert (claim.node, claim.state, claim.since) == ("b", ClaimState.BINDING, 10.0)
+    ledger.upsert_pod(pod("1", "a"), 11.0)
+    ledger.end_binding(claim, BOUND, 12.0)
+    assert (taken(ledger, "a"), taken(ledger, "b")) == ({1}, set()), "the watch reports it there"
 
 
 def test_what_was_read_of_a_pod_is_held_until_its_outcome_is_known() -> None:
@@ -70,11 +73,13 @@ def test_what_was_read_is_held_beside_what_was_sent_to_that_node() -> None:
     for ended, outcome in ((claim, None), (read, BOUND)):
         ledger.end_binding(ended, outcome, 2.0)
         assert taken(ledger) == {0, 2}, "either may be true: an author may have edited the pod at once"
+    ledger.upsert_pod(pod("3"), 3.0)
+    assert taken(ledger) == {0, 2}, "a later edit changes nothing"
     ledger = ledger_of(n=4)
     ledger.begin_binding("u", "n", whole_gpus(1, (0,)), 0.0)
     ledger.upsert_pod(pod("1"), 1.0)
     ledger.hold_as_read(pod("2"), 2.0)
-    assert taken(ledger) == {0, 1}, "a later edit changes nothing"
+    assert taken(ledger) == {0, 1}
 
 
 def test_a_pod_that_holds_nothing_by_itself_holds_what_was_sent_to_its_node() -> None:

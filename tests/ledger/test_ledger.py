@@ -21,12 +21,15 @@ def test_a_reservation_holds_until_its_ttl_ends() -> None:
     assert ledger.claim("u") is None
 
 
-def test_the_ttl_of_a_replaced_reservation_ends_nothing() -> None:
+def test_the_ttl_of_a_reservation_that_was_replaced_or_renewed_ends_nothing() -> None:
     ledger = ledger_of(a=2, b=2)
     ledger.reserve("u", "a", whole_gpus(1, (0,)), 0.0)
     ledger.reserve("u", "b", whole_gpus(1, (1,)), 20.0)
     assert (taken(ledger, "a", 20.0), taken(ledger, "b", TTL_S)) == (set(), {1})
-    assert (taken(ledger, "b", 20.0 + TTL_S - 0.1), taken(ledger, "b", 20.0 + TTL_S)) == ({1}, set())
+    assert [ledger.renew("u", node, 40.0) for node in ("a", "b")] == [False, True]
+    assert taken(ledger, "b", 40.0 + TTL_S - 0.1) == {1}
+    assert not ledger.renew("u", "b", 40.0 + TTL_S)
+    assert taken(ledger, "b", 40.0 + TTL_S) == set()
 
 
 def test_a_reservation_stands_until_its_node_is_overbooked() -> None:

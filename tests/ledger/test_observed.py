@@ -163,6 +163,9 @@ def test_before_samples_come_nothing_of_them_is_outdated() -> None:
     assert not observed.current.outdated.any(), "less is free than before"
     arrays.set_held(row, Held({}, 0))
     assert observed.current.outdated[row].tolist() == [False, True]
+    arrays.remove_node("n")
+    arrays.set_node("next", node(T4, T4).offer)
+    assert (observed.current.outdated[row].any(), observed.current.state[row]) == (False, SampleState.MISSING)
 
 
 # Rows that are used again, and growth.

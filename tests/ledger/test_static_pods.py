@@ -11,10 +11,10 @@ def mirror(uid: str, name: str = "static-n", *, gpus: int = 1, phase: str = "") 
     return pod_object(name, gpus, uid=uid, node="n", annotations={MIRROR: "hash"}, phase=phase)
 
 
-def with_mirror() -> Ledger:
-    """A node of two GPUs, one of which a static pod has."""
+def with_mirror(gpus: int = 1) -> Ledger:
+    """A node of two GPUs, of which a static pod has some."""
     ledger = ledger_of(described_node(*UUIDS))
-    ledger.upsert_pod(mirror("old"), 0.0)
+    ledger.upsert_pod(mirror("old", gpus=gpus), 0.0)
     return ledger
 
 
@@ -42,13 +42,14 @@ def test_a_list_that_has_the_new_mirror_and_not_the_old_one_leaves_one_holder() 
 
 
 def test_who_forges_a_mirror_in_its_place_frees_nothing() -> None:
-    ledger = with_mirror()
-    ledger.remove_pod("old")
-    ledger.upsert_pod(mirror("forged", gpus=0), 1.0)
-    assert num_free(ledger, 2.0) == 1
-    ledger.remove_pod("forged")
-    ledger.upsert_pod(mirror("new"), 3.0)
-    assert (num_free(ledger, 4.0), ledger.claim("old")) == (1, None), "held once, not twice"
+    for forged in (0, 1):
+        ledger = with_mirror(2)
+        ledger.remove_pod("old")
+        ledger.upsert_pod(mirror("forged", gpus=forged), 1.0)
+        assert num_free(ledger, 2.0) == 0
+        ledger.remove_pod("forged")
+        ledger.upsert_pod(mirror("new", gpus=2), 3.0)
+        assert (num_free(ledger, 4.0), ledger.claim("old")) == (0, None), "held once, not twice"
 
 
 def test_a_pod_of_its_name_that_is_no_mirror_frees_nothing() -> None:

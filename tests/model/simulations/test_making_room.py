@@ -83,6 +83,16 @@ def test_nothing_moves_where_too_little_is_free_or_of_a_higher_priority() -> Non
     assert simulated([*above, WAITS[3]], ALWAYS).moves == []
 
 
+def test_a_moved_job_has_its_rest() -> None:
+    # Job 2 moves at 900. From 2100 on it is alone on its node again, and has less to lose than job 4 on the other one.
+    rows: Rows = [(0, 2100, 4, "a", 0), *WAITS[1:], (2000, 20000, 4, "a", 0), (2200, 1000, 8, "b", 0)]
+    age_s = np.array([5000.0, 0, 0, 0, 9000, 0])
+    at_once = simulated(rows, replace(ALWAYS, rest_s=0.0), age_s=age_s).moves
+    assert [(move.at_s, move.job) for move in at_once] == [(900, 2), (3000, 2)]
+    rested = simulated(rows, ALWAYS, age_s=age_s).moves
+    assert [(move.at_s, move.job) for move in rested] == [(900, 2), (3000, 4)]
+
+
 def test_no_more_pods_move_in_an_hour_than_allowed() -> None:
     # Four nodes, each half free; two jobs of 8 wait, for each of which one pod has to move.
     rows = [*HALF_FREE[:2] * 4, (200, 15000, 8, "b", 0), (201, 15000, 8, "b", 0)]

@@ -43,6 +43,11 @@ def test_a_filter_that_cannot_be_loaded_stops_the_simulator(small: Workload, tmp
             replay(small, baseline("fgd"), 5, engine)
 
 
+def test_random_ties_follow_the_seed(small: Workload) -> None:
+    first, second, other = (replay(small, baseline("random"), seed).placed.tobytes() for seed in (1, 1, 2))
+    assert first == second != other
+
+
 def test_a_replay_that_lies_is_found(small: Workload) -> None:
     done = replay(small, baseline("fgd"), 5)
     p = int(np.flatnonzero((done.placed >= 0) & (small.asks.num_gpus[small.classes] > 0))[0])

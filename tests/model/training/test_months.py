@@ -71,6 +71,11 @@ def test_a_better_model_serves_after_a_month_and_a_worse_one_goes() -> None:
     assert course.serving == "" and "serves no more" in course.said
 
 
+def test_no_verdict_within_a_month_is_none() -> None:
+    course = decided(courses.offered(Course(), "same", 0), {"": PACKS, "same": PACKS}, 1)
+    assert course.candidate == "" and course.serving == "" and "without a verdict" in course.said
+
+
 def test_gains_are_paired_by_cluster_over_the_months_in_which_there_can_be_any() -> None:
     def month(number: int, learning: float, released: float, serving: str = "x") -> dict[str, object]:
         ranks = {

@@ -391,6 +391,20 @@ def two_moves(*, direct: bool = False, **target: Any) -> Defrag:
     return defrag
 
 
+def gang_of_three() -> Defrag:
+    """A plan that is about to move the three pods of a gang from a to b, in one step."""
+    defrag = Defrag()
+    for name in "ab":
+        defrag.node(name, 4)
+    for number in range(3):
+        defrag.runs(f"g{number}", "a", controller="job", annotations=gang(3))
+    defrag.runs("w", "b", controller="other")
+    defrag.waits("big", 4, controller="")
+    defrag.tick()
+    defrag.begin(plan(*(move(f"g{number}", "a", "b", 0, "job", "ns/g") for number in range(3))))
+    return defrag
+
+
 def moved(defrag: Defrag, node: str = "") -> None:
     """v's replacement is created and bound."""
     defrag.play("v2 replaces v, tick")

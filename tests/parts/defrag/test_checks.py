@@ -189,8 +189,8 @@ def test_siblings_are_the_pods_of_the_same_controller_and_namespace() -> None:
 def runs(**changes: Any) -> dict[str, Any]:
     """A pod of a ReplicaSet."""
     owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "rs", "uid": "rs", "controller": True}
-    metadata = {"ownerReferences": [owner | changes.pop("owner", {})], **changes.pop("metadata", {})}
-    metadata = {"name": "p", "namespace": "ns", "uid": "p", **metadata}
+    owners = [owner | changes.pop("owner", {})]
+    metadata = {"name": "p", "namespace": "ns", "uid": "p", "ownerReferences": owners, **changes.pop("metadata", {})}
     return {"metadata": metadata, "spec": {"nodeName": "n"}, "status": {"phase": "Running"}, **changes}
 
 

@@ -15,6 +15,7 @@ from tests.parts.defrag.rigs import (
     WANTED,
     Defrag,
     gang,
+    gang_of_three,
     move,
     moved,
     plan,
@@ -22,20 +23,6 @@ from tests.parts.defrag.rigs import (
     stopped,
     two_moves,
 )
-
-
-def gang_of_three() -> Defrag:
-    """A plan that is about to move the three pods of a gang from a to b, in one step."""
-    defrag = Defrag()
-    for name in "ab":
-        defrag.node(name, 4)
-    for number in range(3):
-        defrag.runs(f"g{number}", "a", controller="job", annotations=gang(3))
-    defrag.runs("w", "b", controller="other")
-    defrag.waits("big", 4, controller="")
-    defrag.tick()
-    defrag.begin(plan(*(move(f"g{number}", "a", "b", 0, "job", "ns/g") for number in range(3))))
-    return defrag
 
 
 def refuses(defrag: Defrag, pod: str, error: ClusterError) -> None:
@@ -150,7 +137,8 @@ def test_changes_during_the_check_of_a_plan_count() -> None:
 
 def test_a_plan_that_takes_too_long_stops_before_its_last_step() -> None:
     assert [LIMITS.plan_s(num_steps) for num_steps in (1, 2, 6)] == [410.0, 410.0 * 1.25, 410.0 * 2.25]
-    for late_s, evicted in ((0.0, ["v", "u"]), (0.125, ["v"])):
+    late = "it takes too long: more than 512.5 s before its last step"
+    for late_s, evicted, why, culprit in ((0.0, ["v", "u"], "", ""), (0.125, ["v"], late, "moved")):
         defrag = scattered()
         defrag.node("c", 1)
         defrag.runs("u", "a", controller="rs2")
@@ -159,9 +147,8 @@ def test_a_plan_that_takes_too_long_stops_before_its_last_step() -> None:
         defrag.play("tick, v2 replaces v, tick, v2 is bound")
         defrag.rig.now = 1024.0 + LIMITS.plan_s(2)
         defrag.tick(late_s)
-        assert defrag.api.evicted == evicted
-    assert defrag.why == "it takes too long: more than 512.5 s before its last step"
-    assert (defrag.mover.state().culprit, defrag.moves) == ("moved", [("done", ""), ("planned", "")])
+        assert (defrag.api.evicted, defrag.why, defrag.mover.state().culprit) == (evicted, why, culprit)
+        assert defrag.stages == ["done", "evicting" if "u" in evicted else "planned"]
 
 
 def second_step(**target: Any) -> Defrag:

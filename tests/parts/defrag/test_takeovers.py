@@ -12,7 +12,18 @@ from extender.kube.client import ApiError
 from extender.parts.defrag.record import Record, Stage
 from extender.queueing.pods.objects import decode_pod
 from extender.scheduling.placer import Placement, PodIdentity
-from tests.parts.defrag.rigs import BOTH, MOVE_V, Defrag, gang, move, moved, plan, scattered, stopped, two_moves
+from tests.parts.defrag.rigs import (
+    BOTH,
+    MOVE_V,
+    Defrag,
+    gang_of_three,
+    move,
+    moved,
+    plan,
+    scattered,
+    stopped,
+    two_moves,
+)
 from tests.parts.defrag.rigs import evicted as evicted_v
 
 MOVER = "extender.parts.defrag.mover"
@@ -150,14 +161,8 @@ def test_the_next_leader_places_the_target_also_if_kube_scheduler_asks_first() -
 
 
 def test_a_takeover_seals_pods_records_the_result_and_reports_it() -> None:
-    defrag = Defrag()
-    for name in "ab":
-        defrag.node(name, 4)
-    for number in range(3):
-        defrag.runs(f"g{number}", "a", controller="job", annotations=gang(3))
-    defrag.waits("big", 4, controller="")
-    defrag.runs("w", "b", controller="other")
-    name = defrag.begin(plan(*(move(f"g{number}", "a", "b", 0, "job", "ns/g") for number in range(3))))
+    defrag = gang_of_three()
+    name = defrag.mover.state().id
     defrag.tick()
     assert len(defrag.api.evicted) == 3
     del defrag.api.pods["g1"]["metadata"]["deletionTimestamp"]  # an eviction that had no effect
@@ -212,6 +217,7 @@ def test_a_takeover_waits_only_for_a_record_that_may_be_readable_later(caplog: p
         message = f"making room: the record of moves under way can't be read or written: {said or error}"
         assert [line.message for line in caplog.records if line.name == MOVER] == [message]
         assert (after.mover.busy, after.phase) == (False, "none")
+    defrag = two_moves()
     defrag.api.refuse_record = ApiError(503, "", "etcd")
     with pytest.raises(ApiError):
         defrag.restarted()
