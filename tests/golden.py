@@ -24,5 +24,5 @@ class Golden:
             path.write_text(said)
         elif said != known:
             before, now = known.splitlines(keepends=True), said.splitlines(keepends=True)
-            diff = "".join(difflib.unified_diff(before, now, fromfile=f"tests/goldens/{name}", tofile="what it says now"))
+            diff = "".join(difflib.unified_diff(before, now, f"tests/goldens/{name}", "what it says now"))
             raise AssertionError(f"{diff}`make goldens` rewrites the files, where this is what it should say")

@@ -101,6 +101,7 @@ def test_usage_over_time(kerf: Kerf) -> None:
         assert step["bookedByNamespace"] == [step["bookedGpuHours"]] == pytest.approx([2 * hours], abs=1e-5)
 
 
+@pytest.mark.usefixtures("asks_here")
 def test_prometheus_is_asked_for_what_kerf_has_not_counted_and_its_fault_is_a_note() -> None:
     with running(feed=FakeFeed(Clock()), telemetry__url="http://127.0.0.1:1") as kerf:
         passes(kerf, 3700.0)
