@@ -42,13 +42,43 @@ def test_all_prints_every_table(everything: tuple[dict[str, Any], str]) -> None:
 
 
 def test_scheduler_reports_every_mode(everything: tuple[dict[str, Any], str]) -> None:
-    report, _ = everything[0]["scheduler"]
+    report = everything[0]["scheduler"][0]
     sizes = {"nodes": 120, "pods": 60, "view": "full", "pod_gpus": 1}
     assert {key: report[key] for key in sizes} == sizes
-    assert list(report["modes"]) == ["none", "echo", "decisive", "scores", "planned", "planner", "bare"]
+    assert list(report["modes"]) == ["none", "echo", "best", "decisive", "scores", "planned", "planner", "bare"]
     assert all(len(mode["pods_per_s"]) == 1 and mode["pods_per_s"][0] > 0 for mode in report["modes"].values())
-    assert {"decisive/none", "decisive/echo", "scores/echo"} <= report["ratios"].keys()
+    assert {"decisive/none", "decisive/echo", "decisive/best", "scores/echo"} <= report["ratios"].keys()
+    assert report["counts"] == (report["ratios"]["best/none"] >= 0.9)
+    for mode in report["modes"].values():
+        (of_api,) = mode["api_per_pod"]
+        assert 2 <= of_api["writes"] <= of_api["requests"]  # the pod and its Binding
+        assert of_api["watch_events"] >= 2
+        assert of_api["watch_bytes"] > of_api["watch_events"]
     assert {"cpus", "python", "date"} <= report["machine"].keys()
+
+
+def test_scheduler_has_unlike_nodes_and_streams(everything: tuple[dict[str, Any], str]) -> None:
+    *_, unlike, stream = everything[0]["scheduler"]
+    assert unlike["unlike"]
+    assert list(unlike["modes"]) == ["none", "decisive", "best"]
+    assert stream["stream_s"] == 2.0
+    for mode in stream["modes"].values():
+        (of_api,) = mode["api_per_pod"]
+        assert of_api["events_written"] >= 1  # kube-scheduler's, and Kerf's where it places
+    assert stream["modes"]["decisive"]["api_per_pod"][0]["events_written"] >= 1.9
+    assert "unlike nodes" in everything[1]
+    assert "a stream of 2 s" in everything[1]
+
+
+def test_kube_scheduler_can_do_without_batching(tmp_path: Path) -> None:
+    sizes = ("--nodes=20", "--pods=40", "--modes=none,none-unbatched", "--repetitions=1")
+    assert report_of(tmp_path, "scheduler", *sizes)["ratios"].keys() == {"none-unbatched/none"}
+
+
+def test_a_stream_has_no_backlog(tmp_path: Path) -> None:
+    result = bench(tmp_path, "scheduler", "--stream=60", "--backlog")
+    assert result.returncode == 2
+    assert "a stream has no --backlog" in result.stderr
 
 
 def test_calls_reports_both_verbs(everything: tuple[dict[str, Any], str]) -> None:
