@@ -44,8 +44,8 @@ def scheduler(
     modes: Annotated[
         str,
         typer.Option(
-            help="Which of none, echo, best, decisive, scores, planned, planner, bare; none-unbatched; dra, dra-planned, "
-            "dra-written."
+            help="Which of none, echo, best, decisive, scores, planned, planner, bare; none-unbatched; dra, "
+            "dra-planned, dra-written."
         ),
     ] = ",".join(schedulers.COUNTING),
     pod_gpus: Annotated[int, typer.Option(min=1, max=8, help="GPUs of each pod.")] = 1,

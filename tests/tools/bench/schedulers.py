@@ -1,5 +1,5 @@
-"""Pods a second of a real kube-scheduler: with no extender, the Go echo, the best decisive extender that can be, Kerf in
-both its modes, planned with and without an extender, and bare; of pods whose GPUs are devices of ResourceClaims too.
+"""Pods a second of a real kube-scheduler: with no extender, the Go echo, the best decisive extender that can be, Kerf
+in both its modes, planned with and without an extender, and bare; of pods whose GPUs are devices of ResourceClaims too.
 
 Nodes are alike, or drawn (`unlike`): no two of them are often in the same state. All pods of a run are created at once,
 or for some time as many as are bound (a stream): then what is written behind the pods, such as Events, counts as well.

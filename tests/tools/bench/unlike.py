@@ -1,5 +1,5 @@
-"""A cluster of unlike nodes: kinds of nodes with several GPUs, CPUs and memories, and on every second node pods that ask
-for amounts of their own. So hardly two nodes that are used are in the same state, as in clusters that have run for long.
+"""A cluster of unlike nodes: kinds with different GPUs, CPUs and memories, and on every second node pods that ask for
+different amounts. So hardly two used nodes are in the same state, as in a cluster that has run for some time.
 """
 
 import contextlib
