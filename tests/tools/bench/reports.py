@@ -195,10 +195,18 @@ def idle_table(report: Report) -> Table:
 
 
 def guard_table(report: Report) -> Table:
-    """Ratios, and those they are held against."""
-    table = _table(f"Less is better; {100 * report['margin']:g} % more is worse", "ratio", "now", "before", "times", "")
-    for name, ratio in report["ratios"].items():
-        before = report["before"].get(name)
+    """Ratios and counts, and those they are held against."""
+    table = _table(
+        f"Less is better; {100 * report['margin']:g} % more is worse, of a count 5 %",
+        "what",
+        "now",
+        "before",
+        "times",
+        "",
+    )
+    before_all = report["before"] | report["counts_before"]
+    for name, ratio in (report["ratios"] | report["counts"]).items():
+        before = before_all.get(name)
         beside = (f"{before:.2f}", f"{ratio / before:.2f}") if before else ("-", "-")
         table.add_row(name, f"{ratio:.2f}", *beside, "worse" if name in report["worse"] else "")
     return table
