@@ -196,14 +196,8 @@ def idle_table(report: Report) -> Table:
 
 def guard_table(report: Report) -> Table:
     """Ratios and counts, and those they are held against."""
-    table = _table(
-        f"Less is better; {100 * report['margin']:g} % more is worse, of a count 5 %",
-        "what",
-        "now",
-        "before",
-        "times",
-        "",
-    )
+    title = f"Less is better; {100 * report['margin']:g} % more is worse, of counts 5 %"
+    table = _table(title, "what", "now", "before", "times", "")
     before_all = report["before"] | report["counts_before"]
     for name, ratio in (report["ratios"] | report["counts"]).items():
         before = before_all.get(name)

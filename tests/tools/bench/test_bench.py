@@ -157,16 +157,20 @@ def test_idle_reports_processor_time_and_memory_of_each_row(tmp_path: Path) -> N
 def test_guard_fails_where_a_ratio_is_worse_than_before(tmp_path: Path) -> None:
     before, target = tmp_path / "before.json", tmp_path / "now.json"
     of_calls = {"filter / Go echo": 0.0001, "live scores / none": 1e6, "of another version": 0.0001}
-    before.write_text(json.dumps({"ratios": of_calls}))
+    before.write_text(json.dumps({"ratios": of_calls, "counts": {"calls of filter, c": 1, "calls of bind, c": 1e6}}))
     sizes = ("--nodes=500", "--requests=20", "--scheduler-nodes=20", "--pods=30", "--repetitions=1")
     result = bench(tmp_path, "guard", *sizes, "--against", str(before), "--json", str(target))
     assert result.returncode == 1, result.stderr
     report = json.loads(target.read_text())
-    assert report["worse"] == ["filter / Go echo"]
+    assert report["worse"] == ["filter / Go echo", "calls of filter, c"]
     assert report["ratios"].keys() - {"Kerf / Go echo, CPU a pod"} == {
         *("filter / Go echo", "live scores / none"),
         *(f"learned rank / best fit, {kind}" for kind in ("cached", "new, whole", "new, share")),
-        *(f"{mode} / decisive, pods/s" for mode in ("none", "echo")),
+        *(f"{mode} / decisive, pods/s" for mode in ("none", "echo", "best")),
+    }
+    assert report["counts"].keys() == {
+        *(f"calls of {what}, {kind}" for what in ("filter", "bind", "watch", "round") for kind in ("python", "c")),
+        *(f"API server, {what}" for what in ("requests", "writes", "events_written", "watch_events", "watch_bytes")),
     }
     assert all(ratio > 0 for ratio in report["ratios"].values())
     assert report["machine"]["cpus"] > 0

@@ -36,12 +36,7 @@ def test_a_report_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "[]",
-        "{}",
-        '{"ratios": [1]}',
-        '{"ratios": {"a": "much"}}',
-        '{"ratios": null}',
+        *("", "[]", "{}", '{"ratios": [1]}', '{"ratios": {"a": "much"}}', '{"ratios": null}'),
         '{"ratios": {}, "counts": []}',
     ],
 )
