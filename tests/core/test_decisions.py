@@ -76,7 +76,7 @@ def test_a_decision_on_a_node_chosen_earlier_differs_by_its_score_alone() -> Non
                 assert alone.evaluation.reason.tolist() == among.evaluation.reason.tolist()
                 assert alone.evaluation.available.tolist() == among.evaluation.available.tolist()
                 assert alone.evaluation.score.tolist() == [0.0 if among.best == row else -np.inf]
-                assert (alone.planned, among.planned) == (True, False)
+                assert (alone.planned, among.planned, alone.rows.tolist()) == (True, False, [row])
                 assert replace(alone, evaluation=among.evaluation, rows=among.rows, planned=False) == among
 
 

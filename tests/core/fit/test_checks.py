@@ -8,12 +8,29 @@ from hypothesis import given, settings
 
 from extender.core.clusters import Cluster
 from extender.core.fit import fits
-from extender.core.fit.checks import BUILT_IN, TABLE, Change, Check, _Table, could_fit, resolvable
-from extender.core.fit.reasons import Reason
+from extender.core.fit.checks import (
+    BUILT_IN,
+    TABLE,
+    Change,
+    Check,
+    _counted,
+    _do,
+    _each,
+    _found,
+    _needs,
+    _of_memory,
+    _Table,
+    _words,
+    could_fit,
+    resolvable,
+)
+from extender.core.fit.device_fits import DeviceFitting, Found
+from extender.core.fit.reasons import Kind, Reason, Remedy
 from extender.core.fit.relaxations import _numbers, obstacles
 from extender.core.resources.requests import AskedUnit, GpuRequest
 from extender.explain.sentences.nearest import nearest_of
 from tests.core.builders import T4, NodeState, all_rows, cluster_of, node, pattern, verdict
+from tests.core.fit.claims import ask, asked, owned
 from tests.core.fit.test_fits import node_states, requests
 
 NAMELESS, UNMEASURED = ("", 15360), ("Tesla-T4", 0)
@@ -120,3 +137,39 @@ def test_two_checks_of_one_code_are_refused_and_names_are_those_of_the_codes() -
         _Table([*BUILT_IN, BUILT_IN[3]])
     assert [reason for reason in Reason if TABLE[reason].name != reason.name] == [Reason.NOT_COUNTED]
     assert TABLE.names == [reason.name for reason in Reason if reason not in (Reason.FITS, Reason.NOT_COUNTED)]
+
+
+# A check as the recipe in CONTRIBUTING.md makes it
+
+TWO, OF_CLAIM = GpuRequest(2), GpuRequest(1, AskedUnit.CLAIM, devices=asked(ask()))
+
+
+def test_what_a_new_check_says_and_advises() -> None:
+    of_model = "best here: 1 of one model"
+    for says, of_gpus, of_devices in (
+        (_counted("of one model"), of_model, of_model),
+        (_counted("of one model", "no such devices"), of_model, "no such devices"),
+        (_of_memory("free"), "best here: 1 MiB free", "best here: 1 MiB free"),
+        (_words("it rains"), "it rains", "it rains"),
+    ):
+        assert [says(TWO, 1), says(OF_CLAIM, 1)] == [f"needs {TWO}, {of_gpus}", f"needs {OF_CLAIM}, {of_devices}"]
+    needs = _needs(lambda request, number: f"{request.count} and {number}", "none", joint=";")
+    assert [needs(TWO, 1), needs(OF_CLAIM, 1)] == [f"needs {TWO}; 2 and 1", f"needs {OF_CLAIM}; none"]
+    name, shown = "n" * 100, f"{'n' * 77}..."
+    assert list(_do(Kind.POD, "ask {0}")(TWO, name, 1)) == [Remedy(Kind.POD, f"ask {shown}", f"kerf top {name}")]
+    assert list(_do(Kind.WAIT, "{0}", "kerf {0} wait")(TWO, name, 1)) == [Remedy(Kind.WAIT, shown, f"kerf {name} wait")]
+
+
+def test_the_defaults_and_numbers_of_a_new_check() -> None:
+    plain = Check(reason=64, name="OTHER", says=_words(""))
+    assert (plain.name, plain.relaxed(TWO), list(plain.remedies(TWO, "n1", 1))) == ("OTHER", None, [])
+    assert Check(reason=Reason.BUSY, says=_words("")).name == "BUSY"
+    missing = _each(lambda request: request.count)(GpuRequest(3), np.zeros((4, 2), np.int32))
+    assert (missing.tolist(), missing.dtype) == ([3] * 4, np.int64)
+    cluster = owned(dict.fromkeys("abcd")).snapshot()
+    fitting = DeviceFitting(cluster, OF_CLAIM, all_rows(cluster))
+    fitting.found = np.array([Found.ALL, Found.NO_DEVICES, Found.UNDECIDED, Found.TAKEN], np.uint8)
+    for found in Found:
+        failed, number = _found(found)(fitting)
+        assert failed.tolist() == [one == found for one in fitting.found]
+        assert (number.tolist(), number.dtype) == ([0] * 4, np.int64)

@@ -125,9 +125,9 @@ def test_what_is_said_of_relaxed_claims(golden: Golden) -> None:
     golden("core/relaxed-claims.txt", [one.text for one in found])
 
 
-def lacking(wanted: DevicesAsked, nodes: Mapping[str, NodeDevices | None], most: int = 3) -> list[tuple[str, str]]:
+def lacking(wanted: DevicesAsked, nodes: Mapping[str, NodeDevices | None], **most: int) -> list[tuple[str, str]]:
     cluster = owned(nodes).snapshot()
-    found = device_shortfalls(cluster, wanted, all_rows(cluster), most=most)
+    found = device_shortfalls(cluster, wanted, all_rows(cluster), **most)
     return [(cluster.node_names[one.row], one.text) for one in found]
 
 

@@ -102,6 +102,7 @@ def test_a_filter_that_fails_rejects_all_until_it_works_again() -> None:
         return results[0]  # type: ignore[return-value]
 
     add(passes)
+    assert TABLE[LASTING].says(ONE, 3) == "needs 1 GPU, no: 3"
     cluster = cluster_of({"a": node(T4)})
     for result, fault in (
         (None, "KeyError: 'rack'"),

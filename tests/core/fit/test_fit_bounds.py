@@ -173,6 +173,7 @@ def test_the_most_memory_that_is_surely_free_and_the_units_for_it() -> None:
         (sliced, 0, SHARED, 81920 + 3841, 97280, 6),
         (three_lost, 0, SHARED, 20480 + 2 * 3840, 20480 + 15360, 3),
         (five_lost, 2, SHARED, 1, 2 * 3840, 2),
+        (node(UNKNOWN, ("odd", 1), ("odd", 1)), 0, BARE, 2, 2, 2),
     ):
         cluster = cluster_of({"first": node(*[A100] * 4), "n": state})
         installed, request = cluster.gpu_model >= 0, GpuRequest(count, unit, memory_total_mib=total)

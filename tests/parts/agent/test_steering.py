@@ -140,7 +140,7 @@ async def test_pods_that_were_refused_and_are_listed_still_are_not_taken_for_the
     refused = gpu_pod("refused", 1, "GPU-a", created="2026-01-01T00:00:00Z")
     rig.cluster.apply(refused)
     rig.kubelet.pods[refused["metadata"]["uid"]] = refused
-    await asyncio.sleep(0.05)
+    await until(lambda: rig.agent._pods.get(refused["metadata"]["uid"]))  # noqa: SLF001 - it has heard of it
     assert await rig.place(gpu_pod("b", 1, "GPU-b", created="2026-01-01T00:00:01Z")) == {"main": {GPU: {"GPU-b"}}}
 
 

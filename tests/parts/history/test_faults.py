@@ -20,10 +20,6 @@ from tests.parts.history.rigs import MIB, Rig, column
 pytestmark = pytest.mark.usefixtures("rolls_here")
 
 
-def on_node(name: str) -> Any:
-    return pod_object(name, 1, node="n")
-
-
 def roll(rig: Rig) -> None:
     """As a running Kerf does it, though it is not time."""
     rig.recorder.writer._rolled_at = 0.0  # noqa: SLF001
@@ -165,7 +161,7 @@ def test_while_not_all_is_told_journals_are_bounded(tmp_path: Path) -> None:
 
 
 def test_a_pod_that_asks_for_more_than_there_can_be_is_in_columns(rig: Rig) -> None:
-    hostile = on_node("a")
+    hostile = pod_object("a", 1, node="n")
     requests = {"cpu": "9223372036854775807", "memory": "9223372036854775807Ki", "nvidia.com/gpu": "1"}
     hostile.spec.containers[0].resources.requests = requests
     rig.pods.upsert(pod_object("waits", 1, annotations={"kerf.dev/gang": "é" * 3000}))

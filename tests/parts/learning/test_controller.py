@@ -135,10 +135,11 @@ def test_a_person_can_pin_a_model(at: Rig, one: Contents, other: Contents) -> No
 def test_a_standby_decides_nothing_and_ranks_as_the_leader_does(at: Rig, one: Contents, other: Contents) -> None:
     at.hand_in(one, "serving")
     at.hand_in(other)
-    at.config_map["metadata"]["annotations"] = {
-        _COURSE: json.dumps({"serving": sha(one), "candidate": sha(other), "stage": "canary", "since": 1.0})
-    }
     at.kerf.service.fence.shut(lambda: "another leads")
+    assert at.look()["candidate"] is None
+    assert at.kerf.service.rank.on_trial.model is None, "no leader tries it"
+    course = {"serving": sha(one), "candidate": sha(other), "stage": "canary", "since": 1.0}
+    at.config_map["metadata"]["annotations"] = {_COURSE: json.dumps(course)}
     before = json.dumps(at.config_map)
     assert at.look()["stage"] == "canary"
     assert at.serving() == sha(one)

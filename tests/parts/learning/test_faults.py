@@ -278,23 +278,6 @@ def test_a_model_a_night_ends_no_trial(at: Rig, one: Contents, other: Contents) 
     assert left == ["", sha(one), "", "", ""]
 
 
-def test_who_stands_by_tries_nothing_that_no_leader_does(at: Rig, one: Contents) -> None:
-    at.hand_in(one)
-    at.kerf.service.fence.shut(lambda: "another leads")
-    assert at.look()["candidate"] is None
-    assert at.kerf.service.rank.on_trial.model is None
-
-
-def test_a_trial_without_a_step_is_no_event(at: Rig, one: Contents, monkeypatch: pytest.MonkeyPatch) -> None:
-    answered(monkeypatch, EQUAL)
-    at.hand_in(one)
-    for number in range(3):
-        told = at.look()
-        assert told["stage"] == "shadow" and told["trials"] == number
-        at.see()
-    assert len([event for event in at.kerf.events() if event["reason"] == "RankLearned"]) == 1
-
-
 def test_the_fault_of_the_one_before_is_not_the_new_ones(at: Rig, one: Contents) -> None:
     rank = at.kerf.service.rank
     at.hand_in(one, "serving")
@@ -348,3 +331,13 @@ def test_a_candidate_whose_trials_come_to_no_end_is_withdrawn(
     told = at.look()
     assert (told["candidate"], told["takenBack"]) == (None, 1)
     assert "3 trials of it failed" in told["said"]
+
+
+def test_a_trial_without_a_step_is_no_event(at: Rig, one: Contents, monkeypatch: pytest.MonkeyPatch) -> None:
+    answered(monkeypatch, EQUAL)
+    at.hand_in(one)
+    for number in range(3):
+        told = at.look()
+        assert told["stage"] == "shadow" and told["trials"] == number
+        at.see()
+    assert len([event for event in at.kerf.events() if event["reason"] == "RankLearned"]) == 1

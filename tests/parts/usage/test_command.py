@@ -81,7 +81,7 @@ def test_names_do_nothing_to_the_terminal() -> None:
         assert result.exit_code == 0, result.output
         assert "\x1b" not in result.output and "\x07" not in result.output
         assert "\\x1b" in result.output and "[red]" in result.output
-    assert "1d2h" in result.output
+    assert "1d2h" in of_a_server(told, "--idle").output
 
 
 def test_a_replica_tells_of_the_past_and_not_which_pods_are_idle() -> None:

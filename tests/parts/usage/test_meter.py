@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from extender.core.annotations import MEMORY_EACH, SHARE
-from extender.explain.holders import Closed
 from extender.explain.overview import Figures
 from extender.kube.leadership import Led
 from extender.kube.objects import PodClaim
@@ -161,10 +160,8 @@ def test_a_node_that_is_gone_is_not_closed_when_another_has_its_name() -> None:
     rig.tick()
     rig.ledger.remove_node("n")
     rig.tick()
-    assert rig.meter.holders.closed("n") is Closed.NOT
     rig.node("n", 4)
-    rig.tick()
-    rig.tick(10.0)
+    rig.passes(10.0)
     assert rig.sums()["sick"] == 0
 
 

@@ -71,12 +71,6 @@ def test_what_was_bound_since_counts_at_once_and_a_closed_node_strands_nothing()
     assert after is not None
     assert bound.tolist() == after.milli(rig.ledger.snapshot(rig.clock())).tolist()
     assert before.milli(rig.ledger.snapshot(rig.clock()), [rows["open"]]).sum() == 0
-
-
-def test_a_standby_tells_none() -> None:
-    rig = drawn(1)
-    rig.tick()
-    assert rig.meter.stranding is not None
     rig.standby = "another leads"
     rig.tick()
     assert rig.meter.stranding is None

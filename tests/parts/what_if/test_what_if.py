@@ -14,7 +14,7 @@ from extender.demo.cluster import sample_cluster
 from extender.explain.processes import BusyError
 from extender.explain.what_if import AnswersWhatIf
 from extender.parts.what_if.questions import WhatIfResult
-from tests.api.bodies import Manifest, node, pod
+from tests.api.bodies import node, pod
 from tests.api.services import Clock, Kerf, running
 from tests.api.test_api_description import DESCRIPTION, valid
 from tests.api.test_blind import asks_nothing_of_what_was, cut_off
@@ -134,6 +134,7 @@ def description_fixture() -> schemathesis.BaseSchema:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("answered_here")
 def test_answers_are_as_described(description: schemathesis.BaseSchema) -> None:
     # As valid a form has a drain of a node that does not exist.
     answers_as_described(description, "POST /what-if", VALID, (positive_data_acceptance,))
@@ -159,19 +160,15 @@ def test_nothing_is_worked_out_on_what_was() -> None:
             asks_nothing_of_what_was(kerf, "/what-if", {"pods": []}, stale=synced)
 
 
-def asked(kerf: Kerf, *pods: Manifest) -> Any:
-    answer = kerf.post("/what-if", json.dumps({"pods": pods}).encode())
-    assert answer.status == 200, answer.content
-    return answer.json()
-
-
-@pytest.mark.parametrize(("gpus", "helps"), [(99, False), (4, True)])
-def test_it_says_where_no_move_helps(gpus: int, helps: bool) -> None:
+def test_it_says_where_no_move_helps() -> None:
     with running([node("a", 4), node("b", 4)]) as kerf:
         for name, on in (("one", "a"), ("two", "b")):
             kerf.create(pod(name, 1, node_name=on, annotations={"kerf.dev/assigned-gpus": "0"}))
-        answer = kerf.post("/what-if", json.dumps({"pods": [pod("p", gpus)]}).encode()).json()
-    assert answer["noMoveHelps"] == ([] if helps else ["default/p"])
+        odd = pod("odd", 1, annotations={"kerf.dev/gpu-modle": "h100"})
+        told = ask(kerf, pods=[pod("p", 4), pod("q", 99), odd])
+    assert told["noMoveHelps"] == ["default/q", "default/odd"]
+    reasons = {entry["pod"]: entry["reason"] for entry in told["unassigned"]}
+    assert reasons["default/odd"].startswith("kerf.dev/gpu-modle: ")
 
 
 def command(**settings: Any) -> str | None:

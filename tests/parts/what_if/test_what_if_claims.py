@@ -76,15 +76,6 @@ def test_replicas_get_claims_of_their_own_from_a_template_given_beside_them() ->
     assert "2 matching, 0 free (node n)" in reason
 
 
-def test_what_claims_of_the_cluster_have_is_taken_and_nothing_is_left_of_the_question() -> None:
-    rig = OwnedRig(gpus=2)
-    rig.ledger.upsert_device(resource_claim("has", devices=("gpu-0",), pool="n"))
-    pods = [pod("train", resourceClaimTemplateName="two")]
-    assert told(rig, pods=pods, claimTemplates=[template("two", 2)])["placed"] == 0
-    assert told(rig, pods=pods, claimTemplates=[template("two", 1)])["placed"] == 1
-    assert rig.free() == 1
-
-
 def placed(claim: ResourceClaim, node: str) -> ResourceClaim:
     """A claim whose devices are on a node."""
     place = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
@@ -99,16 +90,6 @@ def test_a_claim_with_devices_keeps_its_pod_where_these_are() -> None:
     claim = placed(resource_claim("has", devices=("gpu-0",), pool="m"), "m")
     found = told(rig, claim, pods=[pod("p", resourceClaimName="has")])
     assert [entry["node"] for entry in found["assignments"]] == ["m"]
-
-
-def test_a_claim_without_devices_gets_them_for_the_first_pod_that_names_it() -> None:
-    claim = {"metadata": {"name": "shared"}, "spec": {"devices": {"requests": [ONE]}}}
-    pods = [pod("a", resourceClaimName="shared"), pod("b", resourceClaimName="shared")]
-    found = told(OwnedRig(), pods=pods, claims=[claim])
-    assert [entry["pod"] for entry in found["assignments"]] == ["default/a"]
-    assert [entry["pod"] for entry in found["unassigned"]] == ["default/b"]
-    claims = [claim, claim | {"metadata": {"name": "own"}}]
-    assert told(OwnedRig(), pods=[pods[0], pod("b", resourceClaimName="own")], claims=claims)["placed"] == 2
 
 
 def test_nodes_that_are_added_like_another_have_its_devices_free() -> None:

@@ -153,23 +153,6 @@ def test_what_was_not_looked_at_is_told_with_the_answer() -> None:
     assert answer([node("a", 8)], pods=[chosen])["notChecked"] == {"pod affinity by labels of namespaces": 1}
 
 
-def test_a_taint_is_named_and_the_toleration_that_admission_adds_is_taken_to_be_there() -> None:
-    nodes = [node("a", 8), node("b", 8)]
-    for manifest in nodes:
-        manifest["spec"]["taints"] = [{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}]
-    found = answer(nodes, pods=[pod("p", 8)], replicas=2)
-    assert (found["placed"], list(found["notChecked"].values())) == (2, [2])
-    assert next(iter(found["notChecked"])).startswith("the toleration of taint nvidia.com/gpu")
-    assert (
-        answer(nodes, pods=[pod("p", 8)], replicas=3, findNodes=True)["missing"]["sentence"] == f"1 node of 8 x {A100}"
-    )
-    untolerated = "untolerated taint {} on every node that matches its selector ({})"
-    found = answer(nodes, pods=[pod("cpu")])  # asks for no such resource
-    assert found["reasons"] == {untolerated.format("nvidia.com/gpu", 2): 1}
-    nodes[0]["spec"]["taints"][0]["key"] = "team"
-    assert answer(nodes[:1], pods=[pod("p", 8)])["reasons"] == {untolerated.format("team", 1): 1}
-
-
 def test_what_the_api_server_would_refuse_is_an_error() -> None:
     for resources, why in (
         ({"limits": {"gpu": "1"}}, r"gpu: not a standard resource; an extended resource has a domain"),

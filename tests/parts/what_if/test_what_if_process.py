@@ -185,7 +185,14 @@ def test_tolerations_that_admission_may_add_are_taken_to_be_there_only_where_tha
     assert (roomy["placed"], roomy["notChecked"]) == (1, {})
     (why,) = told(facts([tainted]), pods=[pod("p", 9)])["reasons"]
     assert why.startswith("untolerated taint nvidia.com/gpu")
-    assert told(facts([tainted]), pods=[pod("p", 8)])["placed"] == 1
+    (why,) = told(facts([tainted]), pods=[pod("cpu")])["reasons"]
+    assert why.startswith("untolerated taint nvidia.com/gpu"), "it asks for no such resource"
+    helped = told(facts([tainted]), pods=[pod("p", 8)], replicas=2, findNodes=True)
+    assert (helped["placed"], list(helped["notChecked"].values()), helped["missing"]["nodes"][0]["count"]) == (
+        2,
+        [2],
+        1,
+    )
     added = told(facts([node("b", 1)]), pods=[pod("p", 8)], addNodes=[{"manifest": tainted}])
     assert [entry["node"] for entry in added["assignments"]] == ["a+1"]
     assert told(facts([tainted]), objects=[job("train", 1, 8)])["placed"] == 1
