@@ -44,7 +44,8 @@ def scheduler(
     modes: Annotated[
         str,
         typer.Option(
-            help="Which of none, echo, decisive, scores, planned, planner, bare; dra, dra-planned, dra-written."
+            help="Which of none, echo, best, decisive, scores, planned, planner, bare; none-unbatched; dra, "
+            "dra-planned, dra-written."
         ),
     ] = ",".join(schedulers.COUNTING),
     pod_gpus: Annotated[int, typer.Option(min=1, max=8, help="GPUs of each pod.")] = 1,
@@ -55,10 +56,30 @@ def scheduler(
     templates: Annotated[
         bool, typer.Option("--templates", help="Claims are made from a template, by Kubernetes' controller.")
     ] = False,
+    unlike: Annotated[
+        bool, typer.Option("--nodes-unlike", help="CPU, memory, GPUs and models drawn; half of the nodes partly used.")
+    ] = False,
+    stream: Annotated[
+        float, typer.Option(min=0, help="Seconds of a steady stream of pods, Events counted; 0: --pods at once.")
+    ] = 0.0,
     json: JsonOption = None,
 ) -> None:
-    """Pods per second of a real kube-scheduler: no extender, the bare Go echo, Kerf."""
-    plan = schedulers.Plan(nodes, pods, view, _modes(modes), pod_gpus, repetitions, backlog, timeout, templates)
+    """Pods per second of a real kube-scheduler: no extender, the bare Go echo, the best that can be, Kerf."""
+    if stream and backlog:
+        raise typer.BadParameter("a stream has no --backlog: it creates pods as others are bound")
+    plan = schedulers.Plan(
+        nodes=nodes,
+        pods=pods,
+        view=view,
+        modes=_modes(modes),
+        pod_gpus=pod_gpus,
+        repetitions=repetitions,
+        backlog=backlog,
+        timeout_s=timeout,
+        templates=templates,
+        unlike=unlike,
+        stream_s=stream,
+    )
     show(schedulers.measure, plan, reports.scheduler_table, json)
 
 
@@ -281,11 +302,14 @@ def measure_all(
 def _plans() -> tuple[calls.Plan, starts.Plan, list[schedulers.Plan]]:
     """One-GPU and whole-node pods both: plain kube-scheduler may batch the latter."""
     variants = [(view, pod_gpus) for view in schedulers.View for pod_gpus in (1, 8)]
-    return (
-        calls.Plan(),
-        starts.Plan(),
-        [schedulers.Plan(1000, 500, view, pod_gpus=pod_gpus, repetitions=2) for view, pod_gpus in variants],
-    )
+    plans = [schedulers.Plan(1000, 500, view, pod_gpus=pod_gpus, repetitions=2) for view, pod_gpus in variants]
+    few = (schedulers.Mode.NONE, schedulers.Mode.BEST, schedulers.Mode.DECISIVE)
+    sample = schedulers.View.DEFAULT
+    plans += [
+        schedulers.Plan(1000, 500, sample, few, repetitions=2, unlike=True),
+        schedulers.Plan(5000, 500, sample, few, repetitions=1, stream_s=60.0),
+    ]
+    return calls.Plan(), starts.Plan(), plans
 
 
 def _quick_plans() -> tuple[calls.Plan, starts.Plan, list[schedulers.Plan]]:
@@ -297,6 +321,8 @@ def _quick_plans() -> tuple[calls.Plan, starts.Plan, list[schedulers.Plan]]:
         [
             schedulers.Plan(120, 60, full, repetitions=1),
             schedulers.Plan(120, 60, sample, few, pod_gpus=8, repetitions=1),
+            schedulers.Plan(120, 60, sample, (*few, schedulers.Mode.BEST), repetitions=1, unlike=True),
+            schedulers.Plan(120, 60, sample, few, repetitions=1, stream_s=2.0),
         ],
     )
 
