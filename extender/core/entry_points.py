@@ -1,7 +1,7 @@
 """Plugins from other packages, by entry point group. Only this module of the core looks at installed packages."""
 
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import EntryPoints, entry_points
@@ -22,7 +22,7 @@ class Installed:
 
     def load(self, taken: Collection[str]) -> None:
         """Load entries not loaded yet; names in `taken` are Kerf's own and are refused."""
-        for entry in _scan(tuple(sys.path)).select(group=self.group):
+        for entry in _scan(tuple(sys.path))(group=self.group):
             if entry.name in self.found:
                 continue
             try:
@@ -42,9 +42,9 @@ class Installed:
 
 
 @cache
-def _scan(path: tuple[str, ...]) -> EntryPoints:
-    """All entry points; `path` is `sys.path` and only serves as cache key, because the scan is slow."""
-    return entry_points()
+def _scan(path: tuple[str, ...]) -> Callable[..., EntryPoints]:
+    """Selects from all entry points; `path` is `sys.path` and only serves as cache key, because the scan is slow."""
+    return entry_points().select
 
 
 def told_of(error: BaseException) -> str:

@@ -174,8 +174,9 @@ class Author:
         same = pick(_KINDS_COMPARED) if kind == "bool" else kind
 
         def part(match: re.Match[str]) -> str:
-            if match[1] is not None:
-                return pick(match[1].split("|")).replace("¦", "|")
+            texts: str | None = match[1]
+            if texts is not None:
+                return pick(texts.split("|")).replace("¦", "|")
             of = pick(match[2].split("|"))
             if of == "odd":
                 return self._filled(pick(_ODD), kind, depth, names)

@@ -119,7 +119,7 @@ def test_taints_of_rules_count() -> None:
 
 
 def test_pools_that_are_not_handled_are_not_given(golden: Golden) -> None:
-    faults = []
+    faults: list[str] = []
     both = {"attributes": {"n": {"int": 1}, f"{DRIVER}/n": {"int": 1}}}
     cases: list[tuple[dict[str, Any], dict[str, Any]]] = [
         ({"bindingConditions": ["ready"]}, {}),
@@ -205,10 +205,8 @@ def test_partitions_are_parts_of_their_gpu() -> None:
 
 def test_partitions_name_their_gpu() -> None:
     attributes = {"type": {"string": "mig"}, "parentUUID": {"string": "GPU-0"}}
-    part, unknown = (
-        device(name, attributes=attributes, **more)
-        for name, more in (("m", {"capacity": {"memory": {"value": "10Gi"}}}), ("u", {}))
-    )
+    part = device("m", attributes=attributes, capacity={"memory": {"value": "10Gi"}})
+    unknown = device("u", attributes=attributes)
     found = pools_of(resource_slice(device("gpu-0", **GPU), part, unknown))
     whole = 0, 1000, 40960
     parts = [(read.gpu, read.milli, read.mib) for read in found.inventory.devices]

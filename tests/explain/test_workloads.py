@@ -217,8 +217,8 @@ def random_table(seed: int) -> WorkloadTable:
     since = some(1e9 + rng.integers(0, 9999, num), rng.random(num) < 0.8)
     rows = [
         Workload(
-            *(f"uid-{row}", f"ns/pod-{row}", f"ns-{draw.randrange(3)}", f"Job/j-{draw.randrange(3)}"),
-            *("", "", "", "", int(state[row]), float(since[row]), 0, 0.0),
+            *(f"uid-{row}", f"ns/pod-{row}", f"ns-{draw.randrange(3)}", f"Job/j-{draw.randrange(3)}", "", "", "", ""),
+            *(int(state[row]), float(since[row]), 0, 0.0),
         )
         for row in range(num)
     ]

@@ -33,7 +33,7 @@ class Server:
         return await self._handler(request)
 
     @asynccontextmanager
-    async def client(self, request_timeout_s: float = 5.0) -> AsyncIterator[Transport]:
+    async def client(self, request_timeout_s: float = 5.0) -> AsyncIterator[ApiServer]:
         async with serving(self._handle) as port:
             path = kubeconfig_of(self._folder, port, self._user)
             async with client(kubeconfig=path, request_timeout_s=request_timeout_s) as transport:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import re2
 
-from extender.core.resources.requests import ModelPattern, RequestError
+from extender.core.resources.gpu_models import ModelPattern
+from extender.core.resources.requests import RequestError
 from extender.kube.objects import Pod
 from extender.kube.patterns import compile_pattern
 from extender.ledger.ledger import Ledger

@@ -6,7 +6,8 @@ from extender.ledger.ledger import ClaimState, Ledger
 from extender.plugins.holdings import Holding, whole_gpus
 from extender.plugins.nvidia import hami
 from extender.plugins.pods import read_holdings
-from tests.ledger.builders import T4_MIB, TTL_S, decode_node, decode_pod, free, ledger_of, pod_object, taken, untracked
+from extender.queueing.pods.objects import decode_node, decode_pod
+from tests.ledger.builders import T4_MIB, TTL_S, free, ledger_of, pod_object, taken, untracked
 from tests.plugins.rigs import A, B, hami_node, sharing
 
 BOUND, UNDECIDED = ClaimState.BOUND, ClaimState.UNDECIDED

@@ -8,17 +8,8 @@ from extender.ledger.ledger import ClaimState, Ledger
 from extender.plugins.holdings import Holding, Part, either, whole_gpus
 from extender.plugins.kerf import ASSIGNED_GPUS, ASSIGNED_MEMORY, ASSIGNED_SHARE
 from extender.plugins.nvidia import gpushare, hami
-from tests.ledger.builders import (
-    T4_MIB,
-    decode_node,
-    decode_pod,
-    free,
-    ledger_of,
-    node_object,
-    pod_object,
-    taken,
-    untracked,
-)
+from extender.queueing.pods.objects import decode_node, decode_pod
+from tests.ledger.builders import T4_MIB, free, ledger_of, node_object, pod_object, taken, untracked
 from tests.plugins.rigs import A, B, asking, gpushare_node, hami_node, sharing
 
 Annotations = dict[str, str]

@@ -7,7 +7,8 @@ from extender.ledger.ledger import ClaimState
 from extender.plugins.holdings import whole_gpus
 from extender.plugins.kerf import _GIVEN
 from extender.plugins.nvidia import hami
-from tests.ledger.builders import TTL_S, decode_node, ledger_of, node_manifest, node_object, pod_object, taken
+from extender.queueing.pods.objects import decode_node
+from tests.ledger.builders import TTL_S, ledger_of, node_manifest, node_object, pod_object, taken
 from tests.nvidia import MEMORY_LABEL
 from tests.plugins.claims import resource_claim
 from tests.plugins.rigs import A, hami_node

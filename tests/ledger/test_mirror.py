@@ -20,8 +20,9 @@ from extender.ledger.mirror import Mirror
 from extender.plugins.dra import _DevicePools
 from extender.plugins.holdings import whole_gpus
 from extender.plugins.kerf import _GIVEN, ASSIGNED_GPUS
+from extender.queueing.pods.objects import decode_pod
 from tests.kube.loops import in_loop
-from tests.ledger.builders import Clock, decode_pod, free_units, ledger_of, node_manifest, pod_manifest, taken, until
+from tests.ledger.builders import Clock, free_units, ledger_of, node_manifest, pod_manifest, taken, until
 from tests.nvidia import MEMORY_LABEL
 from tests.plugins.claims import resource_claim, slice_of
 

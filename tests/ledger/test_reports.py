@@ -13,15 +13,8 @@ from extender.kube import objects
 from extender.ledger.ledger import ClaimState, Ledger
 from extender.plugins.holdings import whole_gpus
 from extender.plugins.kerf import ASSIGNED_GPUS, ASSIGNED_UUIDS, REPORT
-from tests.ledger.builders import (
-    decode_node,
-    free_units,
-    ledger_of,
-    node_manifest,
-    pod_object,
-    taken,
-    untracked,
-)
+from extender.queueing.pods.objects import decode_node
+from tests.ledger.builders import free_units, ledger_of, node_manifest, pod_object, taken, untracked
 from tests.nvidia import SHARED_GPU_RESOURCE
 
 GPUS = [{"index": index, "uuid": f"GPU-{index}"} for index in range(4)]

@@ -12,7 +12,8 @@ from extender.kube import objects
 from extender.ledger.ledger import Ledger, NodeState
 from extender.ledger.rows import NodeRows
 from extender.plugins.holdings import whole_gpus
-from tests.ledger.builders import T4_MIB, TTL_S, decode_node, ledger_of, node_manifest, node_object, pod_object
+from extender.queueing.pods.objects import decode_node
+from tests.ledger.builders import T4_MIB, TTL_S, ledger_of, node_manifest, node_object, pod_object
 
 GIB = 1024
 

@@ -29,7 +29,7 @@ def test_the_search_finds_what_greedy_does_not_and_needs_each_operator_for_it() 
     assert PLANNERS["greedy"].make(CUT, CUT_PODS).num_placed == len(PIECES) - 1
     assert found(SEARCH) == [len(PIECES)] * 4
     for without in ({"elites": 0}, {"mutation": 0.0}, {"crossover": 0.0}):
-        assert min(found(replace(SEARCH, **without))) < len(PIECES), without  # type: ignore[arg-type]
+        assert min(found(replace(SEARCH, **without))) < len(PIECES), without
     first = replace(SEARCH, generations=0)
     assert min(found(first)) == len(PIECES) - 1  # greedy's plan
     assert min(found(replace(first, warm_start=False))) < len(PIECES) - 1

@@ -49,7 +49,7 @@ def test_an_error_is_raised_again_and_keeps_no_frames() -> None:
         held = hold()
         with pytest.raises(RequestError, match=r"^no number$"):
             reader(pod)
-        assert held
+        assert held is not None
 
     pod = pod_object("p", 1)
     gc.freeze()  # what other tests have left is not searched

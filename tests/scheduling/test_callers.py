@@ -4,10 +4,11 @@ from dataclasses import dataclass, field
 
 from extender.kube import objects
 from extender.plugins.pods import read_pod_request
+from extender.queueing.pods.objects import decode_pod
 from extender.scheduling.callers import _AFTER_S, Callers, Unasked
 from extender.scheduling.fence import Fence
 from extender.scheduling.unbound_pods import UnboundPods
-from tests.ledger.builders import Clock, decode_pod, open_fence, pod_manifest
+from tests.ledger.builders import Clock, open_fence, pod_manifest
 
 UNCALLED = (
     "0/3 nodes are available: 1 node(s) had untolerated taint {a: b}, 2 Insufficient kerf.dev/gpu. preemption: 0/3"

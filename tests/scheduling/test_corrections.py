@@ -9,9 +9,10 @@ import pytest
 from extender.kube.client import ApiError, ClusterError, UnreachableError
 from extender.kube.events import EventRecorder
 from extender.plugins.kerf import ASSIGNED_GPUS, ASSIGNED_UUIDS, EXPLANATION
+from extender.queueing.pods.objects import decode_pod
 from extender.scheduling.corrections import Corrections
 from extender.scheduling.fence import Fence
-from tests.ledger.builders import Fault, FaultyTransport, decode_pod, ledger_of, open_fence, pod_manifest
+from tests.ledger.builders import Fault, FaultyTransport, ledger_of, open_fence, pod_manifest
 from tests.ledger.test_reports import reporting
 
 

@@ -165,11 +165,11 @@ def test_the_defaults_and_numbers_of_a_new_check() -> None:
     assert (plain.name, plain.relaxed(TWO), list(plain.remedies(TWO, "n1", 1))) == ("OTHER", None, [])
     assert Check(reason=Reason.BUSY, says=_words("")).name == "BUSY"
     missing = _each(lambda request: request.count)(GpuRequest(3), np.zeros((4, 2), np.int32))
-    assert (missing.tolist(), missing.dtype) == ([3] * 4, np.int64)
+    assert (missing.tolist(), missing.dtype.type) == ([3] * 4, np.int64)
     cluster = owned(dict.fromkeys("abcd")).snapshot()
     fitting = DeviceFitting(cluster, OF_CLAIM, all_rows(cluster))
     fitting.found = np.array([Found.ALL, Found.NO_DEVICES, Found.UNDECIDED, Found.TAKEN], np.uint8)
     for found in Found:
         failed, number = _found(found)(fitting)
         assert failed.tolist() == [one == found for one in fitting.found]
-        assert (number.tolist(), number.dtype) == ([0] * 4, np.int64)
+        assert (number.tolist(), number.dtype.type) == ([0] * 4, np.int64)

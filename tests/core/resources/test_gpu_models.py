@@ -41,8 +41,8 @@ def test_patterns_match_the_label_the_canonical_name_spaces_and_aliases() -> Non
         ("", "big", [False, True, False]),
         ("a100|t4", "t4", [True, False, False]),
     ):
-        patterns = (pattern(text) if text else None for text in (include, exclude))
-        assert models_allowed(models, *patterns).tolist() == allowed
+        first, second = (pattern(text) if text else None for text in (include, exclude))
+        assert models_allowed(models, first, second).tolist() == allowed
     assert pattern("a100") == pattern("a100") != pattern("A100")
     assert hash(pattern("a100")) == hash(pattern("a100"))
 

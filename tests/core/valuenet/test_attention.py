@@ -1,6 +1,7 @@
 """The attention actor in NumPy: its inputs, its pooling, the resulting potential, and what is refused."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -107,7 +108,7 @@ def test_the_net_of_its_value_sees_what_the_embedding_does() -> None:
 
 
 def test_arrays_that_do_not_match_are_refused() -> None:
-    for name, array, reason in (
+    cases: list[tuple[str, Any, str]] = [
         ("out", None, "has arrays"),
         ("more", np.zeros(1), "has arrays"),
         ("out", np.zeros((3, D)), "array out: shape"),
@@ -118,7 +119,8 @@ def test_arrays_that_do_not_match_are_refused() -> None:
         ("value_out", np.zeros(3), "array value_hidden: shape"),
         ("value_hidden", None, "array value_hidden: shape"),
         ("value_hidden", np.full((F, 2), 1e308), "not finite"),
-    ):
+    ]
+    for name, array, reason in cases:
         given = {other: value for other, value in arrays().items() if other != name}
         given |= {} if array is None else {name: array}
         with pytest.raises(PotentialError, match=reason):

@@ -29,7 +29,7 @@ def test_a_field_that_no_api_has_is_told(golden: Golden) -> None:
     manifests: list[dict[str, Any]] = [
         *(made("Job", {"parallelizm": 4}), made("Deployment", {"replica": 4}), made("Deployment", {"parallelism": 4})),
         *(made("Job", {}, nodeSelectr={"a": "b"}), made("Job", {}, tolerations=[{"key": "a", "efect": "NoSchedule"}])),
-        *(made("Job", {}, containers=[CONTAINER | wrong]) for wrong in ({"resource": {}}, limits)),
+        *(made("Job", {}, containers=[CONTAINER | {"resource": {}}]), made("Job", {}, containers=[CONTAINER | limits])),
         {"kind": "Pod", "metadata": {"name": "p", "annotation": {}}, "spec": POD},
         {"kind": "Pod", "metadata": {"name": "p"}, "spec": POD, "sepc": {}},
         {"kind": "CronJob", "metadata": {"name": "c"}, "spec": cron},

@@ -62,7 +62,7 @@ def test_days_have_to_go_up_and_down_together() -> None:
     assert error["daily_correlation"] == pytest.approx(np.corrcoef(USED, mixed)[0, 1], abs=1e-4) and error["trusted"]
     flat = error_of(known_of(), account(0, [8.5] * 10), account(0, [8.5] * 10))
     assert flat["daily_correlation"] is None and flat["trusted"]
-    days_s = np.arange(4) * DAY  # too few to correlate
+    days_s = np.arange(4, dtype=np.float64) * DAY  # too few to correlate
     short, other = (
         replace(account(0), steps=Steps(days_s, np.array(used), None)) for used in ([4.0, 5, 6], [6.0, 5, 4])
     )
@@ -90,7 +90,7 @@ def fewer(kerf: float, default: float, *, served: bool = True) -> dict[str, Any]
 def test_verdicts(golden: Golden) -> None:
     slow, fast = {"gpu_delay_s": 600.0, "blocked_starts": 12}, {"gpu_delay_s": 60.0, "blocked_starts": 0}
     trusted: dict[str, Any] = {"trusted": True, "faults": []}
-    wrong, unknown = {"trusted": False, "faults": ["pods waited long"]}, {"trusted": None, "faults": []}
+    wrong, unknown = trusted | {"trusted": False, "faults": ["pods waited long"]}, trusted | {"trusted": None}
     verdicts = [
         ("fewer GPUs", verdict("kerf", fast, slow, trusted, fewer(11.98, 0.0))),
         ("the default needs fewer, too", verdict("kerf", fast, fast, trusted, fewer(11.0, 3.0))),

@@ -30,12 +30,12 @@ class Ground(Defrag):
         self.rig.ledger.upsert_node(node)
         self.rig.hub.cache(NODES).upsert(node)
 
-    def comes(self, name: str, node: str, step: int = 0, **fields: Any) -> Arrival:
+    def arrival(self, name: str, node: str, step: int = 0, **fields: Any) -> Arrival:
         """The arrival of a waiting pod."""
         self.waits(name, **fields)
         return Arrival(self.rig.queue.backlog.entries[name].pod, node, step)
 
-    def moves(self, name: str, node: str, step: int = 0) -> Arrival:
+    def move(self, name: str, node: str, step: int = 0) -> Arrival:
         """The move of a running pod."""
         pod = self.running[name]
         return Arrival(pod, node, step, pod.spec.node_name or "")
@@ -57,7 +57,7 @@ def test_what_a_pod_leaves_is_free_from_its_step_on() -> None:
         ground.offers("a", 2)
         ground.offers("b", 1)
         ground.runs("v", "a")
-        arrivals = [ground.moves("v", "b", step), ground.comes("big", "a", 1, gpus=2)]
+        arrivals = [ground.move("v", "b", step), ground.arrival("big", "a", 1, gpus=2)]
         why = "" if fits else "pod ns/big has no room on node a: needs 2 GPUs, best node: 1 free"
         assert ground.why_not(*arrivals) == ground.why_not(*arrivals[::-1]) == why
 
@@ -68,10 +68,10 @@ def test_arrivals_of_earlier_steps_take_room_and_those_of_later_steps_do_not() -
         for name in "ab":
             ground.offers(name, 2)
         ground.runs("v", "a")
-        early, late = ground.comes("early", "a", 0, gpus=early_gpus), ground.comes("late", "a", 1, gpus=late_gpus)
+        early, late = ground.arrival("early", "a", 0, gpus=early_gpus), ground.arrival("late", "a", 1, gpus=late_gpus)
         for arrivals in ([late, early], [early, late]):
-            assert ground.why_not(ground.moves("v", "b", fits_from), *arrivals) == ""
-            assert ground.why_not(ground.moves("v", "b", fits_from + 1), *arrivals).startswith("pod ns/")
+            assert ground.why_not(ground.move("v", "b", fits_from), *arrivals) == ""
+            assert ground.why_not(ground.move("v", "b", fits_from + 1), *arrivals).startswith("pod ns/")
         assert ground.why_not(late) == ""
         assert (ground.why_not(early) == "") == (early_gpus == 1)
 
@@ -81,8 +81,8 @@ def test_other_demands_of_a_pod_count() -> None:
     ground.offers("a")
     ground.offers("b", allocatable={"example.com/nic": "1"})
     spec = asks(1, {"example.com/nic": "1"})
-    assert ground.why_not(ground.comes("p", "b", spec=dict(spec))) == ""
-    assert ground.why_not(ground.comes("q", "a", spec=dict(spec))).startswith("pod ns/q has no room on node a: ")
+    assert ground.why_not(ground.arrival("p", "b", spec=dict(spec))) == ""
+    assert ground.why_not(ground.arrival("q", "a", spec=dict(spec))).startswith("pod ns/q has no room on node a: ")
 
 
 def test_pods_cpu_and_memory_of_a_node_are_counted_and_those_of_a_leaving_pod_freed() -> None:
@@ -91,11 +91,11 @@ def test_pods_cpu_and_memory_of_a_node_are_counted_and_those_of_a_leaving_pod_fr
         ground.offers("a", allocatable=offered)
         ground.offers("b")
         ground.runs("v", "a", 0, spec=asks(0, asked))
-        comes, more = (ground.comes(name, "a", 1, gpus=0, spec=asks(0, asked)) for name in ("new", "more"))
-        for others in ((), (ground.moves("v", "b", 2),)):
+        comes, more = (ground.arrival(name, "a", 1, gpus=0, spec=asks(0, asked)) for name in ("new", "more"))
+        for others in ((), (ground.move("v", "b", 2),)):
             assert ground.why_not(*others, comes).startswith("pod ns/new has no room on node a: ")
-        assert ground.why_not(ground.moves("v", "b", 1), comes) == ""
-        assert ground.why_not(ground.moves("v", "b", 1), comes, more).startswith("pod ns/more has no room on node a")
+        assert ground.why_not(ground.move("v", "b", 1), comes) == ""
+        assert ground.why_not(ground.move("v", "b", 1), comes, more).startswith("pod ns/more has no room on node a")
 
 
 def test_a_missing_node_is_named_if_a_pod_arrives_there() -> None:
@@ -104,18 +104,18 @@ def test_a_missing_node_is_named_if_a_pod_arrives_there() -> None:
         ground.offers(name)
     ground.runs("v", "a", 0)
     ground.rig.remove_node("a")
-    assert ground.why_not(ground.moves("v", "b")) == ""
+    assert ground.why_not(ground.move("v", "b")) == ""
     ground.rig.ledger.remove_node("b")  # the ledger and the queue's cache may learn of it in either order
-    assert ground.why_not(ground.moves("v", "b")) == "node b is gone"
+    assert ground.why_not(ground.move("v", "b")) == "node b is gone"
     ground.rig.hub.cache(NODES).remove(decode_node({"metadata": {"name": "c", "uid": "c"}}))
-    assert ground.why_not(ground.moves("v", "c")) == "node c is gone"
+    assert ground.why_not(ground.move("v", "c")) == "node c is gone"
 
 
 def test_the_first_fault_is_returned() -> None:
     ground = Ground()
     for name in "abc":
         ground.offers(name, 1)
-    arrivals = [ground.comes("x", "a"), ground.comes("y", "b", gpus=2), ground.comes("z", "c", gpus=2)]
+    arrivals = [ground.arrival("x", "a"), ground.arrival("y", "b", gpus=2), ground.arrival("z", "c", gpus=2)]
     assert ground.why_not(*arrivals).startswith("pod ns/y has no room on node b")
     ground.waits("odd", annotations={"kerf.dev/policy": "nonsense"})
     odd = Arrival(ground.rig.queue.backlog.entries["odd"].pod, "a", 0)
@@ -129,11 +129,11 @@ def test_a_gang_that_moves_may_leave_its_domain() -> None:
     ground.offers("c", zone="2", kind="y")
     spec = {**asks(1, {}), "nodeSelector": {"zone": "1", "kind": "x"}}
     ground.runs("v", "a", spec=dict(spec), annotations=gang(1) | {"kerf.dev/gang-topology": " zone "})
-    assert ground.why_not(ground.moves("v", "b")) == ""
-    assert ground.why_not(ground.moves("v", "c")).startswith("pod ns/v has no room on node c: ")
+    assert ground.why_not(ground.move("v", "b")) == ""
+    assert ground.why_not(ground.move("v", "c")).startswith("pod ns/v has no room on node c: ")
     assert (ground.running["v"].spec.node_selector or {})["zone"] == "1"
     ground.runs("w", "a", spec=dict(spec))
-    assert ground.why_not(ground.moves("w", "b")).startswith("pod ns/w has no room on node b: ")
+    assert ground.why_not(ground.move("w", "b")).startswith("pod ns/w has no room on node b: ")
 
 
 def test_the_plans_own_reservations_and_expired_ones_are_ignored() -> None:
@@ -141,7 +141,7 @@ def test_the_plans_own_reservations_and_expired_ones_are_ignored() -> None:
     for name in "ab":
         ground.offers(name, 1)
     ground.runs("v", "a")
-    moves, ledger, taken = ground.moves("v", "b"), ground.rig.ledger, whole_gpus(1, (0,))
+    moves, ledger, taken = ground.move("v", "b"), ground.rig.ledger, whole_gpus(1, (0,))
     ledger.rows.close({"b"})
     assert ground.why_not(moves) == ""
     ledger.reserve(stand_in_of("v"), "b", taken, ground.rig.now)

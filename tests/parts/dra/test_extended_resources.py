@@ -130,6 +130,7 @@ def test_an_author_gets_no_claim_that_the_webhook_would_not_ask_for() -> None:
     wrong: list[tuple[str, Any]] = [
         ("class", "secret"), ("count", 0), ("count", 33), ("name", "x" * 300), ("adminAccess", True)
     ]  # fmt: skip
+    asked: Any
     for asked in (
         good | {"name": "kerf-0123456789ABCDEF"},
         good | {"name": "another"},

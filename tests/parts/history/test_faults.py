@@ -14,7 +14,8 @@ from extender.history.records import POD_COLUMNS
 from extender.history.rolling import _roll
 from extender.parts.history import recorder
 from extender.parts.history.part import _metrics
-from tests.ledger.builders import node_object, pod_object
+from extender.queueing.pods.objects import decode_pod
+from tests.ledger.builders import node_object, pod_manifest, pod_object
 from tests.parts.history.rigs import MIB, Rig, column
 
 pytestmark = pytest.mark.usefixtures("rolls_here")
@@ -161,11 +162,11 @@ def test_while_not_all_is_told_journals_are_bounded(tmp_path: Path) -> None:
 
 
 def test_a_pod_that_asks_for_more_than_there_can_be_is_in_columns(rig: Rig) -> None:
-    hostile = pod_object("a", 1, node="n")
+    hostile = pod_manifest("a", 1, node="n")
     requests = {"cpu": "9223372036854775807", "memory": "9223372036854775807Ki", "nvidia.com/gpu": "1"}
-    hostile.spec.containers[0].resources.requests = requests
+    hostile["spec"]["containers"][0]["resources"]["requests"] = requests
     rig.pods.upsert(pod_object("waits", 1, annotations={"kerf.dev/gang": "é" * 3000}))
-    rig.pods.upsert(hostile)
+    rig.pods.upsert(decode_pod(hostile))
     rig.listed({"a"}, {"waits"})
     rig.write()
     for _ in range(2):

@@ -72,6 +72,7 @@ def test_what_is_wrong_is_said_with_its_place() -> None:
 
 
 def test_nonsense_is_refused() -> None:
+    odd: Any
     for odd in (None, 3, [], "text", {"kind": "MLFlow", "metadata": 3, "spec": {"pipeline": [1]}}):
         with pytest.raises(ConversionError):
             convert(odd)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from extender.core.bookings import Booking
@@ -220,7 +221,9 @@ def test_pods_that_have_to_leave_random_clusters_have_left(seeds: range) -> None
 def test_plans_are_deterministic_and_leave_the_problem_unchanged() -> None:
     asked = drawn(8)
     view, cluster = asked.view, asked.view.cluster
-    arrays = [view.cpu_free_milli, view.memory_free_mib, view.pods_free, cluster.gpu_free_milli, cluster.gpu_free_mib]
+    arrays: list[npt.NDArray[Any]] = [
+        *(view.cpu_free_milli, view.memory_free_mib, view.pods_free, cluster.gpu_free_milli, cluster.gpu_free_mib)
+    ]
     before = [array.copy() for array in arrays]
     assert plan_moves(asked, 3) == plan_moves(asked, 3)
     assert all((now == then).all() for now, then in zip(arrays, before, strict=True))

@@ -6,10 +6,11 @@ from extender.core.resources.requests import GpuRequest, PodRequest
 from extender.kube import objects
 from extender.plugins.holdings import whole_gpus
 from extender.plugins.pods import read_pod_request
+from extender.queueing.pods.objects import decode_pod
 from extender.scheduling.placer import PodIdentity
 from extender.scheduling.unbound_pods import UnboundPods
 from extender.scheduling.waking import _WOKEN, _Overlooked
-from tests.ledger.builders import decode_pod, pod_manifest
+from tests.ledger.builders import pod_manifest
 from tests.scheduling.waking.rigs import Rig
 
 

@@ -4,8 +4,9 @@ from typing import Any
 
 from extender.kube import objects
 from extender.plugins.pods import read_pod_request
+from extender.queueing.pods.objects import decode_pod
 from extender.scheduling.unbound_pods import UnboundPods
-from tests.ledger.builders import Clock, decode_pod, pod_manifest
+from tests.ledger.builders import Clock, pod_manifest
 
 CREATED, CREATED_AT = "2026-11-21T08:00:00Z", 1_795_248_000.0
 
