@@ -56,6 +56,7 @@ def create_app(
         lifespan=_lifespan(transport, parts.base.mirror, parts.in_background),
     )
     app.state.parts, app.state.service = parts, service
+    app.state.plain_verbs = app.plain_verbs
     app.state.reads = install_routes(app, service, endpoints)
     app.state.streams = _install_page(app, service, parts)
     return app

@@ -20,6 +20,7 @@ from extender.kube.client import ClusterError
 from extender.server import access
 from extender.server.access import Rates
 from extender.server.connections import CLIENT_CERTIFICATE
+from extender.server.verb_protocol import Answer
 
 if TYPE_CHECKING:
     from extender.api.service import Service
@@ -133,6 +134,7 @@ _STATUSES: Final[dict[type[Exception], int]] = {
     NotKnownError: NOT_FOUND,
     RefusedError: REFUSED,
 }
+_ERRORS: Final = tuple(_STATUSES)
 
 
 class Endpoint:
@@ -156,36 +158,66 @@ class Endpoint:
         self._needs_certificate = self._is_verb and settings.server.tls_client_ca_file is not None
         self._own_hosts = frozenset(settings.access.hosts)
 
+    @property
+    def max_bytes(self) -> int:
+        """Size of the largest body."""
+        return self._max_mib * MIB
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        began = time.perf_counter()
-        if refusal := self._refusal(scope):
+        if refusal := self.refusal(scope):
             await access.refuse(refusal, send, "Error")
             return
-        status = 200
         try:
-            answer = self._call.answer(await self._body(receive))
-            content = answer if isinstance(answer, bytes) else await answer
+            body = await self._body(receive)
+            answer = self.too_large() if body is None else self.answer(body)
+            if not isinstance(answer, Answer):
+                answer = await answer
         except ClientDisconnect:
             return
-        except tuple(_STATUSES) as error:
-            if self._call.fault is not None:
-                content = self._call.fault(str(error))
-            else:
-                status = next(status for kind, status in _STATUSES.items() if isinstance(error, kind))
-                content = wire.encode({"Error": str(error)})
+        await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
+        await send({"type": "http.response.body", "body": answer.content})
+
+    def answer(self, body: bytes) -> Answer | Awaitable[Answer]:
+        """The answer to a complete body."""
+        began = time.perf_counter()
+        try:
+            content = self._call.answer(body)
+        except _ERRORS as error:
+            return self._failed(error, began)
+        return self._answered(200, content, began) if isinstance(content, bytes) else self._awaited(content, began)
+
+    def too_large(self) -> Answer:
+        """The answer to a body of more than `max_bytes`."""
+        of = " (setting server.max_body_mib)" if self._is_verb else ""
+        why = f"the request body is larger than {self._max_mib} MiB{of}"
+        return self._failed(BodyTooLargeError(why), time.perf_counter())
+
+    async def _awaited(self, content: Awaitable[bytes], began: float) -> Answer:
+        try:
+            return self._answered(200, await content, began)
+        except _ERRORS as error:
+            return self._failed(error, began)
+
+    def _failed(self, error: Exception, began: float) -> Answer:
+        if self._call.fault is not None:
+            return self._answered(200, self._call.fault(str(error)), began)
+        status = next(status for kind, status in _STATUSES.items() if isinstance(error, kind))
+        return self._answered(status, wire.encode({"Error": str(error)}), began)
+
+    def _answered(self, status: int, content: bytes, began: float) -> Answer:
         marks: list[tuple[bytes, bytes]] = []
         if self._guarded and (blind := self._service.blindness()):
             content = blind.marked(content)
             marks = [(name.encode(), value.encode()) for name, value in blind.headers.items()]
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(content)), *marks]
         # So that the next call reaches the leader.
-        if self._service.draining or (self._is_verb and self._service.fence.standby()):
+        closes = self._service.draining or (self._is_verb and bool(self._service.fence.standby()))
+        if closes:
             headers.append((b"connection", b"close"))
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": content})
         self._latency.observe(time.perf_counter() - began)
+        return Answer(status, headers, content, closes)
 
-    def _refusal(self, scope: Scope) -> access.Refusal | None:
+    def refusal(self, scope: Scope) -> access.Refusal | None:
         """Why a call is refused before its body is read, None if it is not."""
         if self._needs_certificate and not scope.get("state", {}).get(CLIENT_CERTIFICATE):
             return _NO_CERTIFICATE
@@ -197,8 +229,8 @@ class Endpoint:
             return access.too_many(f"{self._a_second:g} a second from one address", wait_s)
         return None
 
-    async def _body(self, receive: Receive) -> bytes:
-        """The body of a request. Raises BodyTooLargeError, ClientDisconnect."""
+    async def _body(self, receive: Receive) -> bytes | None:
+        """The body of a request, None if it is too large. Raises ClientDisconnect."""
         chunks: list[bytes] = []
         size = 0
         while True:
@@ -207,9 +239,8 @@ class Endpoint:
                 raise ClientDisconnect
             chunk = message.get("body", b"")
             size += len(chunk)
-            if size > self._max_mib * MIB:
-                of = " (setting server.max_body_mib)" if self._is_verb else ""
-                raise BodyTooLargeError(f"the request body is larger than {self._max_mib} MiB{of}")
+            if size > self.max_bytes:
+                return None
             chunks.append(chunk)
             if not message.get("more_body", False):
                 return b"".join(chunks)

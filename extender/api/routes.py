@@ -58,6 +58,12 @@ class KerfApp(FastAPI):
         super().__init__(**options)
         self._verbs, self._only = verbs, only
 
+    @property
+    def plain_verbs(self) -> Mapping[bytes, Endpoint]:
+        """The verbs that no part wraps, by path."""
+        served = {} if self._only is not None else self._verbs
+        return {path.encode(): verb for path, verb in served.items() if isinstance(verb, Endpoint)}
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._only is not None and scope["type"] == "http" and scope["path"] not in self._only.paths:
             await access.refuse(self._only.refusal, send)

@@ -1,6 +1,6 @@
 """Booked against observed usage: GPU memory in use without a booking, and faulty GPUs."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -84,7 +84,7 @@ def counting_observed(cluster: Cluster, rules: ObservedRules | None) -> Cluster:
     if rules is None or cluster.observed is None:
         return cluster
     milli, mib, untracked = _left(cluster, rules, np.arange(cluster.num_nodes))
-    return replace(cluster, gpu_free_milli=milli, gpu_free_mib=mib, untracked_units=untracked)
+    return cluster.changed(gpu_free_milli=milli, gpu_free_mib=mib, untracked_units=untracked)
 
 
 class Counting:
@@ -112,7 +112,7 @@ class Counting:
             rows = np.flatnonzero(cluster.row_version > before.version)
             for array, values in zip(left, self._left(cluster, rows), strict=True):
                 array[rows] = values
-            counted = replace(cluster, gpu_free_milli=left[0], gpu_free_mib=left[1], untracked_units=left[2])
+            counted = cluster.changed(gpu_free_milli=left[0], gpu_free_mib=left[1], untracked_units=left[2])
         self._last = cluster, counted
         return counted
 

@@ -365,7 +365,7 @@ class ClusterArrays:
         """Return the cluster of one node alone, with `held` in place of what it holds."""
         free = self._free(row, held)
         arrays = {name: np.array([values], _FIELDS[name].dtype) for name, values in free.items()}
-        return replace(self.snapshot().only(row), **arrays)  # type: ignore[arg-type]
+        return self.snapshot().only(row).changed(**arrays)
 
     def _free(self, row: int, held: Held) -> dict[str, int | list[int]]:
         """Return what is free on a node that holds `held`, by array name."""
@@ -432,8 +432,10 @@ class ClusterArrays:
         if _INVENTORY & self._changed:
             values |= self._derived()
         self._changed = set()
-        values |= {"version": self.version, "observed": None if self.observed is None else self.observed.current}
-        self._snapshot = Cluster(**values) if last is None else replace(last, **values)
+        observed = self.observed
+        values["version"] = self.version
+        values["observed"] = observed.current if observed is not None and observed.has_samples else None
+        self._snapshot = Cluster(**values) if last is None else last.changed(**values)
         return self._snapshot
 
     def _derived(self) -> dict[str, Any]:

@@ -165,6 +165,13 @@ def _readable(spec: objects.PodSpec, resource: str) -> Fraction | int:
 
 def gpu_units(spec: objects.PodSpec) -> AskedGpus:
     """Return the GPUs that a pod's resources request. Raises RequestError."""
+    if len(spec.containers or ()) == 1 and not (spec.init_containers or spec.overhead):  # most pods
+        gpus = _gpus_of(requests_of(spec.containers[0].resources))  # type: ignore[index]
+        if not gpus:
+            return NO_GPUS_ASKED
+        (name, value), *others = gpus.items()
+        if not others and len(text := str(value)) <= _MAX_REMEMBERED_CHARS:
+            return _units_of_one(name, text)
     containers, init_containers = (
         [Container(_gpus_of(requests_of(item.resources)), item.restart_policy == "Always") for item in items or ()]
         for items in (spec.containers, spec.init_containers)
@@ -173,6 +180,11 @@ def gpu_units(spec: objects.PodSpec) -> AskedGpus:
     if not overhead and not any(container.requests for container in (*containers, *init_containers)):
         return NO_GPUS_ASKED  # fast path of most pods
     return asked_gpus(containers, init_containers, overhead)
+
+
+@lru_cache(maxsize=4096)
+def _units_of_one(name: str, value: str) -> AskedGpus:
+    return asked_gpus([Container({name: value})], (), {})
 
 
 def _gpus_of(quantities: Mapping[str, str | int | float] | None) -> Mapping[str, str | int | float]:

@@ -276,8 +276,12 @@ class TimedProtocol(HttpToolsProtocol):
         if self._request_timer is None:
             self._start_request_timer()
 
+    def head_complete(self) -> None:
+        """Stop counting the head; the body's size is limited by its endpoint."""
+        self._head_bytes = -(1 << 62)
+
     def on_headers_complete(self) -> None:
-        self._head_bytes = -(1 << 62)  # the body's size is limited by its endpoint
+        self.head_complete()
         super().on_headers_complete()
         if len(self.pipeline) > _MAX_AHEAD:
             self.leave()
@@ -285,8 +289,12 @@ class TimedProtocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         super().on_body(body)
         if not self.cycle.response_complete:  # data after the response is dropped
-            of_verb = self.scope["raw_path"] in _VERBS
-            self._doors.bodies.came(self, len(body), self.loop.time(), of_verb=of_verb)
+            self.count_body(len(body))
+
+    def count_body(self, num_bytes: int) -> None:
+        """Count a chunk of the body, which may abort this connection or others."""
+        of_verb = self.scope["raw_path"] in _VERBS
+        self._doors.bodies.came(self, num_bytes, self.loop.time(), of_verb=of_verb)
 
     def on_message_complete(self) -> None:
         super().on_message_complete()

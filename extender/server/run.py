@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from types import FrameType
 from typing import Any, Final
@@ -26,6 +26,7 @@ from extender.core.resources.quantities import MIB
 from extender.server.access import MAX_BODY_MIB, METRICS, PROBES, Rates, Refusal, Tokens, client_of, refuse, too_many
 from extender.server.certificates import CertificateFiles, Certificates
 from extender.server.connections import DEFAULT_BODY_BYTES, Accepted, Doors, Limits, TimedProtocol, listen
+from extender.server.verb_protocol import Verb, VerbProtocol
 from extender.settings.access import OpenTo
 from extender.settings.leader_election import ElectionMode
 from extender.settings.server import ServerSettings
@@ -122,7 +123,8 @@ class _DrainingServer(uvicorn.Server):
         async with self._app.router.lifespan_context(self._app):
             await self._app.state.service.ready()
             body_bytes = _body_bytes(self._app.state.service.settings)
-            self.config.http = _protocols(self._settings, body_bytes)  # type: ignore[assignment]
+            protocols = _protocols(self._settings, self._app.state.plain_verbs, body_bytes)
+            self.config.http = protocols  # type: ignore[assignment]
             await super().serve(sockets)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -218,8 +220,13 @@ def _return_memory() -> None:
         mallopt(parameter, value)
 
 
-def _protocols(settings: ServerSettings, body_bytes: int = DEFAULT_BODY_BYTES) -> Callable[..., asyncio.Protocol]:
-    """Return the protocol factory of new connections; `body_bytes` as in Limits. Raises CertificateError."""
+def _protocols(
+    settings: ServerSettings, verbs: Mapping[bytes, Verb], body_bytes: int = DEFAULT_BODY_BYTES
+) -> Callable[..., asyncio.Protocol]:
+    """Return the protocol factory of new connections.
+
+    `verbs` as in VerbProtocol, `body_bytes` as in Limits. Raises CertificateError.
+    """
     doors = Doors(
         Limits(
             request_s=settings.request_s,
@@ -230,12 +237,12 @@ def _protocols(settings: ServerSettings, body_bytes: int = DEFAULT_BODY_BYTES) -
         )
     )
     if settings.tls_cert_file is None or settings.tls_key_file is None:
-        return partial(TimedProtocol, doors=doors)
+        return partial(VerbProtocol, doors=doors, verbs=verbs)
     files = CertificateFiles(
         certificate=settings.tls_cert_file, key=settings.tls_key_file, client_ca=settings.tls_client_ca_file
     )
     context = Certificates(files).listen()
-    return lambda **options: Accepted(TimedProtocol(**options, doors=doors), context, doors)
+    return lambda **options: Accepted(VerbProtocol(**options, doors=doors, verbs=verbs), context, doors)
 
 
 def _body_bytes(settings: Settings) -> int:

@@ -8,7 +8,7 @@ import json
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -25,6 +25,7 @@ from tests.api import bodies
 from tests.ledger.builders import until
 
 Chunks = Sequence[bytes]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class Kerf:
     """The service, with one method for each verb."""
 
     def __init__(self, app: Any, cluster: MemoryCluster, clock: Clock, runner: asyncio.Runner) -> None:
-        self._app = app
+        self.app = app
         self._runner = runner
         self.cluster = cluster
         self.clock = clock
@@ -138,10 +139,10 @@ class Kerf:
             return self._call("POST", path, (body,), {"content-length": str(len(body)), **(headers or {})})
         return self._call("POST", path, body, headers or {})
 
-    def run(self, work: Coroutine[Any, Any, None]) -> None:
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Let something run in the service's loop until it ends."""
         self._keep_current()
-        self._runner.run(work)
+        return self._runner.run(work)
 
     def stop_mirror(self) -> None:
         """Hear nothing of the cluster any more."""
@@ -159,7 +160,7 @@ class Kerf:
         self, method: str, path: str, chunks: Chunks, headers: Mapping[str, str], *, stays: bool = False
     ) -> Answer:
         self._keep_current()
-        return self._runner.run(call(self._app, method, path, chunks, headers, stays=stays))
+        return self._runner.run(call(self.app, method, path, chunks, headers, stays=stays))
 
     def _keep_current(self) -> None:
         """Have the API server say something, if the clock was moved: else it would have been silent for so long."""

@@ -22,7 +22,9 @@ BODY = bodies.args(pod(gpus=2), ["h100-0", "a100-0", "t4-0", "cpu-0"])
 
 
 def test_settings_become_limits() -> None:
-    made = _protocols(ServerSettings(request_s=3.0, max_connections=600, max_connections_each=17), body_bytes=5 * MIB)
+    made = _protocols(
+        ServerSettings(request_s=3.0, max_connections=600, max_connections_each=17), {}, body_bytes=5 * MIB
+    )
     assert isinstance(made, partial)
     assert made.keywords["doors"].limits == Limits(
         request_s=3.0, answer_s=30.0, connections=600, connections_each=17, body_bytes=5 * MIB

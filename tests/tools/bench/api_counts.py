@@ -5,7 +5,7 @@ Exact numbers, where its processor time mostly says how fast everything else was
 
 import re
 import time
-from collections import Counter
+from collections import defaultdict
 from typing import Final
 
 from tests.controlplane import ControlPlane
@@ -25,7 +25,7 @@ _MOST_S: Final = 60.0
 def read(plane: ControlPlane) -> dict[str, float]:
     """Numbers since its start: `requests` but for watches, `writes` among them, `events_written` among those,
     `watch_events` and `watch_bytes` sent to all who watch."""
-    counts: Counter[str] = Counter()
+    counts: defaultdict[str, float] = defaultdict(float)
     for name, text, value in _LINE.findall(plane.request("GET", "/metrics")):
         labels = dict(_LABEL.findall(text))
         if labels.get("resource") in _OF_THE_CLOCK or labels.get("kind") == "Lease":

@@ -27,6 +27,7 @@ from tests.tools.bench.servers import GPUS_PER_NODE, BenchError
 _NUM_WARMING: Final = 30
 _TESTS: Final = str(Path(__file__).parents[2])
 _NOT_KERFS: Final = ("extender/kube/memory.py", "/selectors.py")
+_EXTENDER: Final = str(Path(__file__).parents[3] / "extender")
 _ASYNCIO: Final = str(Path(asyncio.__file__).parent)
 
 Counts = dict[str, dict[str, int]]
@@ -96,20 +97,31 @@ def _released(rig: Rig, number: int) -> Counter[str]:
 
 @contextmanager
 def _counting() -> Iterator[Counter[str]]:
-    """Counts what is called meanwhile, by `python` and `c`."""
+    """Counts what is called meanwhile, by `python` and `c`.
+
+    A call belongs to the nearest caller in a file of Kerf or of the rig: what a library calls is its caller's.
+    """
     counted: Counter[str] = Counter()
     kinds = {"call": "python", "c_call": "c"}
-    is_kerfs: dict[str, bool] = {}
+    stack = [False]
 
     def note(frame: FrameType, event: str, _argument: object) -> None:
+        if event == "call":
+            stack.append(_is_kerfs(frame.f_code.co_filename, stack[-1]))
         if (kind := kinds.get(event)) is not None:
-            file = frame.f_code.co_filename
-            if file not in is_kerfs:
-                is_kerfs[file] = not file.startswith((_TESTS, _ASYNCIO)) and not file.endswith(_NOT_KERFS)
-            counted[kind] += is_kerfs[file]
+            counted[kind] += stack[-1]
+        if event == "return" and len(stack) > 1:
+            stack.pop()
 
     sys.setprofile(note)
     try:
         yield counted
     finally:
         sys.setprofile(None)
+
+
+def _is_kerfs(file: str, callers: bool) -> bool:
+    """Whether what runs in a file is Kerf's work; `callers`: whether its caller is."""
+    if file.startswith((_TESTS, _ASYNCIO)) or file.endswith(_NOT_KERFS):
+        return False
+    return callers or file.startswith(_EXTENDER)
