@@ -105,7 +105,10 @@ class Verbs:
         return self._priorities.encode(placement.cluster.node_names, decision.rows.tolist(), scores, placement.unknown)
 
     async def bind(self, body: bytes) -> bytes:
-        """Answer bind. On failure `Error` says why, and nothing stays reserved."""
+        """Answer bind; on failure `Error` says why. A standby fails every bind and changes nothing.
+
+        A failed Binding releases the pod's GPUs. While its outcome is unknown, they stay held: the resolver settles it.
+        """
         try:
             args = wire.read_binding_args(body)
             pod = PodIdentity(args.pod_namespace, args.pod_name, args.pod_uid)

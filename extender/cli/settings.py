@@ -29,6 +29,9 @@ SetOption = Annotated[
 ]
 KubeconfigOption = Annotated[str | None, typer.Option(help="kubeconfig file; default: kubectl's, or in-cluster.")]
 ContextOption = Annotated[str | None, typer.Option(help="kubeconfig context.")]
+ServiceAccountOption = Annotated[
+    str, typer.Option("--service-account", help="NAMESPACE/NAME; default: that of the installed Kerf.")
+]
 
 
 def load(

@@ -154,7 +154,7 @@ def _stranded(totals: ClusterTotals) -> str:
 
 def _aside(totals: ClusterTotals) -> str:
     """Numbers of quarantined and failing nodes, in words; older versions of Kerf report none."""
-    counts = (totals.get("nodesSetAside", 0), "set aside"), (totals.get("nodesFailing", 0), "on which pods fail")
+    counts = (totals.get("nodesSetAside", 0), "quarantined"), (totals.get("nodesFailing", 0), "on which pods fail")
     return "".join(f", {count} node{'s' if count > 1 else ''} {what}" for count, what in counts if count)
 
 

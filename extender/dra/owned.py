@@ -151,7 +151,7 @@ class OwnedDevices:
         Raises RequestError if a claim can't be evaluated exactly and Kerf owns all devices.
         """
         claims, missing = self._named(pod)
-        # A claim being deleted counts as missing, like in kube-scheduler: a finalizer could block deletion for ever.
+        # A claim being deleted counts as missing, like in kube-scheduler: a finalizer could block deletion forever.
         missing = missing or next((claim.metadata.name for claim in claims if claim.metadata.deletion_timestamp), "")
         allocated = tuple(claim for claim in claims if claim.status.allocation is not None)
         ours: list[ResourceClaim] = []

@@ -4,7 +4,7 @@ The leader sets it on its own pod and removes it from all others. A replica that
 Service always has an endpoint, if only one that answers why nothing is decided now.
 
 Readiness is no substitute: a standby would never be ready, so no rollout could wait for new replicas, a
-PodDisruptionBudget would allow no disruption, and the Deployment would look degraded for ever.
+PodDisruptionBudget would allow no disruption, and the Deployment would look degraded forever.
 """
 
 import asyncio

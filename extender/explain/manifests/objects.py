@@ -237,7 +237,7 @@ def _add_workload(
     read_batches = [(batch, _template(batch, priorities)) for batch in made.batches if batch.num_pods]
     notes = list(made.notes) if count else [*made.notes, "it creates no pods as written"]
     if stray := _stray_keys(manifest, [pod for _, pod in read_batches]):
-        notes.append(f"{', '.join(stray)}: read in the template of its pods alone, not on the {kind} itself")
+        notes.append(f"{', '.join(stray)}: only read in the pod template, not on the {kind} itself")
     notes += unknown_fields(manifest, made.batches)
     if any(pod.spec.node_name for _, pod in read_batches):
         notes.append("spec.nodeName is ignored: the pod is placed again")

@@ -1,4 +1,4 @@
-// Why a pod is there, or pending; and who holds the GPUs of a node.
+// Why a pod is on its node, or pending; and which pods hold a node's GPUs.
 
 import { age, ask, clock, el, figure, link, memory, plural, table } from './dom.js';
 import { details, remedies, scores } from './sentences.js';
@@ -42,7 +42,7 @@ export async function explainPod(key) {
   ];
 }
 
-/** A pod that has its GPUs, and of which no decision is kept. */
+/** A pod that holds GPUs, without a recorded decision. */
 function running({ node, gpus, sentence, workload }) {
   const { state, model, load, since, namespace, owner } = workload;
   const has = [`${figure(workload.gpus, 3)} × ${model ?? 'GPU of unknown model'}`];
@@ -55,7 +55,7 @@ function running({ node, gpus, sentence, workload }) {
   ];
 }
 
-/** What moved the learned rank's value of the winner, or why best fit ranked instead. */
+/** What the learned rank's value of the chosen node consists of, or why best fit ranked instead. */
 function ranking({ served, reason, gainGPUs, headroom, features }) {
   if (served !== 'model') return el('p', {}, `ranked by ${served}: ${reason}`);
   const short = (value) => +value.toFixed(2) || 0;
@@ -94,13 +94,13 @@ export async function explainNode(name) {
   ];
 }
 
-/** Devices of no GPU. */
+/** Devices that belong to no GPU. */
 function others(uses) {
   const found = uses.filter((use) => use.gpu == null);
   return found.length > 0 && el('ul', {}, found.map((use) => el('li', {}, wordsOfUse(use))));
 }
 
-/** Who has which devices of a GPU, and what is free of it, line by line. */
+/** Allocated and free devices of a GPU, one line each. */
 export function wordsOfDevices({ uses = [], freeDevices }) {
   return [...uses.map(wordsOfUse), ...(freeDevices ? [`free: ${freeDevices}`] : [])];
 }
@@ -190,11 +190,11 @@ function candidates(told) {
     {},
     el('h3', {}, 'Candidates'),
     table('Candidates, best first', ['Node', 'Rank', 'Score', 'Free, or reason', 'GPUs'], rows),
-    hidden > 0 && el('p', { class: 'hint' }, `and ${hidden} more: kerf explain ${told.pod} -o json has all`),
+    hidden > 0 && el('p', { class: 'hint' }, `and ${hidden} more: kerf explain ${told.pod} -o json lists all`),
   );
 }
 
-/** Alike GPUs together: "3 × in use, 5 × ok". */
+/** Equal GPUs grouped: "3 × in use, 5 × ok". */
 function obstacleWords(gpus) {
   const alike = new Map();
   for (const gpu of gpus) alike.set(gpu.obstacle ?? 'ok', (alike.get(gpu.obstacle ?? 'ok') ?? 0) + 1);

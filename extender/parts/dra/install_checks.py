@@ -53,7 +53,7 @@ def objections(state: facts.Facts, asked: Collection[str], installed: Installed)
     if outside := sorted({pod for holder in state.holders for pod in holder.outside}):
         text = (
             f"{len(outside)} running pods outside Kerf's queue have such devices: they keep running, but their "
-            f"replacements would wait for ever: {names(outside)}"
+            f"replacements would wait forever: {names(outside)}"
         )
         yield note(f"{text}; label their namespaces kerf.dev/queue=enabled")
 

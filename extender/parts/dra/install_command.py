@@ -9,7 +9,7 @@ import typer
 
 from extender.cli.client.kerf import FAILED, USAGE, fail
 from extender.cli.printing import as_yaml, echo
-from extender.cli.settings import ContextOption, KubeconfigOption, cluster
+from extender.cli.settings import ContextOption, KubeconfigOption, ServiceAccountOption, cluster
 
 if TYPE_CHECKING:
     from extender.cli.install.kerf import Installed
@@ -38,9 +38,7 @@ def give(  # noqa: PLR0913, PLR0917 - options of a command
     force: Annotated[
         bool, typer.Option("--force", help="Also if pods outside Kerf's queue use devices, or there are none.")
     ] = False,
-    account: Annotated[
-        str, typer.Option("--service-account", help="NAMESPACE/NAME; default: that of the installed Kerf.")
-    ] = "",
+    account: ServiceAccountOption = "",
     settle: Annotated[
         float | None,
         typer.Option(min=0, help="Seconds without allocations; default: 15, with --remove 130."),

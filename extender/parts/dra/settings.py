@@ -17,7 +17,7 @@ ALLOCATING: Final = (
     Need(_API, "resourceclaims/binding", ("patch",), "no devices are allocated"),
 )
 
-_CREATING: Final = (Need(_API, "resourceclaims", ("create",), "pods with rewritten extended resources wait for ever"),)
+_CREATING: Final = (Need(_API, "resourceclaims", ("create",), "pods with rewritten extended resources wait forever"),)
 
 
 class DraSettings(Section):

@@ -1,7 +1,7 @@
 """Decides whether Kerf or kube-scheduler allocates a claim: Kerf if devices that it owns could satisfy it.
 
 Kerf also allocates claims that no devices could satisfy. Drivers disappear and come back, as with each kubelet restart,
-and a pod left to kube-scheduler meanwhile would wait there for ever.
+and a pod left to kube-scheduler meanwhile would wait there forever.
 
 The decision examines the devices of all nodes, at a cost that the claim's author controls. So it is made in small
 batches in a worker thread, round robin over namespaces.

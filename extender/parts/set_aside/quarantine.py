@@ -536,10 +536,10 @@ class Keeper(Background):
         note, case = self._notes.get(node) if self._terms.acts else None, self._failing.get(node)
         if note is not None:
             failed = f"{note.pods} pods of {note.namespaces} namespaces failed {self._soon}"
-            return f"on trial: {failed}" if note.trial else f"set aside: {failed}; until {_time(note.until)}"
+            return f"on trial: {failed}" if note.trial else f"quarantined: {failed}; until {_time(note.until)}"
         if case is not None:
             why = "set_aside.max_frac of the nodes already are" if self._terms.acts else "set_aside.mode is advise"
-            return f"pods fail here: {case} {self._soon}; not set aside: {why}"
+            return f"pods fail here: {case} {self._soon}; not quarantined: {why}"
         return ""
 
     @property

@@ -38,7 +38,7 @@ FULL = {
     **{"sick": node(*[A100] * 4, broken=[0, 1], held=[2]), "small": node(*[T4] * 8)},
     "aside": node(*[A100] * 8, held=range(6), aside=3),
 }
-"""One unit elsewhere would do for four A100s: not those of T4s, unhealthy, sliced or of a node that is set aside."""
+"""One unit elsewhere would do for four A100s: not those of T4s, unhealthy, sliced or of a quarantined node."""
 CASES: list[tuple[str, dict[str, NodeState], GpuRequest]] = [
     ("room on two nodes", ROOM, ONE),
     ("room on one", ROOM, TWO),

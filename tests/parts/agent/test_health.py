@@ -2,23 +2,20 @@
 
 import asyncio
 import logging
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 
 from extender.parts.agent.health import Health
+from tests.controlplane.processes import free_port
 
 GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 @asynccontextmanager
 async def listening() -> AsyncIterator[Health]:
-    with socket.socket() as free:  # of port 0 each family has another
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    health = Health(port, live=lambda: "", ready=lambda: "the kubelet has not reported its allocations yet")
+    health = Health(free_port(), live=lambda: "", ready=lambda: "the kubelet has not reported its allocations yet")
     await health.start()
     try:
         yield health

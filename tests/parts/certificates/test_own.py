@@ -82,7 +82,7 @@ def test_a_ca_near_its_end_is_followed_by_another_while_both_are_trusted() -> No
     leaf(second).verify_directly_issued_by(new)
     leaf(second, "client.crt").verify_directly_issued_by(new)
     third = second | renewed(second, SERVICE, late + 3290 * DAY)
-    assert len(authorities(third)) == 2  # the oldest is not dragged along for ever
+    assert len(authorities(third)) == 2  # the oldest is not dragged along forever
 
 
 def test_what_an_earlier_chart_made_is_used_for_as_long_as_it_lasts(tmp_path: Path) -> None:

@@ -291,7 +291,7 @@ def test_pods_that_would_get_no_devices_are_named_before_anything_is_written(clu
     assert (rules(cluster), policies_of(cluster)) == ({}, [])
     for part in (
         "or Kerf's: default/tolerant",
-        "would wait for ever: default/runs",
+        "would wait forever: default/runs",
         "such pods now: default/by-name, default/waits",
         "opted in: default/gpu",
         "either: example.com/gpu",

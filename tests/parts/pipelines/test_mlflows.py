@@ -176,7 +176,7 @@ def test_m8_who_is_in_no_group_of_a_stages_rule_makes_no_flow(plane: ControlPlan
 def test_m8_what_is_wrong_the_api_server_refuses_with_its_place(plane: ControlPlane) -> None:
     """The original has no schema."""
     for change, fault in (
-        ({"first": {"step": [{"mlfun": "x"}]}}, "stages are called stage1, stage2"),
+        ({"first": {"step": [{"mlfun": "x"}]}}, "stages must be named stage1, stage2"),
         ({"stage1": {"name": "empty"}}, "spec.pipeline.stage1.step: Required value"),
         ({"stage1": {"step": [{"name": "no image"}]}}, "spec.pipeline.stage1.step[0].mlfun: Required value"),
         ({"stage1": {"step": [{"mlfun": "x"}], "namespace": "../x"}}, "spec.pipeline.stage1.namespace"),

@@ -159,7 +159,7 @@ def test_cancelling_ends_what_runs_and_can_not_be_taken_back(cluster: KerfCluste
     found = reaches(cluster, "stop", "Cancelled")
     assert condition(found, "Succeeded")["reason"] == "Cancelled"
     wait_until(lambda: not running(cluster), WITHIN_S, "its pods have ended")
-    with pytest.raises(ApiError, match="stays so"):
+    with pytest.raises(ApiError, match="stays cancelled"):
         cluster.plane.request("PATCH", f"{PATH}/stop", {"spec": {"cancel": False}}, MERGE)
     cluster.plane.request("DELETE", f"{PATH}/stop?propagationPolicy=Background")
     wait_until(lambda: not names(cluster.plane, JOBS) and not cluster.pods(), WITHIN_S, "its Job and pods are gone")
@@ -190,7 +190,7 @@ def test_malformed_ones_are_refused_by_the_api_server_with_the_place(plane: Cont
         ([*first, "gang"], "yes", "spec.stages[0].gang: Invalid value"),
         ([*first, "after"], ["nobody"], "after: no stage has that name"),
         ([*first, "after"], ["a"], "spec.stages[0].after: Invalid value"),
-        ([*first, "topology"], "rack", "only a gang has a topology"),
+        ([*first, "topology"], "rack", "topology needs gang to be true"),
         ([*its_step, "parallelism"], 0, "steps[0].parallelism: Invalid value"),
         ([*its_step, "template"], None, "spec.stages[0].steps[0].template: Required value"),
         ([*pod, "containers", 0, "image"], None, "steps[0].template.spec.containers[0].image: Required value"),

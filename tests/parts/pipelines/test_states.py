@@ -171,7 +171,7 @@ def pipelines(draw: st.DrawFn) -> Pipeline:
 @settings(deadline=None)
 @given(pipelines(), st.data())
 def test_whatever_happens_it_ends_and_keeps_its_order(made: Pipeline, data: st.DataObject) -> None:
-    """Jobs end in any order, well or not, and some are deleted: never a stage before those it needs, never for ever."""
+    """Jobs end in any order, well or not, and some are deleted: never a stage before those it needs, never forever."""
     from extender.parts.pipelines.specs import needs
 
     world, required = World(made), needs(made.spec.stages)

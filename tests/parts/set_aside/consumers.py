@@ -17,7 +17,7 @@ _EARLY_S, _WINDOW_S = 1e9, 1e12
 
 
 class QuarantineAccount(Consumer):
-    """Nodes that are set aside, or on trial, by what is written on them; and pods that failed soon after their start,
+    """Nodes that are quarantined, or on trial, by what is written on them; and pods that failed soon after their start,
     by what is told of them, or is there yet of those that are gone."""
 
     subscriptions = (
@@ -65,9 +65,9 @@ class QuarantineAccount(Consumer):
         for name, node in told.nodes().items():
             note = note_of(node, "set-aside")
             if len(note) > 1:  # else nobody can read it
-                expected[name] = "on trial" if '"trial":true' in note else "set aside"
+                expected[name] = "on trial" if '"trial":true' in note else "quarantined"
         assert said == expected
-        assert self.keeper.num_set_aside == sum(state == "set aside" for state in expected.values())
+        assert self.keeper.num_set_aside == sum(state == "quarantined" for state in expected.values())
 
     async def check_at_rest(self, told: Told) -> None:
         for _ in SLOTS:  # it reads some at a time

@@ -117,7 +117,7 @@ def test_three_tenants_pods_fail_on_a_node_and_the_next_goes_elsewhere(tenants: 
         tenants.fail(namespace)
     assert (tenants.note, tenants.num_aside) == ("", 0), "two namespaces of a tenant are no weapon"
     tenants.fail(c)
-    wait_until(lambda: tenants.num_aside == 1, WITHIN_S, "the node is set aside")
+    wait_until(lambda: tenants.num_aside == 1, WITHIN_S, "the node is quarantined")
     assert tenants.note.startswith('{"pods":9,"namespaces":3,')
     assert tenants.node_of(tenants.submit(a)) == "sound"
     wait_until(lambda: "SetAside" in tenants.events, WITHIN_S, "the node has its event")

@@ -1,4 +1,4 @@
-"""Nodes are set aside by who leads, within bounds, for a while; everybody else may say otherwise."""
+"""The leader quarantines failing nodes, within bounds, for a while; users can overrule it."""
 
 import asyncio
 from typing import Any
@@ -21,7 +21,7 @@ def aside(rig: Rig, node: str = "n") -> bool:
 
 
 def quarantined(**options: Any) -> Rig:
-    """One whose first node is set aside."""
+    """A rig whose first node is quarantined."""
     rig = Rig(**options)
     rig.fail("n", *THREE)
     rig.round()
@@ -49,7 +49,7 @@ def test_five_failures_of_three_namespaces_set_a_node_aside() -> None:
     assert rig.told() == ["SetAside"]
     assert rig.transport.inner.events[-1]["message"].startswith("5 pods of 3 namespaces failed within 60 s")
     words = rig.keeper.words("n")
-    assert words.startswith("set aside: 5 pods of 3 namespaces failed within 60 s; ")
+    assert words.startswith("quarantined: 5 pods of 3 namespaces failed within 60 s; ")
     assert words.endswith("2027-01-15T08:30:00Z")
 
 
@@ -159,7 +159,7 @@ def test_of_twenty_nodes_one_is_set_aside_and_the_others_are_named() -> None:
     rig.round(3)
     assert [node for node in rig.nodes if rig.note(node)] == ["n02"], "that with most against it"
     assert (rig.keeper.num_set_aside, rig.keeper.num_failing) == (1, 3)
-    assert "not set aside: set_aside.max_frac" in rig.keeper.words("n01")
+    assert "not quarantined: set_aside.max_frac" in rig.keeper.words("n01")
     assert rig.told("n01") == ["PodsFailEarly"]
     rig.annotate(None, "n02")
     rig.round(2)

@@ -1,4 +1,4 @@
-"""A node that is set aside: all that decides, plans or explains leaves it out, and says why."""
+"""Decisions, plans and explanations leave out a quarantined node, and say why."""
 
 from typing import Any
 
@@ -59,7 +59,7 @@ def test_explain_and_the_overview_say_so() -> None:
         totals, items = (ask(kerf, "/nodes")[name] for name in ("totals", "items"))
         assert (totals["nodesSetAside"], totals["nodesFailing"]) == (1, 0)
         said = ask(kerf, "/nodes/n-0")["setAside"]
-        assert said.startswith("set aside: 7 pods of 3 namespaces")
+        assert said.startswith("quarantined: 7 pods of 3 namespaces")
         assert [item["setAside"] for item in items] == [said, None]
         assert (kerf.metric("kerf_nodes_set_aside"), kerf.metric("kerf_rejections_total", reason="set_aside")) == (1, 0)
 

@@ -34,6 +34,10 @@ app = typer.Typer(
 JsonOption = Annotated[str | None, typer.Option("--json", help="File for the figures; - is standard output.")]
 RepetitionsOption = Annotated[int, typer.Option(min=1, help="Repetitions.")]
 NodesOption = Annotated[int, typer.Option(min=1, help="Nodes of 8 GPUs.")]
+BatchNodesOption = Annotated[int, typer.Option(min=1, help="Its nodes of 8 GPUs.")]
+ModelOption = Annotated[Path | None, typer.Option(help="Folder of a model; default: the released one.")]
+_HALF_WITH_GPUS = "Running pods: half with one GPU, half with none."
+_CALLS_OF_FILTER = "Calls of filter of each kind."
 
 
 @app.command()
@@ -89,7 +93,7 @@ def time_calls(
     requests: Annotated[int, typer.Option(min=2, help="Requests per repetition, verb and number of names.")] = 300,
     repetitions: RepetitionsOption = 5,
     mode: Annotated[str, typer.Option(help="decisive or scores.")] = "decisive",
-    pods: Annotated[int, typer.Option(min=0, help="Running pods: half with one GPU, half with none.")] = 0,
+    pods: Annotated[int, typer.Option(min=0, help=_HALF_WITH_GPUS)] = 0,
     json: JsonOption = None,
 ) -> None:
     """Time of filter and prioritize beside a loopback echo of the same bytes."""
@@ -119,9 +123,9 @@ def complete_jobs(  # noqa: PLR0917 - options, none of them positional
 @app.command(name="planners")
 def compare_planners(
     pods: Annotated[int, typer.Option(min=1, help="Pods of the batch that all planners get.")] = 200,
-    nodes: Annotated[int, typer.Option(min=1, help="Its nodes of 8 GPUs.")] = 500,
+    nodes: BatchNodesOption = 500,
     many_pods: Annotated[int, typer.Option(min=1, help="Pods of the batch that only greedy gets.")] = 10_000,
-    many_nodes: Annotated[int, typer.Option(min=1, help="Its nodes of 8 GPUs.")] = 5000,
+    many_nodes: BatchNodesOption = 5000,
     repetitions: RepetitionsOption = 3,
     json: JsonOption = None,
 ) -> None:
@@ -148,7 +152,7 @@ def make_room(
 @app.command()
 def start(
     nodes: NodesOption = 5000,
-    pods: Annotated[int, typer.Option(min=2, help="Running pods: half with one GPU, half with none.")] = 40000,
+    pods: Annotated[int, typer.Option(min=2, help=_HALF_WITH_GPUS)] = 40000,
     repetitions: RepetitionsOption = 3,
     json: JsonOption = None,
 ) -> None:
@@ -185,7 +189,7 @@ def ledger(
 def measure_hostile(
     nodes: NodesOption = 500,
     pods: Annotated[int, typer.Option(min=10, help="Hostile pods, and as many ordinary ones that run.")] = 2000,
-    repetitions: Annotated[int, typer.Option(min=1, help="Repetitions.")] = 1,
+    repetitions: RepetitionsOption = 1,
     leave_out: Annotated[
         list[str] | None, typer.Option(help="A kind of hostile pods to leave out; repeatable.")
     ] = None,
@@ -199,8 +203,8 @@ def measure_hostile(
 @app.command(name="learned")
 def measure_learned(
     nodes: NodesOption = 5000,
-    requests: Annotated[int, typer.Option(min=10, help="Calls of filter of each kind.")] = 300,
-    model: Annotated[Path | None, typer.Option(help="Folder of a model; default: the released one.")] = None,
+    requests: Annotated[int, typer.Option(min=10, help=_CALLS_OF_FILTER)] = 300,
+    model: ModelOption = None,
     json: JsonOption = None,
 ) -> None:
     """Filter with the learned rank beside best fit, in turn: with values cached, and for requests never seen before."""
@@ -211,10 +215,10 @@ def measure_learned(
 @app.command()
 def guard(
     nodes: NodesOption = 5000,
-    requests: Annotated[int, typer.Option(min=10, help="Calls of filter of each kind.", hidden=True)] = 300,
+    requests: Annotated[int, typer.Option(min=10, help=_CALLS_OF_FILTER, hidden=True)] = 300,
     scheduler_nodes: Annotated[int, typer.Option(min=1, help="Nodes of kube-scheduler's runs.", hidden=True)] = 500,
     pods: Annotated[int, typer.Option(min=2, help="Pods of one of kube-scheduler's runs.", hidden=True)] = 300,
-    repetitions: Annotated[int, typer.Option(min=1, help="Repetitions.")] = 2,
+    repetitions: RepetitionsOption = 2,
     against: Annotated[Path | None, typer.Option(help="Figures of an earlier run to hold these against.")] = None,
     margin: Annotated[float, typer.Option(min=0, help="Percent by which a ratio may be larger than there.")] = 100
     * guards.MARGIN,
@@ -235,7 +239,7 @@ def wire(
     *,
     cpu_pods: Annotated[bool, typer.Option("--cpu-pods", help="With the pods that ask for no GPU.")] = False,
     oracle: Annotated[bool, typer.Option("--oracle", help="Kerf is told the mix of the pods beforehand.")] = False,
-    model: Annotated[Path | None, typer.Option(help="Folder of a model; default: the released one.")] = None,
+    model: ModelOption = None,
     pods_per_s: Annotated[
         float | None, typer.Option(min=0.1, help="How fast pods come; default: as fast as they are taken.")
     ] = None,
