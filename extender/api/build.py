@@ -26,7 +26,7 @@ from extender.explain.occupants import DeviceViews
 from extender.explain.overview import Overviews
 from extender.explain.pending import PendingPods, Waitlist
 from extender.explain.pod_answers import PodAnswers, UndecidedPods
-from extender.explain.processes import Turns
+from extender.explain.processes import QuestionQueue
 from extender.explain.what_if import AnswersWhatIf
 from extender.explain.workloads import belonging, build_workloads
 from extender.kube.background import Tasks
@@ -41,14 +41,14 @@ from extender.metrics.registry import Metrics
 from extender.metrics.telemetry import telemetry_metrics
 from extender.queueing.build import build_queue
 from extender.queueing.controller import QueueController
-from extender.queueing.devices import MakesAllocation
-from extender.queueing.kept_places import KeepsPlaces
-from extender.queueing.roomless import LetsRoomlessGo
+from extender.queueing.devices import AllocatorFactory
+from extender.queueing.kept_places import PlaceKeeper
+from extender.queueing.roomless import RoomlessReleaser
 from extender.ranking.beside import JudgesRanks, SeesDecisions
 from extender.ranking.service import LearnedRank
 from extender.scheduling import build as scheduling
 from extender.scheduling.build import Foundation
-from extender.scheduling.callers import Callers, Unasked
+from extender.scheduling.callers import Callers, UncalledPods
 from extender.scheduling.corrections import Corrections
 from extender.scheduling.cpu_pods import CpuPods
 from extender.scheduling.leader_label import LeaderLabel
@@ -103,7 +103,7 @@ class Parts:
     rules: QueueRules
     """The queue's rules, or empty rules without a queue."""
     rejections: RejectionLog
-    unasked: Unasked
+    unasked: UncalledPods
     waker: Waker
     corrections: Corrections
     reporters: Reporters | None
@@ -133,16 +133,16 @@ def build_parts(
         placer,
         rank.takes_more,
         rejections.last,
-        kept_places=partial(capabilities.get, KeepsPlaces),
-        lets_roomless_go=partial(capabilities.get, LetsRoomlessGo),
-        keeper=capabilities.get(MakesAllocation),
+        kept_places=partial(capabilities.get, PlaceKeeper),
+        roomless_releaser=partial(capabilities.get, RoomlessReleaser),
+        keeper=capabilities.get(AllocatorFactory),
     )
     rules = queue or QueueRules()
     waker = scheduling.build_waker(settings, base, placer, unbound, rules, rejections.last, rank.takes_more)
     binder, corrections = scheduling.build_binder(base, placer, waker, rules), scheduling.build_corrections(base)
     readiness, callers = Readiness(placer, mirror, base.fence), Callers(clock)
-    unasked = Unasked(callers, unbound, base.fence, clock, time.time, extender=settings.queue.extender)
-    preemptor = Preemptor(ledger, mirror.tenants, clock, time.time)
+    unasked = UncalledPods(callers, unbound, base.fence, clock, time.time, extender=settings.queue.extender)
+    preemptor = Preemptor(ledger, mirror.bound_pods, clock, time.time)
     evictions = Evictions(preemptor, placer, readiness, metrics, rules)
     verbs = Verbs(
         placer=placer,
@@ -171,7 +171,7 @@ def build_parts(
         queue=queue,
         rank=rank,
         unbound=unbound,
-        turns=Turns(settings.access.what_if_s),
+        turns=QuestionQueue(settings.access.what_if_s),
     )
     contributions = build_contributions(kernel)
     catch_ups: list[Callable[[], Awaitable[None]]] = [queue.catch_up] if queue is not None else []

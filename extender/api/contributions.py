@@ -11,9 +11,9 @@ from starlette.types import ASGIApp
 
 from extender.api.posts import Call
 from extender.api.reads import Reads
-from extender.explain.processes import Turns
+from extender.explain.processes import QuestionQueue
 from extender.queueing.controller import QueueController
-from extender.queueing.devices import MakesAllocation
+from extender.queueing.devices import AllocatorFactory
 from extender.ranking.service import LearnedRank
 from extender.scheduling.build import Foundation
 from extender.scheduling.placer import Placer
@@ -57,7 +57,7 @@ class Kernel:
     rank: LearnedRank
     unbound: UnboundPods
     """Unbound pods that request GPUs."""
-    turns: Turns
+    turns: QuestionQueue
     """Runs questions that need a separate process, one at a time."""
 
     def get(self, capability: type[CapabilityT]) -> CapabilityT | None:
@@ -118,7 +118,7 @@ def prepared(settings: Settings, base: Foundation) -> Capabilities:
         if part.early:
             module, section = importlib.import_module(part.module), getattr(settings, part.name)
             capabilities.offer(module.prepare(base, section, settings.cluster.max_age_s))
-        if part.allocates(getattr(settings, part.name)) and capabilities.get(MakesAllocation) is None:
+        if part.allocates(getattr(settings, part.name)) and capabilities.get(AllocatorFactory) is None:
             raise PartError(f"part {part.name} allocates devices, and its prepare() brings no MakesAllocation")
     return capabilities
 

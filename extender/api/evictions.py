@@ -49,7 +49,7 @@ class Evictions:
                 self.readiness.policy(request)
                 if excess := self.queue.over_quota(PodIdentity.of(call.pod), request.gpus):
                     raise UnavailableError(excess)  # filter would not let it use the room
-                if why := self.queue.evicts_nobody(call.pod.metadata.uid):
+                if why := self.queue.preemption_refusal(call.pod.metadata.uid):
                     raise UnavailableError(why)
                 if self._is_room_coming(call.pod, request):
                     raise UnavailableError("room is already being made for it")

@@ -111,7 +111,7 @@ class Readiness:
         return self._fence.fault() or self._mirror.fault()
 
 
-def read_pod(placer: Placer, asked: wire.Asked) -> tuple[PodIdentity, PodRequest]:
+def read_pod(placer: Placer, asked: wire.PodCall) -> tuple[PodIdentity, PodRequest]:
     """The pod and its request. Raises WireError, RequestError."""
     check_names(asked.pod)
     metadata = asked.pod.metadata

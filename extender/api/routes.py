@@ -124,7 +124,7 @@ def _install_operation(app: FastAPI, service: Service) -> None:
     @app.get("/healthz", tags=["operation"], responses={503: {"description": "Needs a restart; gives the reason."}})
     async def healthz() -> JSONResponse:
         """Alive: no essential task has died repeatedly. If one has, Kerf needs a restart."""
-        return _status(service.hopeless())
+        return _status(service.needs_restart())
 
     @app.get("/readyz", tags=["operation"], responses={503: {"description": "Not ready; gives the reason."}})
     async def readyz() -> JSONResponse:

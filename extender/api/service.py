@@ -22,7 +22,7 @@ from extender.metrics.registry import Metrics
 from extender.ranking.beside import JudgesRanks
 from extender.ranking.descriptions import summary
 from extender.ranking.service import LearnedRank
-from extender.scheduling.callers import Unasked
+from extender.scheduling.callers import UncalledPods
 from extender.scheduling.fence import Fence
 from extender.scheduling.leader_label import LeaderLabel
 from extender.scheduling.placer import Placer
@@ -63,7 +63,7 @@ class Service:
     """None if no other ranks are tried."""
     contributions: Mapping[str, Contribution] = field(default_factory=dict)
     """Contributions of parts, by name."""
-    unasked: Unasked | None = None
+    unasked: UncalledPods | None = None
     """None if calls of kube-scheduler are not tracked."""
     tasks: Sequence[Tasks] = ()
     """Background tasks."""
@@ -106,7 +106,7 @@ class Service:
         lacking = [fault for tasks in self.tasks for fault in tasks.lacking()]
         return [f"{what}: {fault}" for what, fault in faults.items() if fault] + lacking + self.rights.told()
 
-    def hopeless(self) -> str:
+    def needs_restart(self) -> str:
         """Why the process needs a restart, "" if it does not."""
         return next((fault for tasks in self.tasks if (fault := tasks.hopeless())), "")
 

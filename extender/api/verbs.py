@@ -71,7 +71,7 @@ class Verbs:
 
         `others`: called through the second extender entry, which is ignorable and does not bind.
         """
-        self.callers.asked(others=others)
+        self.callers.note_call(others=others)
         try:
             call = wire.read_args(body)
             if others:
@@ -123,7 +123,7 @@ class Verbs:
         self.metrics.binds.inc()
         return wire.encode_bind_result()
 
-    def _filter_others(self, call: wire.Asked) -> wire.FilterResult:
+    def _filter_others(self, call: wire.PodCall) -> wire.FilterResult:
         """Keep what the first entry has decided, and reject pods that would be bound without their GPUs.
 
         On standby too: the entry is ignorable, so kube-scheduler would place the pod on an error.
@@ -140,7 +140,7 @@ class Verbs:
             return self._reject_request(call, UNMARKED)
         return self._filter(call)
 
-    def _filter_cpu_pod(self, call: wire.Asked) -> wire.FilterResult:
+    def _filter_cpu_pod(self, call: wire.PodCall) -> wire.FilterResult:
         """The best nodes for a pod without GPUs; all candidates if it has soft preferences or they can't be ranked."""
         names = call.candidates()
         if self.mode is Mode.DECISIVE and not has_soft_preferences(call.pod.spec) and not self.readiness.fault():
@@ -148,7 +148,7 @@ class Verbs:
             names = self.cpu_pods.near_best(call.pod, candidates) or names
         return _among(call, names)
 
-    def _filter(self, call: wire.Asked) -> wire.FilterResult:
+    def _filter(self, call: wire.PodCall) -> wire.FilterResult:
         try:
             pod, request = read_pod(self.placer, call)
             if request.gpus is None:
@@ -169,11 +169,11 @@ class Verbs:
             self.fence.note(call.pod.metadata)
             self.metrics.decisions.labels("placed").inc()
             return _among(call, [node])
-        self.placer.asked(pod)
+        self.placer.note_question(pod)
         placement = self._place_elsewhere(call, pod, request, gpus, lost) if lost and one_is_enough else None
         if placement is None:
             placement = self._place(call, pod, request, gpus, policy, one_is_enough=one_is_enough)
-        if placement is not None and placement.node is None and self.placer.make_way(pod, gpus):
+        if placement is not None and placement.node is None and self.placer.release_stale_gangs(pod, gpus):
             placement = self._place(call, pod, request, gpus, policy, one_is_enough=one_is_enough)
         if placement is None:
             return self._skip(call, pod, request)
@@ -181,15 +181,15 @@ class Verbs:
             return self._hold_to_quota(call, pod, excess)  # its number of GPUs was unknown until now
         return self._answer(call, request, placement, one_is_enough=one_is_enough)
 
-    def _kept(self, call: wire.Asked, pod: PodIdentity, gpus: GpuRequest) -> str:
+    def _kept(self, call: wire.PodCall, pod: PodIdentity, gpus: GpuRequest) -> str:
         """The node already decided for a pod, "" for none. Raises WireError."""
         kept, names = self.queue.place_kept(call.pod), call.names
         if names is None and kept:
             names = wire.NodeNames(wire.encode(call.candidates()))
-        return "" if names is None else self.placer.keeps(pod.uid, gpus, names, kept)
+        return "" if names is None else self.placer.reserved_candidate(pod.uid, gpus, names, kept)
 
     def _answer(
-        self, call: wire.Asked, request: PodRequest, placement: Placement, *, one_is_enough: bool
+        self, call: wire.PodCall, request: PodRequest, placement: Placement, *, one_is_enough: bool
     ) -> wire.FilterResult:
         """filter's answer for a decision; if it has one node, the GPUs are reserved."""
         pod = placement.pod
@@ -226,7 +226,7 @@ class Verbs:
 
     def _place(
         self,
-        call: wire.Asked,
+        call: wire.PodCall,
         pod: PodIdentity,
         request: PodRequest,
         gpus: GpuRequest,
@@ -245,7 +245,7 @@ class Verbs:
         return placement if placement.node is not None else None
 
     def _place_elsewhere(
-        self, call: wire.Asked, pod: PodIdentity, request: PodRequest, gpus: GpuRequest, lost: frozenset[str]
+        self, call: wire.PodCall, pod: PodIdentity, request: PodRequest, gpus: GpuRequest, lost: frozenset[str]
     ) -> Placement | None:
         """Decide among the candidates except nodes that were answered before but not bound, and nodes that larger pods
         need; None if no other fits. Raises WireError."""
@@ -256,7 +256,7 @@ class Verbs:
 
     def _decide(
         self,
-        call: wire.Asked,
+        call: wire.PodCall,
         pod: PodIdentity,
         gpus: GpuRequest,
         policy: Policy,
@@ -272,45 +272,45 @@ class Verbs:
         best = self.placer.place_best(pod, gpus, policy, candidates) if one_is_enough else None
         return self.placer.place(pod, gpus, policy, candidates) if best is None else best
 
-    def _skip(self, call: wire.Asked, pod: PodIdentity, request: PodRequest) -> wire.FilterResult:
+    def _skip(self, call: wire.PodCall, pod: PodIdentity, request: PodRequest) -> wire.FilterResult:
         """Leave a pod pending, without preemption; it is retried when the reason is gone."""
         reason = self.waker.skips.skip(pod.uid)
         self._turn_away(pod, request)
         self.metrics.decisions.labels("skipped").inc()
         return _none(call, reason)
 
-    def _hold_to_quota(self, call: wire.Asked, pod: PodIdentity, excess: str) -> wire.FilterResult:
+    def _hold_to_quota(self, call: wire.PodCall, pod: PodIdentity, excess: str) -> wire.FilterResult:
         """Leave a pod pending whose namespace is over its quota, without preemption."""
-        self.placer.turned_away(pod)
+        self.placer.note_rejection(pod)
         self.placer.release(pod.uid)
         self.metrics.decisions.labels("skipped").inc()
         return _none(call, excess)
 
     def _turn_away(self, pod: PodIdentity, request: PodRequest) -> None:
         """Record a pod that got no node."""
-        self.placer.turned_away(pod)
+        self.placer.note_rejection(pod)
         self.waker.rejected(pod, request)
 
-    def _reject_request(self, call: wire.Asked, fault: str) -> wire.FilterResult:
+    def _reject_request(self, call: wire.PodCall, fault: str) -> wire.FilterResult:
         """Reject an invalid request: the same message for every node, and no preemption."""
         self.metrics.bad_requests.inc()
         result = _none(call, fault)
         return result if result.unresolvable else wire.FilterResult(error=fault)
 
 
-def _named(call: wire.Asked) -> wire.NodeNames | list[str]:
+def _named(call: wire.PodCall) -> wire.NodeNames | list[str]:
     """The candidates, undecoded if they came as names. Raises WireError."""
     return call.candidates() if call.names is None else call.names
 
 
-def _none(call: wire.Asked, why: str) -> wire.FilterResult:
+def _none(call: wire.PodCall, why: str) -> wire.FilterResult:
     """An answer without nodes, for a reason that holds for all of them and that evictions don't change."""
     result = _among(call, [])
     result.unresolvable = dict.fromkeys(call.candidates(), why)
     return result
 
 
-def _among(call: wire.Asked, chosen: list[str]) -> wire.FilterResult:
+def _among(call: wire.PodCall, chosen: list[str]) -> wire.FilterResult:
     """An answer with the chosen nodes, in the form in which the candidates came."""
     if call.nodes is None or call.names is not None:
         return wire.FilterResult(node_names=msgspec.Raw(wire.encode(chosen)))

@@ -14,7 +14,7 @@ from extender.core.decisions import MAX_LEVEL
 from extender.kube import objects
 from extender.kube.decoding import Decoder
 from extender.kube.transport import is_name
-from extender.ledger.tenants import DemandingPod, SpecDemands
+from extender.ledger.bound_pods import DemandingPod, SpecDemands
 
 _ArgsT = TypeVar("_ArgsT")
 
@@ -84,7 +84,7 @@ class ExtenderArgs(msgspec.Struct, gc=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PodCall:
     """A call of filter or prioritize: a pod, and candidates in one of two forms."""
 
     pod: objects.Pod
@@ -188,14 +188,14 @@ _encoder: Final = msgspec.json.Encoder()
 encode = _encoder.encode
 
 
-def read_args(body: bytes) -> Asked:
+def read_args(body: bytes) -> PodCall:
     """Parse the body of filter or prioritize. Raises WireError."""
     args = _decode(_args_decoder, body)
     if args.pod is None or (args.nodes is None and args.node_names == _NULL):
         args = _decode(_args_decoder, _with_exact_keys(body, ExtenderArgs))
     if args.pod is None:
         raise WireError("the request has no Pod")
-    return Asked(args.pod, args.nodes, None if args.node_names == _NULL else NodeNames(args.node_names))
+    return PodCall(args.pod, args.nodes, None if args.node_names == _NULL else NodeNames(args.node_names))
 
 
 def read_binding_args(body: bytes) -> ExtenderBindingArgs:
@@ -251,7 +251,7 @@ class Proposal:
 
 
 @dataclass(frozen=True, slots=True)
-class AskedPreemption:
+class PreemptCall:
     """A call of preempt: a pod, and the proposed victims on each node."""
 
     pod: objects.Pod
@@ -314,7 +314,7 @@ _pod_decoder: Final = Decoder(objects.Pod)
 _demands_decoder: Final = Decoder(DemandingPod)
 
 
-def read_preemption_args(body: bytes) -> AskedPreemption:
+def read_preemption_args(body: bytes) -> PreemptCall:
     """Parse the body of preempt in either form; UIDs take precedence. Raises WireError."""
     outer = _fields(body, ("Pod", "NodeNameToVictims", "NodeNameToMetaVictims"))
     pod = outer.get("Pod", _NULL)
@@ -324,7 +324,7 @@ def read_preemption_args(body: bytes) -> AskedPreemption:
     by_pod = _proposals(outer.get("NodeNameToVictims", _NULL), _uid_of_pod)
     demands = _decode(_demands_decoder, pod).spec
     proposals = by_uid if by_uid is not None else by_pod or []
-    return AskedPreemption(_decode(_pod_decoder, pod), demands, proposals)
+    return PreemptCall(_decode(_pod_decoder, pod), demands, proposals)
 
 
 def _proposals(raw: msgspec.Raw, uid_of: Callable[[msgspec.Raw], str]) -> list[Proposal] | None:

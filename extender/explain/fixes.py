@@ -25,7 +25,7 @@ from extender.core.resources.requests import PodRequest
 from extender.explain import occupants
 from extender.explain.answers import Explanation
 from extender.explain.sentences.nearest import Nearest, holding, nearest_of
-from extender.ledger.ledger import Claim, ClaimState, Ledger
+from extender.ledger.ledger import AllocationState, Ledger, PodAllocation
 from extender.scheduling.placer import Placement, Placer
 
 _MAX_NAMES: Final = 10
@@ -43,7 +43,7 @@ class Question:
     policy: Policy
     rules: ObservedRules
     """Which observed use of GPUs counts as unexpected."""
-    claim: Claim | None
+    claim: PodAllocation | None
     """The pod's claim."""
     num_fit: int
     """Candidates that fit now."""
@@ -90,7 +90,7 @@ class Fixes:
     def ask(self, placement: Placement) -> Question:
         """Read the inputs in the event loop: policies that rank by samples are not thread-safe."""
         policy = self.placer.policy_of(PodRequest(policy=placement.decision.policy))
-        cluster, claim = self.placer.snapshot(), self.ledger.claim(placement.pod.uid)
+        cluster, claim = self.placer.snapshot(), self.ledger.allocation(placement.pod.uid)
         rows = candidates(placement, cluster)
         evaluation = evaluate(cluster, placement.decision.request, policy, rows)
         best = next(ranked(cluster, rows, evaluation), None)
@@ -129,13 +129,15 @@ class Fixes:
             return [], None
         holders = holding(nearest, self.held_on(nearest.node))
         pods = {holder["pod"] for holder in holders}
-        left = [self.left_s(claim.uid) for claim in self.ledger.claims_on(nearest.node) if (claim.pod or None) in pods]
+        left = [
+            self.left_s(claim.uid) for claim in self.ledger.allocations_on(nearest.node) if (claim.pod or None) in pods
+        ]
         known = [seconds for seconds in left if seconds is not None]
         return holders, max(known) if known and len(known) == len(left) else None
 
     def held_on(self, node: str) -> list[dict[str, Any]]:
         """The holders of a node's GPUs as JSON data."""
-        return occupants.holders(self.ledger.claims_on(node)) + occupants.users(self.ledger.device_uses(node))
+        return occupants.holders(self.ledger.allocations_on(node)) + occupants.users(self.ledger.device_uses(node))
 
     def occupied(self, question: Question, node: str) -> dict[str, Any]:
         """The holders of a node's GPUs and other uses of them, as JSON data and in words."""
@@ -170,7 +172,7 @@ def tell_running(question: Question, explanation: Explanation) -> None:
     On the node of its newest decision it may have other GPUs, allocated by the kubelet.
     """
     claim, placement = question.claim, question.placement
-    if claim is None or claim.state is not ClaimState.BOUND:
+    if claim is None or claim.state is not AllocationState.BOUND:
         return
     if claim.node == placement.node:
         explanation["gpus"] = list(claim.gpus) or explanation["gpus"]

@@ -20,7 +20,7 @@ from extender.core.vendors.registry import DRIVERS, VENDORS
 from extender.dra.uses import DeviceUse
 from extender.kube import objects
 from extender.kube.watches import BOUND_PODS, NODES, WatchHub
-from extender.ledger.claims import ClaimState
+from extender.ledger.allocations import AllocationState
 from extender.ledger.ledger import Ledger
 from extender.plugins.holdings import Holding, Part
 
@@ -64,7 +64,7 @@ class Closed(Enum):
     """Not ready, unreachable or under pressure."""
 
 
-class Who(NamedTuple):
+class Ownership(NamedTuple):
     """The namespace and owner of a holder."""
 
     namespace: str
@@ -81,11 +81,11 @@ class Holder:
     """UID of the pod, or `namespace/name` of the claim."""
     name: str
     """`namespace/name`."""
-    who: Who
+    ownership: Ownership
     node: str = ""
 
 
-def who_of(metadata: objects.Metadata) -> Who:
+def ownership_of(metadata: objects.Metadata) -> Ownership:
     """The namespace and owner of a pod: a JobSet and the like by label, the Deployment or Rollout of a ReplicaSet, else
     the pod's controller, without the suffix that a CronJob adds to its Jobs. A pod without a controller is its own
     owner; bare pods named train-1 and train-2 count as one."""
@@ -113,10 +113,10 @@ def _closed(node: objects.Node) -> Closed:
     return Closed.OUT_OF_USE if any(taint.key.startswith(_OWN_TAINTS) for taint in repel) else Closed.NOT
 
 
-def _named(namespace: str, kind: str, name: str) -> Who:
+def _named(namespace: str, kind: str, name: str) -> Ownership:
     # Interned since all pods of an owner share it. API servers accept any text as an owner's name.
     owner = printable(f"{kind}/{name}"[:_MAX_CHARS])[:_MAX_CHARS]
-    return Who(sys.intern(namespace[:_MAX_CHARS]), sys.intern(owner))
+    return Ownership(sys.intern(namespace[:_MAX_CHARS]), sys.intern(owner))
 
 
 class Holders:
@@ -129,7 +129,7 @@ class Holders:
         self._closed: dict[str, Closed] = {}  # by node
         self._labels: dict[str, list[tuple[str, str]]] = {}
         """Labels about GPUs, by node; the ledger does not keep all that they say about MIG devices."""
-        self._who: dict[str, tuple[str, Who]] = {}  # name and owner of bound pods, by UID
+        self._who: dict[str, tuple[str, Ownership]] = {}  # name and owner of bound pods, by UID
         self._uid_of: dict[str, str] = {}  # by `namespace/name`
         self._by_key: dict[str, Holder] = {}  # by UID, or a claim's name
         self._by_number: list[Holder | None] = []
@@ -191,12 +191,12 @@ class Holders:
         if pod is None:
             return
         uid = pod.metadata.uid
-        holds = self._ledger.claim(uid) is not None or pod.spec.resource_claims
+        holds = self._ledger.allocation(uid) is not None or pod.spec.resource_claims
         if holds and uid not in self._who:
             if len(self._who) >= self._most:
                 self.forget_gone()
                 self._most = 2 * len(self._who) + _FIRST_LOOK
-            self._who[uid] = pod.key, who_of(pod.metadata)
+            self._who[uid] = pod.key, ownership_of(pod.metadata)
             self._uid_of[pod.key] = uid
             self.changed.add(pod.spec.node_name or "")
 
@@ -218,14 +218,14 @@ class Holders:
     def forget_gone(self) -> None:
         """Forget pods that the ledger has forgotten."""
         ledger = self._ledger  # a static pod whose mirror pod is gone still holds its GPUs
-        for uid in [uid for uid in self._who if not ledger.is_bound(uid) and ledger.claim(uid) is None]:
+        for uid in [uid for uid in self._who if not ledger.is_bound(uid) and ledger.allocation(uid) is None]:
             name, _ = self._who.pop(uid)
             if self._uid_of.get(name) == uid:
                 del self._uid_of[name]
 
-    def _held_on(self, node: str) -> Iterator[tuple[str, str, Who, Holding]]:
+    def _held_on(self, node: str) -> Iterator[tuple[str, str, Ownership, Holding]]:
         for claim in self._ledger.rows.holders(node):
-            if claim.state is not ClaimState.RESERVED and claim.uid in self._who:
+            if claim.state is not AllocationState.RESERVED and claim.uid in self._who:
                 yield claim.uid, *self._who[claim.uid], claim.held
         uses = self._ledger.device_uses(node) if self._ledger.rows.offer_of(node).unit in OF_CLAIMS else ()
         for use in uses:
@@ -251,7 +251,7 @@ class Holders:
             return Part(device.gpu, device.milli, device.mib) if device.gpu >= 0 else None
         return Part(use.gpu) if use.driver in DRIVERS else None
 
-    def _add(self, key: str, name: str, who: Who) -> Holder:
+    def _add(self, key: str, name: str, who: Ownership) -> Holder:
         number = self._free.pop() if self._free else len(self._by_number)
         holder = Holder(number, key, name, who)
         if number == len(self._by_number):

@@ -14,7 +14,7 @@ from extender.core.gauges import Gauge
 from extender.core.occupancies import ObservedRules, counting_observed, faulty, unaccounted_mib, unmanaged_mib
 from extender.core.resources.nodes import SLICES, GpuUnit
 from extender.dra.uses import HELD, DeviceUse
-from extender.ledger.ledger import Claim, ClaimState, Ledger
+from extender.ledger.ledger import AllocationState, Ledger, PodAllocation
 
 
 def gpus_of(
@@ -189,7 +189,7 @@ def unbooked(cluster: Cluster, row: int, rules: ObservedRules | None) -> Unbooke
     return Unbooked(num_used, int(broken.sum()), unhealthy)
 
 
-def holders(claims: Iterable[Claim]) -> list[dict[str, Any]]:
+def holders(claims: Iterable[PodAllocation]) -> list[dict[str, Any]]:
     """Holders among pods as JSON data, sorted by GPU."""
     held = (
         {
@@ -218,7 +218,7 @@ def users(uses: Iterable[DeviceUse]) -> list[dict[str, Any]]:
             "pod": next((pod for use in used for pod in use.pods), None),
             "units": len({use.gpu for use in used if use.gpu >= 0}) or len(used),
             "gpus": sorted({use.gpu for use in used if use.gpu >= 0}),
-            "state": (ClaimState.RESERVED if used[0].state == HELD else ClaimState.BOUND).name,
+            "state": (AllocationState.RESERVED if used[0].state == HELD else AllocationState.BOUND).name,
             "shared": any(use.kind not in ("", WHOLE) for use in used),
             "claim": claim,
             "devices": [use.device for use in used],
@@ -246,9 +246,9 @@ def _holder(holder: dict[str, Any]) -> str:
     what = f"{'part of ' if holder['shared'] else ''}{_gpus(holder['units'])}" if holder["units"] else "MIG devices"
     if claim := holder.get("claim"):
         what = f"{', '.join(holder['devices'][:_MAX_NAMES])}{', ...' if len(holder['devices']) > _MAX_NAMES else ''}"
-        state = "is being allocated" if holder["state"] == ClaimState.RESERVED.name else "has"
+        state = "is being allocated" if holder["state"] == AllocationState.RESERVED.name else "has"
         return f"claim {claim}{' of ' + holder['pod'] if holder['pod'] else ''} {state} {what}"
-    if holder["state"] == ClaimState.BOUND.name:
+    if holder["state"] == AllocationState.BOUND.name:
         return f"{holder['pod'] or 'a pod'} holds {what}"
     return (
         f"{what} {'is' if holder['units'] == 1 else 'are'} reserved for {holder['pod'] or 'a pod that is being placed'}"

@@ -17,7 +17,7 @@ from extender.explain.answers import ClusterNode, ClusterTotals, GpuSums, NodeDe
 from extender.explain.failing_nodes import NamesFailingNodes
 from extender.explain.occupants import DeviceViews, gpus_of
 from extender.explain.stranded import Stranding
-from extender.ledger.ledger import ClaimState, Ledger
+from extender.ledger.ledger import AllocationState, Ledger
 from extender.planning.plan_state import free_units, units
 
 
@@ -88,18 +88,18 @@ class Overviews:
             "strandedPart": figures.stranded_part(),
             "nodesSetAside": int((cluster.set_aside > 0).sum()),
             "nodesFailing": self.failing.num_failing if self.failing else 0,
-            "reservations": self.ledger.num_claims(ClaimState.RESERVED),
-            "bindings": self.ledger.num_claims(ClaimState.BINDING),
+            "reservations": self.ledger.num_allocations(AllocationState.RESERVED),
+            "bindings": self.ledger.num_allocations(AllocationState.BINDING),
             "waitingPods": self.num_waiting(),
             "pendingPods": self.num_pending(),
         }
 
     def _num_reserved(self) -> float:
-        reserved = {claim.node for claim in self.ledger.rows.claims if claim.state is ClaimState.RESERVED}
+        reserved = {claim.node for claim in self.ledger.rows.allocations if claim.state is AllocationState.RESERVED}
         return sum(map(self.ledger.rows.num_reserved, reserved & self.ledger.rows.arrays.row_of.keys()))
 
     def _item(self, figures: "Figures", name: str, row: int) -> ClusterNode:
-        states = [claim.state for claim in self.ledger.claims_on(name)]
+        states = [claim.state for claim in self.ledger.allocations_on(name)]
         cluster, installed = figures.cluster, figures.cluster.gpu_model[row] >= 0
         models = {cluster.models[index].name for index in cluster.gpu_model[row][installed].tolist()}
         return {
@@ -109,8 +109,8 @@ class Overviews:
             **figures.sums(row, self.ledger.rows.num_reserved(name)),
             "memoryMiB": int(cluster.gpu_memory_mib[row][installed].sum()),
             "memoryFreeMiB": int(cluster.gpu_free_mib[row][installed].sum()),
-            "pods": states.count(ClaimState.BOUND),
-            "reservations": len(states) - states.count(ClaimState.BOUND),
+            "pods": states.count(AllocationState.BOUND),
+            "reservations": len(states) - states.count(AllocationState.BOUND),
             "devices": self.devices.summary(name),
             "setAside": (self.failing.words(name) if self.failing else "") or None,
         }

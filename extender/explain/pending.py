@@ -15,7 +15,7 @@ from extender.core.resources.requests import GpuRequest, PodRequest, RequestErro
 from extender.explain.answers import PendingList, PendingPod, WaitingPod
 from extender.explain.explanations import RejectionLog
 from extender.explain.fixes import Fixes, candidates
-from extender.explain.holders import who_of
+from extender.explain.holders import ownership_of
 from extender.explain.sentences.nearest import Nearest, nearest_of
 from extender.explain.sentences.pending import Lacking, Standing, not_bound, of_claim, why_pending
 from extender.explain.sentences.remedies import CORRECT, to_json
@@ -24,7 +24,7 @@ from extender.kube.objects import unix_time
 from extender.queueing.pods.backlog import Backlog
 from extender.queueing.pods.entries import Entry
 from extender.queueing.pods.objects import GATE
-from extender.scheduling.callers import Unasked
+from extender.scheduling.callers import UncalledPods
 from extender.scheduling.placer import Placement, Placer, PodIdentity
 from extender.scheduling.unbound_pods import UnboundPod, UnboundPods
 from extender.scheduling.waking import Waker
@@ -44,7 +44,7 @@ class Waitlist:
     """None when the queue is off."""
     clock: Callable[[], float]
     wall_clock: Callable[[], float]
-    unasked: Unasked | None = None
+    unasked: UncalledPods | None = None
     """None if calls of kube-scheduler are not tracked."""
     passed: Callable[[str], str] = lambda uid: ""
     """Why a pod that has bypassed the queue should have waited there, by UID; "" for all others."""
@@ -74,7 +74,7 @@ class Waitlist:
         total, first = self.first(most)
         return {"total": total, "more": self.unbound.full, "items": [waiting.item for waiting in first]}
 
-    def first(self, most: int, namespace: str = "") -> tuple[int, list["Waiting"]]:
+    def first(self, most: int, namespace: str = "") -> tuple[int, list["PendingEntry"]]:
         """The number of pending pods of a namespace, or of all for "", and the first `most` in queue order."""
         ranks = self._ranks()
         if namespace:
@@ -103,7 +103,7 @@ class Waitlist:
             {entry.uid: entry for entry in self.backlog.entries.values() if entry.stage.waits} if self.backlog else {}
         )
 
-    def everyone(self) -> Iterator["Awaited"]:
+    def everyone(self) -> Iterator["PendingSummary"]:
         """All pending pods, unordered: read at the call, evaluated lazily."""
         ahead = self.wall_clock() - self.clock()
         return _awaited(self.unbound.all(), self._rejected(), self._queued(), ahead)
@@ -145,7 +145,7 @@ class Waitlist:
 
     def _waiting(
         self, uid: str, rank: _Rank, rejected: tuple[PodIdentity, PodRequest, float] | None, entry: Entry | None
-    ) -> "Waiting":
+    ) -> "PendingEntry":
         known = self.unbound.get(uid)
         asked = known.asked if known else None
         request: GpuRequest | str | None = known.request if known else None
@@ -172,10 +172,10 @@ class Waitlist:
         released = self.backlog.entries.get(uid) if self.backlog else None
         if released is not None:
             standing = replace(standing, refused=released.refused)
-        return Waiting(uid, item, asked, planned.gang if planned else "", by_kerf, standing)
+        return PendingEntry(uid, item, asked, planned.gang if planned else "", by_kerf, standing)
 
 
-class Waiting(NamedTuple):
+class PendingEntry(NamedTuple):
     """A pending pod."""
 
     uid: str
@@ -195,7 +195,7 @@ class Waiting(NamedTuple):
         return self.asked is None and self.item["where"] == "scheduler"
 
 
-class Awaited(NamedTuple):
+class PendingSummary(NamedTuple):
     """A summary of a pending pod."""
 
     uid: str
@@ -219,7 +219,7 @@ def _awaited(
     rejected: Mapping[str, tuple[PodIdentity, PodRequest, float]],
     queued: Mapping[str, Entry],
     ahead_s: float,
-) -> Iterator[Awaited]:
+) -> Iterator[PendingSummary]:
     """Each pod once, from the source that knows most of it: the watch, the queue, then the rejections.
 
     Unix time is `ahead_s` ahead of the clock of rejections.
@@ -231,7 +231,7 @@ def _awaited(
         planned = entry.planned if entry is not None else None
         asked = refused[1] if refused is not None else known.asked
         request = (planned.gpus if planned is not None else None) or (asked.gpus if asked is not None else None)
-        yield Awaited(
+        yield PendingSummary(
             known.uid,
             known.key,
             known.priority,
@@ -246,13 +246,15 @@ def _awaited(
             seen.add(uid)
             planned, pod = entry.planned, entry.pod
             request, gang = (planned.gpus, planned.gang) if planned is not None else (None, "")
-            owner, gated = who_of(pod.metadata).owner, entry.stage.behind_gate
-            yield Awaited(uid, pod.key, _priority(entry), entry.created, request, owner, gang, gated)
+            owner, gated = ownership_of(pod.metadata).owner, entry.stage.behind_gate
+            yield PendingSummary(uid, pod.key, _priority(entry), entry.created, request, owner, gang, gated)
     for uid, (identity, asked, first) in rejected.items():
         if uid not in seen:
             owner = identity.owner.partition("/")[2] or f"Pod/{identity.name}"
             created = unix_time(identity.created) or first + ahead_s
-            yield Awaited(uid, identity.key, asked.priority, created, asked.gpus, owner, identity.gang, gated=False)
+            yield PendingSummary(
+                uid, identity.key, asked.priority, created, asked.gpus, owner, identity.gang, gated=False
+            )
 
 
 def _priority(entry: Entry) -> int:
@@ -276,7 +278,7 @@ class PendingPage:
     total: int
     at_least: bool
     """Whether there may be more than `total`."""
-    pods: Sequence[Waiting]
+    pods: Sequence[PendingEntry]
     classes: Sequence[_Class | None]
     """Request class of each pod; None if it is not compared with the nodes."""
     cluster: Cluster
@@ -368,7 +370,7 @@ def answer(page: PendingPage, looked: Sequence[Looked | None], fixes: Fixes) -> 
     in_the_way = {key: fixes.in_the_way(one.nearest) for key, one in distinct.items()}
     pods: list[PendingPod] = []
     for waiting, class_, found in zip(page.pods, page.classes, looked, strict=True):
-        claim = fixes.ledger.claim(waiting.uid)
+        claim = fixes.ledger.allocation(waiting.uid)
         item, rejected = waiting.item, waiting.rejected or waiting.wrong
         sentence, remedies = bounded(item["why"] or f"requests {item['request']}"), list[Remedy]()
         if claim is not None:
@@ -410,7 +412,7 @@ def _moves_help(nearest: Nearest) -> bool:
     return bool(TABLE.could_fit[nearest.reason])
 
 
-def _why(lacking: Lacking, waiting: Waiting, decided: Placement | None) -> tuple[str, list[Remedy]]:
+def _why(lacking: Lacking, waiting: PendingEntry, decided: Placement | None) -> tuple[str, list[Remedy]]:
     """The sentence and remedies of a pod without a claim; it may have been assigned a node before."""
     if decided is None or decided.node is None:
         return why_pending(lacking, waiting.standing)

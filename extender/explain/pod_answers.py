@@ -66,7 +66,7 @@ class UndecidedPods:
         if asked is None:
             raise UndecidedError(f"{kept}. It requests no GPUs, so kube-scheduler places it without Kerf")
         identity = replace(PodIdentity.of(pod), owner=owner_of(pod.metadata))
-        return self._placer.consider(identity, asked, policy)
+        return self._placer.preview(identity, asked, policy)
 
     def _read_request(self, pod: objects.Pod, kept: str) -> PodRequest:
         """A pod's request, including ResourceClaims. Raises RequestError, and UndecidedError if its claims decide."""

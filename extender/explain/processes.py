@@ -47,7 +47,7 @@ class RefusedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Talk:
+class ParentPipe:
     """The parent's end of a conversation with a process."""
 
     child: Child
@@ -68,7 +68,7 @@ class Talk:
 
 
 @dataclass(eq=False)
-class Turns:
+class QuestionQueue:
     """Runs one question at a time, with a short queue."""
 
     max_s: float = 60.0
@@ -77,7 +77,7 @@ class Turns:
     _num_waiting: int = field(default=0, init=False)
 
     @asynccontextmanager
-    async def process(self, module: str) -> AsyncIterator[Talk]:
+    async def process(self, module: str) -> AsyncIterator[ParentPipe]:
         """A process for one question, once the earlier ones are done. Raises BusyError, also if the process fails."""
         if self._num_waiting >= _MAX_WAITING:
             raise BusyError(f"{_MAX_WAITING} questions are waiting already; try again later")
@@ -86,7 +86,7 @@ class Turns:
             async with self._busy, asyncio.timeout(self.max_s):
                 child = await Child.start(sys.executable, "-m", module)
                 try:
-                    yield Talk(child)
+                    yield ParentPipe(child)
                 except (OSError, EOFError) as error:
                     raise BusyError("the question used too much memory, or its process was killed") from error
                 finally:
@@ -116,7 +116,7 @@ async def whole(transport: Transport, path: str, query: Query | None = None) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class Pipe:
+class ChildPipe:
     """The child's end of a conversation."""
 
     source: BinaryIO
@@ -147,16 +147,16 @@ class Pipe:
         self.target.flush()
 
 
-def serve(answer: Callable[[Pipe], bytes]) -> None:
+def serve(answer: Callable[[ChildPipe], bytes]) -> None:
     """Run the child process: `answer` reads messages and returns the answer, or raises QuestionError."""
     os.nice(_NICE)
     resource.setrlimit(resource.RLIMIT_AS, (_MAX_BYTES, _MAX_BYTES))
-    pipe = Pipe(sys.stdin.buffer, sys.stdout.buffer)
+    pipe = ChildPipe(sys.stdin.buffer, sys.stdout.buffer)
     with contextlib.suppress(EOFError, BrokenPipeError):  # the parent is gone
         _answer(pipe, answer)
 
 
-def _answer(pipe: Pipe, answer: Callable[[Pipe], bytes]) -> None:
+def _answer(pipe: ChildPipe, answer: Callable[[ChildPipe], bytes]) -> None:
     try:
         pipe.tell(answer(pipe))
     except QuestionError as error:

@@ -26,7 +26,7 @@ from extender.core.vendors.registry import VENDORS
 from extender.explain.holders import Closed, Holders
 from extender.explain.stranded import stranded_of
 from extender.kube.background import give_way
-from extender.ledger.claims import Occupancy
+from extender.ledger.allocations import Occupancy
 from extender.ledger.ledger import Ledger
 from extender.plugins.holdings import Holding, Part
 

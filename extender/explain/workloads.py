@@ -27,13 +27,13 @@ from extender.explain.answers import (
     WorkloadSums,
 )
 from extender.explain.counting import CountsGpuHours
-from extender.explain.holders import Holder, Holders, who_of
-from extender.explain.pending import Awaited, Waitlist
+from extender.explain.holders import Holder, Holders, ownership_of
+from extender.explain.pending import PendingSummary, Waitlist
 from extender.explain.rates import Occupants, asked_milli
 from extender.kube import objects
 from extender.kube.objects import unix_time
 from extender.kube.watches import BOUND_PODS
-from extender.ledger.ledger import Claim, Ledger
+from extender.ledger.ledger import Ledger, PodAllocation
 from extender.queueing.pods.batches import gang_of
 from extender.scheduling.build import Foundation
 
@@ -66,7 +66,7 @@ def _bound_pod(pod: objects.Pod) -> BoundPod:
 
 def belonging(pod: objects.Pod) -> tuple[str, str]:
     """The owner of a pod, from `who_of`, and its gang."""
-    return who_of(pod.metadata).owner, _gang_name(pod)
+    return ownership_of(pod.metadata).owner, _gang_name(pod)
 
 
 def _gang_name(pod: objects.Pod) -> str:
@@ -132,10 +132,10 @@ class Sources(NamedTuple):
     """(U,)"""
     idle_s: Floats
     """(U,)"""
-    waiting: Iterable[Awaited]
+    waiting: Iterable[PendingSummary]
     bound: Callable[[str], BoundPod | None]
     """A bound pod, by UID."""
-    claim: Callable[[str], Claim | None]
+    claim: Callable[[str], PodAllocation | None]
     """A pod's claim, by UID."""
     model: Callable[[str], str]
     """GPU model of a node."""
@@ -202,7 +202,7 @@ def _holding(sources: Sources) -> tuple[Longs, list[Workload]]:
     for number, holder in enumerate(sources.holders):
         if holder is None or number >= len(sources.booked):
             continue
-        node, (namespace, owner), bound = holder.node, holder.who, sources.bound(holder.key)
+        node, (namespace, owner), bound = holder.node, holder.ownership, sources.bound(holder.key)
         model = model_of.get(node)
         if model is None:
             model = model_of[node] = sources.model(node)
@@ -217,7 +217,7 @@ def _holding(sources: Sources) -> tuple[Longs, list[Workload]]:
     return np.array(numbers, np.int64), rows
 
 
-def _waiting(pod: Awaited, claim: Claim | None, model_of: Callable[[str], str]) -> Workload:
+def _waiting(pod: PendingSummary, claim: PodAllocation | None, model_of: Callable[[str], str]) -> Workload:
     """The row of a pod without GPUs; `claim` is its reservation."""
     node, state = ("", _GATED if pod.gated else _PENDING) if claim is None else (claim.node, _PLACING)
     milli = asked_milli(pod.request) if pod.request is not None else None
@@ -479,7 +479,7 @@ class Workloads:
             np.full(width, np.nan) if self.counts is None else self.counts.idle_s(now, width),
             waiting=self.waitlist.everyone(),
             bound=self.bound,
-            claim=self.ledger.claim,
+            claim=self.ledger.allocation,
             model=self.occupants.model_of,
         )
 
@@ -540,7 +540,7 @@ class Workloads:
 
     def _of_claim(self, work: Workload) -> tuple[list[int], int | None]:
         """Indices of a pod's GPUs and its MiB of their memory, None if unknown."""
-        claim = self.ledger.claim(work.uid)
+        claim = self.ledger.allocation(work.uid)
         if claim is None or not claim.held.parts:
             return [], None
         offer, held = self.ledger.rows.offer_of(work.node), claim.held

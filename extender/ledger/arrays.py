@@ -211,7 +211,7 @@ class ObservedArrays:
         """Drop the expected load of a pod; return the changed rows."""
         return self._update_expected(self._drop(uid))
 
-    def given_back(self, row: int, slots: tuple[int, ...]) -> None:
+    def mark_outdated(self, row: int, slots: tuple[int, ...]) -> None:
         """Mark the memory samples of GPUs that have become freer as outdated."""
         self._outdated = self._outdated.copy()
         self._outdated[row, list(slots)] = True
@@ -272,7 +272,7 @@ _MAX_UNTRACKED: Final = 2**31 - 1  # pods may request absurd numbers; these are 
 _MAX_COMPUTE: Final = 2**62
 
 
-class Held(NamedTuple):
+class HeldAmounts(NamedTuple):
     """What is held on a node. Amounts above the capacity count as all of it."""
 
     gpus: Mapping[int, tuple[int, int]]
@@ -341,14 +341,14 @@ class ClusterArrays:
         arrays = self._arrays | {"devices": np.full_like(self._arrays["devices"], None)}
         return vars(self) | {"_arrays": arrays, "_snapshot": None, "_changed": set(_FIELDS)}
 
-    def set_held(self, row: int, held: Held) -> None:
+    def set_held(self, row: int, held: HeldAmounts) -> None:
         """Set what is held on a node."""
         free = self._free(row, held)
         if self._observed is not None and self._observed.has_samples:
             # The memory samples of GPUs with more free than before are outdated.
             freer = np.flatnonzero(self._arrays["gpu_free_mib"][row] < free["gpu_free_mib"]).tolist()
             if freer and (observed := self.observed) is not None:
-                observed.given_back(row, tuple(freer))
+                observed.mark_outdated(row, tuple(freer))
         self._write(row, free)
 
     def set_closed(self, row: int, *, closed: bool) -> None:
@@ -361,13 +361,13 @@ class ClusterArrays:
             self._arrays["devices"][row] = devices
             self._touch(row, ["devices"])
 
-    def alone(self, row: int, held: Held) -> Cluster:
+    def alone(self, row: int, held: HeldAmounts) -> Cluster:
         """Return the cluster of one node alone, with `held` in place of what it holds."""
         free = self._free(row, held)
         arrays = {name: np.array([values], _FIELDS[name].dtype) for name, values in free.items()}
         return self.snapshot().only(row).changed(**arrays)
 
-    def _free(self, row: int, held: Held) -> dict[str, int | list[int]]:
+    def _free(self, row: int, held: HeldAmounts) -> dict[str, int | list[int]]:
         """Return what is free on a node that holds `held`, by array name."""
         offer, width = self._offers[row], self._shape["gpu"]
         milli, mib = [0] * width, [0] * width

@@ -21,7 +21,7 @@ from typing import Final
 
 from extender.core.resources.nodes import OF_CLAIMS, NodeReading
 from extender.kube import objects
-from extender.ledger.claims import Claim, ClaimState
+from extender.ledger.allocations import AllocationState, PodAllocation
 from extender.ledger.rows import NodeRows
 from extender.plugins.holdings import NOTHING, Holding
 from extender.plugins.pod_resources import read_compute
@@ -95,7 +95,7 @@ class _Cycles:
         if cycle is not None:
             cycle.is_binding = True
 
-    def make_way(self, gang: str, uid: str, *, counted: bool) -> bool:
+    def release_stale_gangs(self, gang: str, uid: str, *, counted: bool) -> bool:
         """Release what other gangs seem to have given up, for a pod about to be rejected; return whether it did."""
         num_before = self.num_given_back
         for other, cycle in self._cycles.items():
@@ -150,13 +150,13 @@ class Bookings:
     def __init__(self, reading: NodeReading, reservation_ttl_s: float) -> None:
         self.rows = NodeRows(reading, reservation_ttl_s)
         """The nodes."""
-        self._claims = self.rows.claims
+        self._claims = self.rows.allocations
         self._seen_pods: set[str] = set()  # UIDs that the watch has reported
         self._first_readings: dict[str, Reading] = {}  # by UID: the first reading with a node
         self.cycles = _Cycles(self.release)
         """The recent scheduling cycles of gangs."""
 
-    def claim(self, uid: str) -> Claim | None:
+    def allocation(self, uid: str) -> PodAllocation | None:
         """Return a pod's allocation."""
         return self._claims.get(uid)
 
@@ -171,7 +171,7 @@ class Bookings:
         if self._claims.is_settled(uid):
             return
         self._claims.drop(uid)
-        claim = Claim(uid, node, holding, ClaimState.RESERVED, now)
+        claim = PodAllocation(uid, node, holding, AllocationState.RESERVED, now)
         self._add(claim)
         self._claims.begin_ttl(claim, now)
         if cpu_milli or memory_mib:
@@ -186,19 +186,19 @@ class Bookings:
         reading, _ = read_holdings(pod)
         if reading:
             holding = reading.on(self.rows.plugin_on(node))
-            self._add(Claim(uid, node, holding, ClaimState.RESERVED, now, told=reading, firm=True))
+            self._add(PodAllocation(uid, node, holding, AllocationState.RESERVED, now, annotated=reading, firm=True))
         self.rows.request(uid, node, *read_compute(pod.spec))
 
     def make_firm(self, uid: str) -> None:
         """Keep a pod's reservation until `release`, or until the pod has a node: it is being written on the pod."""
         claim = self._claims.get(uid)
-        if claim is not None and claim.state is ClaimState.RESERVED:
+        if claim is not None and claim.state is AllocationState.RESERVED:
             claim.firm = True
 
     def assign_anew(self, uid: str, holding: Holding) -> None:
         """Assign GPUs of its node to a bound pod whose GPUs were unknown."""
         claim = self._claims.get(uid)
-        if claim is not None and claim.state is ClaimState.BOUND:
+        if claim is not None and claim.state is AllocationState.BOUND:
             claim.holding = claim.decided = holding
             claim.anew = True
             self.rows.write(claim.node)
@@ -211,8 +211,8 @@ class Bookings:
     def is_reserved(self, uid: str, node: str) -> bool:
         """Whether a pod's reservation on a node stands: the node exists and is not overbooked."""
         claim = self._claims.get(uid)
-        reserved = claim is not None and claim.state is ClaimState.RESERVED and claim.node == node
-        return reserved and self.rows.manifest(node) is not None and not self.rows.state_of(node).crowded
+        reserved = claim is not None and claim.state is AllocationState.RESERVED and claim.node == node
+        return reserved and self.rows.manifest(node) is not None and not self.rows.state_of(node).overbooked
 
     def renew(self, uid: str, node: str, now: float) -> bool:
         """Renew the TTL of a pod's reservation on a node if it stands; return whether it does."""
@@ -223,38 +223,41 @@ class Bookings:
         self._claims.begin_ttl(claim, now)
         return True
 
-    def begin_binding(self, uid: str, node: str, holding: Holding, now: float) -> Claim:
+    def begin_binding(self, uid: str, node: str, holding: Holding, now: float) -> PodAllocation:
         """Hold GPUs for a pod while its Binding is sent. The caller has to call `end_binding`."""
         self.cycles.begin_binding(uid)
         known = self._claims.get(uid)
         if known is not None and (known.node, known.holding) == (node, holding):
-            known.state, known.since, known.decided = ClaimState.BINDING, now, holding
+            known.state, known.since, known.decided = AllocationState.BINDING, now, holding
             return known
         self._claims.drop(uid)
-        claim = Claim(uid, node, holding, ClaimState.BINDING, now, decided=holding)
+        claim = PodAllocation(uid, node, holding, AllocationState.BINDING, now, decided=holding)
         self._add(claim)
         return claim
 
-    def end_binding(self, claim: Claim, outcome: ClaimState | None, now: float) -> None:
+    def end_binding(self, claim: PodAllocation, outcome: AllocationState | None, now: float) -> None:
         """Apply the outcome of a Binding: BOUND, None for not bound, or UNDECIDED while unknown.
 
         An undecided one is ended by a second call, which knows the node but not whose Binding took effect. If this
         Binding has failed and the watch has reported the pod meanwhile, what the pod says counts.
         """
-        if self.claim(claim.uid) is not claim or claim.state not in (ClaimState.BINDING, ClaimState.UNDECIDED):
+        if self.allocation(claim.uid) is not claim or claim.state not in (
+            AllocationState.BINDING,
+            AllocationState.UNDECIDED,
+        ):
             return
         reading = self._first_readings.get(claim.uid)
         if outcome is None and reading is None:
             self._end(claim.uid)
             return
         if outcome is None:
-            outcome, claim.decided, claim.told = ClaimState.BOUND, None, reading
-        elif outcome is ClaimState.BOUND:
-            claim.disputed = claim.state is ClaimState.UNDECIDED
+            outcome, claim.decided, claim.annotated = AllocationState.BOUND, None, reading
+        elif outcome is AllocationState.BOUND:
+            claim.disputed = claim.state is AllocationState.UNDECIDED
         claim.state, claim.since = outcome, now
         self._update(claim)
 
-    def hold_as_read(self, pod: objects.Pod, now: float) -> Claim | None:
+    def hold_as_read(self, pod: objects.Pod, now: float) -> PodAllocation | None:
         """Hold the assignment of a pod read with a node, UNDECIDED until the watch or a second read confirms it.
 
         What was held for it on that node stays held, too: this process's Binding may have taken effect and the author
@@ -262,7 +265,7 @@ class Bookings:
         """
         uid, node = pod.metadata.uid, pod.spec.node_name
         known = self._claims.get(uid)
-        if not node or (known is not None and known.state is ClaimState.BOUND):
+        if not node or (known is not None and known.state is AllocationState.BOUND):
             return None
         if pod.finished:
             self._end(uid)
@@ -273,27 +276,29 @@ class Bookings:
         if not reading and decided is None:
             return None
         disputed = decided is not None
-        claim = Claim(uid, node, NOTHING, ClaimState.UNDECIDED, now, decided=decided, told=reading, disputed=disputed)
+        claim = PodAllocation(
+            uid, node, NOTHING, AllocationState.UNDECIDED, now, decided=decided, annotated=reading, disputed=disputed
+        )
         claim.holding = claim.holding_on(self.rows.plugin_on(node))
         self._add(claim)
         return claim
 
-    def _confirm(self, claim: Claim, pod: objects.Pod, reading: Reading, now: float) -> None:
+    def _confirm(self, claim: PodAllocation, pod: objects.Pod, reading: Reading, now: float) -> None:
         """Note the watch's first report of a pod on the node that this process has chosen for it."""
         claim.pod = pod.key
-        claim.told = claim.told or reading
-        if claim.state is not ClaimState.BOUND:
-            same = claim.decided in (None, claim.told.on(self.rows.plugin_on(claim.node)))
-            if same or claim.state is ClaimState.UNDECIDED:
-                claim.state, claim.since = ClaimState.BOUND, now
+        claim.annotated = claim.annotated or reading
+        if claim.state is not AllocationState.BOUND:
+            same = claim.decided in (None, claim.annotated.on(self.rows.plugin_on(claim.node)))
+            if same or claim.state is AllocationState.UNDECIDED:
+                claim.state, claim.since = AllocationState.BOUND, now
             claim.disputed = not same  # until the answer, if any, shows whose Binding it was
         self._update(claim)
 
-    def _update(self, claim: Claim) -> None:
+    def _update(self, claim: PodAllocation) -> None:
         """Recompute what an allocation holds."""
         holding = claim.holding_on(self.rows.plugin_on(claim.node))
-        devices = self.rows.offer_of(claim.node).unit in OF_CLAIMS and claim.state is ClaimState.BOUND
-        if claim.told is not None and not claim.told and (devices or claim.decided is None):
+        devices = self.rows.offer_of(claim.node).unit in OF_CLAIMS and claim.state is AllocationState.BOUND
+        if claim.annotated is not None and not claim.annotated and (devices or claim.decided is None):
             self._claims.drop(claim.uid)  # ResourceClaims hold their devices, not the pod
         elif holding != claim.holding or self.rows.given.of(claim.node, claim.pod, claim.uid) is not None:
             claim.holding = holding
@@ -304,7 +309,7 @@ class Bookings:
         for claim in self._claims.expired(now):
             self._end(claim.uid)
 
-    def _add(self, claim: Claim) -> None:
+    def _add(self, claim: PodAllocation) -> None:
         if claim.pod:
             self.rows.given.meet(claim.node, claim.pod, claim.uid)
         self._claims.add(claim)

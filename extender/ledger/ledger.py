@@ -21,9 +21,9 @@ from extender.core.resources.requests import PodRequest
 from extender.dra.pod_claims import Hold
 from extender.dra.uses import DeviceUse
 from extender.kube import objects
+from extender.ledger.allocations import AllocationState, PodAllocation
 from extender.ledger.arrays import ClusterArrays
 from extender.ledger.bookings import Bookings
-from extender.ledger.claims import Claim, ClaimState
 from extender.ledger.rows import NodeRows, NodeState
 from extender.plugins.kerf import told_given
 from extender.plugins.pod_resources import read_compute, while_resized
@@ -95,7 +95,7 @@ class _Orphans:
         self._orphans.pop(uid, None)
 
 
-__all__ = ["Claim", "ClaimState", "Ledger", "NodeState"]
+__all__ = ["AllocationState", "Ledger", "NodeState", "PodAllocation"]
 
 
 class Ledger(Bookings):
@@ -122,9 +122,9 @@ class Ledger(Bookings):
         self.num_left: Counter[str] = Counter()
         """Pods that have ended or gone, by node."""
 
-    def heed_notes(self) -> None:
+    def enable_quarantine(self) -> None:
         """Keep new pods off quarantined nodes from now on. To be called before the first node arrives."""
-        self.rows.heed_notes()
+        self.rows.enable_quarantine()
 
     # Reading
 
@@ -133,11 +133,11 @@ class Ledger(Bookings):
         self._expire(now)
         return self.rows.arrays.snapshot()
 
-    def claims_on(self, node: str) -> list[Claim]:
+    def allocations_on(self, node: str) -> list[PodAllocation]:
         """Return the allocations on a node."""
         return [claim for claim in self._claims.on(node) if claim.holding]
 
-    def num_claims(self, state: ClaimState) -> int:
+    def num_allocations(self, state: AllocationState) -> int:
         """Return the number of allocations in a state."""
         return sum(claim.state is state for claim in self._claims)
 
@@ -146,20 +146,20 @@ class Ledger(Bookings):
         self._expire(now)
         return self.rows.without(node, uids)
 
-    def apart(self, now: float) -> NodeRows:
+    def without_holders(self, now: float) -> NodeRows:
         """Return the current rows without their holders, for another process."""
         self._expire(now)
-        return self.rows.apart()
+        return self.rows.without_holders()
 
-    def firm(self) -> list[Claim]:
+    def firm(self) -> list[PodAllocation]:
         """Return the reservations that are written on their pods."""
-        return [claim for claim in self._claims if claim.firm and claim.state is ClaimState.RESERVED]
+        return [claim for claim in self._claims if claim.firm and claim.state is AllocationState.RESERVED]
 
-    def mistaken(self) -> list[Claim]:
+    def mistaken(self) -> list[PodAllocation]:
         """Return the allocations of bound pods whose annotations name other GPUs than they were given."""
         return [claim for claims in self.rows.mistaken.values() for claim in claims]
 
-    def num_claimed(self) -> Mapping[str, int]:
+    def num_claim_devices(self) -> Mapping[str, int]:
         """Return the number of devices that ResourceClaims hold, by namespace."""
         return sum((Counter(stock.num_allocated) for stock in self.rows.stocks), Counter())
 
@@ -201,7 +201,7 @@ class Ledger(Bookings):
             return ()  # most events are heartbeats
         if offer_changed:
             for claim in list(self._claims.on(name)):
-                if claim.state is ClaimState.RESERVED and not claim.firm:
+                if claim.state is AllocationState.RESERVED and not claim.firm:
                     self._end(claim.uid)  # decided on the node's previous offer
         self.rows.write(name)
         warnings = (*self.rows.offer_of(name).warnings, *faults, *self.rows.doubts(name))
@@ -244,16 +244,16 @@ class Ledger(Bookings):
         if uid in self._first_readings:
             return () if self._is_correction(uid, reading) else self._warn_of_edit(uid, reading)
         known = self._claims.get(uid)
-        if known is None or known.node != node or known.state is ClaimState.RESERVED:
+        if known is None or known.node != node or known.state is AllocationState.RESERVED:
             self._claims.drop(uid)
-            known = Claim(
-                uid, node, reading.on(self.rows.plugin_on(node)), ClaimState.BOUND, now, pod.key, told=reading
+            known = PodAllocation(
+                uid, node, reading.on(self.rows.plugin_on(node)), AllocationState.BOUND, now, pod.key, annotated=reading
             )
             if reading:
                 self._add(known)
         else:
             self._confirm(known, pod, reading, now)
-        self._first_readings[uid] = known.told or reading
+        self._first_readings[uid] = known.annotated or reading
         if MIRROR in (pod.metadata.annotations or ()):
             self._orphans.note(uid)
             self._drop_orphans(node, pod.key)
@@ -276,7 +276,7 @@ class Ledger(Bookings):
             self.remove_pod(uid)
         for claim in self._claims:
             # Bound by Kerf before the list began and never seen: it ended between two watches.
-            if claim.state is ClaimState.BOUND and claim.uid not in listed and claim.since < list_began:
+            if claim.state is AllocationState.BOUND and claim.uid not in listed and claim.since < list_began:
                 self.remove_pod(claim.uid)
 
     # Devices of ResourceClaims
@@ -321,14 +321,14 @@ class Ledger(Bookings):
         if claim is None:
             return False
         written = reading.on(self.rows.plugin_on(claim.node))
-        if claim.anew and written == claim.decided and reading != claim.told:
-            self._first_readings[uid] = claim.told = reading
+        if claim.anew and written == claim.decided and reading != claim.annotated:
+            self._first_readings[uid] = claim.annotated = reading
             return True
         if not claim.mistaken:
             return False
         if (written.units, sorted(written.gpus)) != (claim.units, sorted(claim.gpus)):
             return False
-        self._first_readings[uid] = claim.told = reading
+        self._first_readings[uid] = claim.annotated = reading
         claim.holding, claim.decided, claim.disputed = written, None, False
         self.rows.write(claim.node)
         return True

@@ -10,8 +10,8 @@ from typing import Any
 from extender.kube import objects
 from extender.kube.client import ApiError, ClusterError, Transport
 from extender.kube.watches import BOUND_PODS, NODES, PAGE_SIZE, PODS, Feed, Reflector, ReflectorTimes, WatchHub
+from extender.ledger.bound_pods import BoundPods
 from extender.ledger.ledger import Ledger
-from extender.ledger.tenants import Tenants
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ class _Nodes:
     """Feeds node changes to the ledger and the tenants."""
 
     _ledger: Ledger
-    _tenants: Tenants
+    _tenants: BoundPods
 
     def changed(self, old: objects.Node | None, new: objects.Node | None) -> None:
         if new is not None:
@@ -42,7 +42,7 @@ class _Pods:
     """Feeds changes of bound pods to the ledger and the tenants."""
 
     _ledger: Ledger
-    _tenants: Tenants
+    _tenants: BoundPods
     _clock: Callable[[], float]
 
     def changed(self, old: objects.Pod | None, new: objects.Pod | None) -> None:
@@ -73,17 +73,17 @@ class Mirror:
         """With `nodes_alone` pods and devices are not mirrored; `ignored_resources` as in `Tenants`."""
         self._transport = transport
         self._max_age_s = max_age_s
-        self.tenants = Tenants(ignored_resources)
+        self.bound_pods = BoundPods(ignored_resources)
         """The bound pods by node."""
         # A live watch is never silent for longer than a third of the age at which Kerf stops deciding.
         times = times or ReflectorTimes(watch_timeout_s=min(max(max_age_s / 6, 1.0), _MAX_WATCH_S))
         self.hub = WatchHub(transport, clock, page_size=page_size, times=times)
         """The watches, shared with other subscribers."""
         self.tasks = self.hub.tasks
-        self.hub.cache(NODES).subscribe(_Nodes(ledger, self.tenants).changed)
+        self.hub.cache(NODES).subscribe(_Nodes(ledger, self.bound_pods).changed)
         self._reflectors: dict[str, Reflector[Any]] = {"nodes": self.hub.reflector(NODES)}
         if not nodes_alone:
-            pods = _Pods(ledger, self.tenants, clock)
+            pods = _Pods(ledger, self.bound_pods, clock)
             self.hub.part(BOUND_PODS).subscribe(pods.changed, listed=ledger.keep_pods, stand_ins=True)
             self._reflectors["pods"] = self.hub.reflector(PODS)
         # These only rank nodes, since kube-scheduler allocates: they block nothing, and their API may be missing.

@@ -15,8 +15,8 @@ from extender.core.clusters import WHOLE_MILLI, Cluster
 from extender.core.resources.nodes import NO_GPUS, OF_CLAIMS, SLICES, GpuUnit, NodeOffer, NodeReading
 from extender.core.vendors.registry import GPU_RESOURCES
 from extender.kube import objects
-from extender.ledger.arrays import ClusterArrays, Held
-from extender.ledger.claims import Claim, Claims, ClaimState, Occupancy
+from extender.ledger.allocations import AllocationState, Occupancy, PodAllocation, PodAllocations
+from extender.ledger.arrays import ClusterArrays, HeldAmounts
 from extender.plugins.kerf import Given
 from extender.plugins.nodes import as_noted, read_capacity, read_offer
 from extender.plugins.protocol import DevicePlugin
@@ -78,7 +78,7 @@ class NodeState(NamedTuple):
     """The state of a node that a Binding is decided on."""
 
     offer: NodeOffer
-    crowded: bool
+    overbooked: bool
     """Whether the node is overbooked."""
 
 
@@ -96,7 +96,7 @@ class NodeRows:
     def __init__(self, reading: NodeReading, reservation_ttl_s: float) -> None:
         self._reading = reading
         self.arrays = ClusterArrays()
-        self.claims = Claims(reservation_ttl_s, self.write)
+        self.allocations = PodAllocations(reservation_ttl_s, self.write)
         self.given = _GivenGpus()
         self.stocks = tuple(stock for plugin in plugins() if (stock := plugin.stock(reading)) is not None)
         """Devices that plugins publish in objects of their own."""
@@ -105,7 +105,7 @@ class NodeRows:
         self.owned = self.pools.owned if self.pools is not None else None
         """The devices that Kerf itself allocates to ResourceClaims, None if it allocates none."""
         self._nodes: dict[str, _Node] = {}
-        self.mistaken: dict[str, list[Claim]] = {}
+        self.mistaken: dict[str, list[PodAllocation]] = {}
         """By node: allocations of pods whose annotations name other GPUs than they were given."""
         self._overbooked: set[str] = set()  # overbooked nodes
         self.written: set[str] = set()
@@ -117,7 +117,7 @@ class NodeRows:
 
     # Reading
 
-    def heed_notes(self) -> None:
+    def enable_quarantine(self) -> None:
         """Keep new pods off quarantined nodes from now on."""
         self._reading = replace(self._reading, sets_aside=True)
 
@@ -145,26 +145,26 @@ class NodeRows:
         return NodeState(self.offer_of(node), node in self._overbooked)
 
     @property
-    def num_crowded(self) -> int:
+    def num_overbooked(self) -> int:
         """Nodes that are overbooked, or have a GPU that two pods hold."""
         return len(self._overbooked & self._nodes.keys())
 
-    def holders(self, node: str) -> list[Claim]:
+    def holders(self, node: str) -> list[PodAllocation]:
         """Return the allocations on a node, without those of ResourceClaims' devices, which a stock accounts for."""
         of_claims = self.offer_of(node).unit in OF_CLAIMS
-        return [claim for claim in self.claims.on(node) if not (of_claims and self._is_stocked(claim))]
+        return [claim for claim in self.allocations.on(node) if not (of_claims and self._is_stocked(claim))]
 
     def reserved_gpus(self, node: str) -> frozenset[int]:
         """Return the indices of a node's reserved GPUs."""
-        reserved = (claim for claim in self.claims.on(node) if claim.state is ClaimState.RESERVED)
+        reserved = (claim for claim in self.allocations.on(node) if claim.state is AllocationState.RESERVED)
         return frozenset(index for claim in reserved for index in claim.gpus)
 
     def num_reserved(self, node: str) -> float:
         """Return how many of a node's GPUs are reserved; half of one counts as 0.5."""
         units_per_gpu = max(self.offer_of(node).units_per_gpu, 1)
         num_gpus = 0.0
-        for claim in self.claims.on(node):
-            if claim.state is ClaimState.RESERVED:
+        for claim in self.allocations.on(node):
+            if claim.state is AllocationState.RESERVED:
                 parts = () if units_per_gpu > 1 else claim.holding.parts  # a time slice may be of any GPU
                 num_gpus += sum(part.milli for part in parts) / WHOLE_MILLI + (claim.units - len(parts)) / units_per_gpu
         return num_gpus
@@ -175,9 +175,9 @@ class NodeRows:
         if offer.unit is not GpuUnit.WHOLE and offer.unit not in SLICES:
             return []
         doubts, holders_of = [], defaultdict[str, list[str]](list)
-        for claim in self.claims.on(node):
+        for claim in self.allocations.on(node):
             uuids = self.given.of(node, claim.pod, claim.uid) or ()
-            if uuids and claim.given is None:
+            if uuids and claim.given_by_kubelet is None:
                 given = ", ".join(uuids)[:200]
                 doubts.append(f"{claim.pod} can't have {given}: not as many GPUs of this node as it requests")
             for uuid in uuids:
@@ -196,7 +196,7 @@ class NodeRows:
         occupancy = self._occupancy(row, node, uids)
         if not if_open:
             return self.arrays.alone(row, self._left(node, occupancy))
-        return replace(self.arrays.alone(row, occupancy.left), closed=np.zeros(1, np.bool_))
+        return replace(self.arrays.alone(row, occupancy.held_amounts), closed=np.zeros(1, np.bool_))
 
     def extended(self, added: Iterable[objects.Node]) -> Cluster:
         """Return the cluster with further empty nodes; these rows stay as they are."""
@@ -206,12 +206,12 @@ class NodeRows:
             occupancy = Occupancy(offer)
             occupancy.book(())
             row = arrays.set_node(node.metadata.name, offer)
-            arrays.set_held(row, occupancy.left)
+            arrays.set_held(row, occupancy.held_amounts)
             arrays.set_capacity(row, *read_capacity(node))
             arrays.set_compute(row, *read_capacity(node))
         return arrays.snapshot()
 
-    def apart(self) -> "NodeRows":
+    def without_holders(self) -> "NodeRows":
         """Return the rows without allocations, for `extended` in another process."""
         other = NodeRows(self._reading, 0.0)
         other.arrays = self.arrays
@@ -225,7 +225,7 @@ class NodeRows:
         known, plugin = self._nodes.get(name), plugin_of(node)
         self._nodes[name] = _Node(node, plugin, *read_capacity(node))
         if known is None or plugin is not known.plugin:
-            for claim in self.claims.on(name):
+            for claim in self.allocations.on(name):
                 claim.holding = claim.holding_on(plugin)
             self.write(name)
         offer, row = self._read_offer(node), self.arrays.row_of.get(name)
@@ -264,12 +264,12 @@ class NodeRows:
         if row is None:
             return
         occupancy = self._occupancy(row, node)
-        (self._overbooked.add if occupancy.crowded else self._overbooked.discard)(node)
+        (self._overbooked.add if occupancy.overbooked else self._overbooked.discard)(node)
         self.arrays.set_held(row, self._left(node, occupancy))
         self.arrays.set_closed(row, closed=node in self.closed)
         if self.owned is not None:
             self.arrays.set_devices(row, self.owned.devices_on(node))
-        if mistaken := [claim for claim in self.claims.on(node) if claim.mistaken]:
+        if mistaken := [claim for claim in self.allocations.on(node) if claim.mistaken]:
             self.mistaken[node] = mistaken
         else:
             self.mistaken.pop(node, None)
@@ -280,9 +280,9 @@ class NodeRows:
         for node in sorted(before ^ self.closed):
             self.write(node)
 
-    def _left(self, node: str, occupancy: Occupancy) -> Held:
+    def _left(self, node: str, occupancy: Occupancy) -> HeldAmounts:
         """Return what a node's allocations leave, nothing if it is closed."""
-        return occupancy.nothing_left if node in self.closed else occupancy.left
+        return occupancy.fully_held if node in self.closed else occupancy.held_amounts
 
     def _add_requested(self, node: str, cpu_milli: int, memory_mib: int) -> None:
         cpu_before, memory_before = self._requested_on.get(node, (0, 0))
@@ -318,13 +318,13 @@ class NodeRows:
         for claim in self.holders(node):
             if claim.uid not in without:
                 given = self.given.of(node, claim.pod, claim.uid)
-                claim.given = None if given is None else occupancy.as_given(claim.holding, given)
+                claim.given_by_kubelet = None if given is None else occupancy.as_given(claim.holding, given)
                 holdings.append(claim.held)
         if offer.unit in OF_CLAIMS:
             holdings += [holding for stock in self.stocks for holding in stock.holdings_on(node)]
         occupancy.book(holdings)
         return occupancy
 
-    def _is_stocked(self, claim: Claim) -> bool:
+    def _is_stocked(self, claim: PodAllocation) -> bool:
         """Whether a stock accounts for its devices: ResourceClaims' devices outlive a pod, or serve several."""
-        return claim.state is ClaimState.BOUND or any(stock.serves(claim.uid) for stock in self.stocks)
+        return claim.state is AllocationState.BOUND or any(stock.serves(claim.uid) for stock in self.stocks)

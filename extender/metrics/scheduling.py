@@ -7,10 +7,10 @@ from prometheus_client.core import Metric
 from extender.explain.overview import Figures
 from extender.kube.background import Tasks
 from extender.kube.events import EventRecorder
-from extender.ledger.ledger import ClaimState, Ledger
+from extender.ledger.ledger import AllocationState, Ledger
 from extender.ledger.mirror import Mirror
 from extender.metrics.registry import counter, gauge
-from extender.scheduling.callers import Unasked
+from extender.scheduling.callers import UncalledPods
 from extender.scheduling.corrections import Corrections
 from extender.scheduling.fence import Fence
 from extender.scheduling.reporters import Reporters
@@ -33,10 +33,10 @@ def cluster_metrics(
     yield gauge("kerf_gpus", "GPUs installed.", totals["gpus"])
     yield gauge("kerf_gpu_units", "GPUs, or time slices, of device plugins, including unhealthy ones.", totals["units"])
     yield gauge("kerf_gpu_units_free", "GPUs, or time slices, neither held nor reserved.", totals["unitsFree"])
-    passing = ledger.num_claims(ClaimState.RESERVED) + ledger.num_claims(ClaimState.UNDECIDED)
+    passing = ledger.num_allocations(AllocationState.RESERVED) + ledger.num_allocations(AllocationState.UNDECIDED)
     yield gauge("kerf_reservations", "Pods with reserved GPUs.", passing)
-    yield gauge("kerf_bindings_under_way", "Bindings in progress.", ledger.num_claims(ClaimState.BINDING))
-    overbooked = ledger.rows.num_crowded
+    yield gauge("kerf_bindings_under_way", "Bindings in progress.", ledger.num_allocations(AllocationState.BINDING))
+    overbooked = ledger.rows.num_overbooked
     unreadable = ledger.num_unreadable + num_unread()
     yield gauge("kerf_nodes_overbooked", "Nodes where pods hold more than their capacity.", overbooked)
     unreadable_help = "Changes of pods and nodes with unreadable values; what they describe counts as held."
@@ -67,7 +67,7 @@ def correction_metrics(ledger: Ledger, corrections: Corrections) -> Iterator[Met
     yield gauge("kerf_assignments_mistaken", mistaken, len(ledger.mistaken()))
 
 
-def caller_metrics(unasked: Unasked) -> Iterator[Metric]:
+def caller_metrics(unasked: UncalledPods) -> Iterator[Metric]:
     """Whether schedulers call Kerf for the pods that wait for them."""
     description = "GPU pods waiting for a scheduler that does not call Kerf."
     yield gauge("kerf_pods_unasked", description, unasked.num_pods())

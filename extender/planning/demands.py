@@ -20,7 +20,7 @@ class HostPort(NamedTuple):
     address: str = ANY_ADDRESS
 
 
-class Condition(NamedTuple):
+class LabelRequirement(NamedTuple):
     """A label selector requirement: In, NotIn, Exists or DoesNotExist."""
 
     key: str
@@ -41,11 +41,11 @@ class Condition(NamedTuple):
         return unknown
 
 
-Selector = tuple[Condition, ...]
+Selector = tuple[LabelRequirement, ...]
 """Requirements, all of which must match."""
 
 
-class Choice(NamedTuple):
+class PodSelector(NamedTuple):
     """The pods that a rule selects."""
 
     namespaces: frozenset[str] | None
@@ -57,21 +57,21 @@ class Choice(NamedTuple):
         return all(condition.holds(labels) for condition in self.selector)
 
 
-class Term(NamedTuple):
+class AffinityTerm(NamedTuple):
     """A required pod affinity or anti-affinity term."""
 
     topology: str
     """Topology key: the node label whose values are the domains."""
-    pods: Choice
+    pods: PodSelector
 
 
-class Spread(NamedTuple):
+class TopologySpread(NamedTuple):
     """A topology spread constraint with `whenUnsatisfiable: DoNotSchedule`."""
 
     topology: str
     max_skew: int
     min_domains: int
-    pods: Choice
+    pods: PodSelector
     by_affinity: bool = True
     """Whether only nodes that match the pod's node selector and affinity count (`nodeAffinityPolicy`)."""
     by_taints: bool = False
@@ -85,20 +85,22 @@ class Demands:
     resources: tuple[tuple[str, int], ...] = ()
     """Name and quantity, in whole units or bytes."""
     ports: tuple[HostPort, ...] = ()
-    near: tuple[Term, ...] = ()
+    affinity: tuple[AffinityTerm, ...] = ()
     """Required pod affinity: a pod that all terms select must be in the domain of each term."""
-    apart: tuple[Term, ...] = ()
+    anti_affinity: tuple[AffinityTerm, ...] = ()
     """Required pod anti-affinity."""
-    spread: tuple[Spread, ...] = ()
+    spread: tuple[TopologySpread, ...] = ()
     unchecked: tuple[str, ...] = ()
     """Descriptions of the demands that planning ignores."""
 
     @property
     def is_checked(self) -> bool:
         """Whether planning has any of these demands to check."""
-        return bool(self.resources or self.ports or self.near or self.apart or self.spread)
+        return bool(self.resources or self.ports or self.affinity or self.anti_affinity or self.spread)
 
     @property
     def topologies(self) -> set[str]:
         """Topology keys of its affinity, anti-affinity and spread rules."""
-        return {term.topology for term in (*self.near, *self.apart)} | {rule.topology for rule in self.spread}
+        return {term.topology for term in (*self.affinity, *self.anti_affinity)} | {
+            rule.topology for rule in self.spread
+        }

@@ -219,7 +219,7 @@ def _with(counts: Counts, group: int, count: int) -> Counts:
     return (*counts[:group], count, *counts[group + 1 :])
 
 
-def alone(state: PlanState, position: int, row: int, most: int) -> int:
+def max_copies(state: PlanState, position: int, row: int, most: int) -> int:
     """How many copies of a pod fit on a node together, up to `most`."""
     begun, count = state.num_steps, 0
     while count < most and state.has_room(position, row):

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from extender.core.clusters import Ints, Longs, Mask
-from extender.planning.demands import ANY_ADDRESS, Choice, Demands, HostPort, Labels, Spread, Term
+from extender.planning.demands import ANY_ADDRESS, AffinityTerm, Demands, HostPort, Labels, PodSelector, TopologySpread
 from extender.planning.wait_reasons import Code, WaitReason
 
 _MAX_RULES: Final = 64
@@ -26,7 +26,7 @@ _TOO_MANY_RULES: Final = "rules about other pods beyond {most} different ones pe
 
 _IGNORED: Final = "{name}, which kube-scheduler does not count"
 
-Choices = tuple[Choice, ...]
+Choices = tuple[PodSelector, ...]
 """Selectors, all of which must match a pod."""
 
 
@@ -41,7 +41,7 @@ class _NamespaceRules:
     """Cache: the rules that select a pod, by its values of these labels."""
 
 
-class Rules:
+class PodRules:
     """Numbered pod selectors of affinity and spread rules."""
 
     def __init__(self) -> None:
@@ -120,7 +120,7 @@ class Neighbours:
 
     num_rows: int
     """N."""
-    rules: Rules
+    rules: PodRules
     domains: Mapping[str, Ints]
     """(N,) number of each node's domain, -1 for none; by topology key."""
     eligible: Mapping[tuple[int, bool, bool], Mask]
@@ -135,7 +135,7 @@ class Neighbours:
     """(N,) number of pods that a rule selects; by rule number."""
     staying: dict[int, Longs] = field(default_factory=dict)
     """(N,) the same without terminating pods, for spread rules."""
-    repelling: dict[Term, Longs] = field(default_factory=dict)
+    repelling: dict[AffinityTerm, Longs] = field(default_factory=dict)
     """(N,) number of pods with this anti-affinity term."""
     version: int = 0
     """Incremented by each change."""
@@ -145,7 +145,7 @@ class Neighbours:
     def of(
         cls,
         asked: Collection[tuple[str, Demands]],
-        repelling: Iterable[tuple[str, Term]],
+        repelling: Iterable[tuple[str, AffinityTerm]],
         num_rows: int,
         domains: Callable[[str], Ints],
         offered: Callable[[str], Longs],
@@ -154,12 +154,12 @@ class Neighbours:
     ) -> "Neighbours":
         """The state of empty nodes. `asked` are the batch's demands, `repelling` the anti-affinity terms of running
         pods, both with their pods' namespaces; `ignored` are resources that kube-scheduler does not count."""
-        rules = Rules()
-        terms: dict[Term, None] = {}
+        rules = PodRules()
+        terms: dict[AffinityTerm, None] = {}
         for namespace, demands in asked:
             for choices in _choices_of(demands):
                 rules.add(choices, namespace)
-            terms |= dict.fromkeys(demands.apart)
+            terms |= dict.fromkeys(demands.anti_affinity)
         for namespace, term in repelling:
             rules.add((term.pods,), namespace)
             terms[term] = None
@@ -232,7 +232,7 @@ class Neighbours:
                 by_address[port.address] = np.zeros(self.num_rows, np.int64)
             by_address[port.address][row] += count
 
-    def repel(self, term: Term, row: int, count: int) -> None:
+    def repel(self, term: AffinityTerm, row: int, count: int) -> None:
         """Add to a node's number of pods with an anti-affinity term."""
         if (on := self.repelling.get(term)) is not None:
             on[row] += count
@@ -254,7 +254,7 @@ class Neighbours:
             self.use(name, row, count * units)
         for port in demands.ports:
             self.hold(port, row, count)
-        for term in demands.apart:
+        for term in demands.anti_affinity:
             self.repel(term, row, count)
 
     def alike(self, namespace: str, labels: Labels) -> tuple[int, ...]:
@@ -315,8 +315,8 @@ class Neighbours:
                     yield self._resource_reason(name, units), self.free[name] >= units
             for port in demands.ports:
                 yield Code.PORT_TAKEN.reason(port=f"{port.number}/{port.protocol}"), self._port_free(port)
-            yield from self._near(demands.near, choosing)
-            for term in demands.apart:
+            yield from self._near(demands.affinity, choosing)
+            for term in demands.anti_affinity:
                 if (number := self.rules.number((term.pods,))) is not None:
                     yield (
                         Code.APART.reason(topology=term.topology),
@@ -352,7 +352,7 @@ class Neighbours:
         mask[known] = occupied[domain[known]]
         return mask
 
-    def _near(self, terms: Collection[Term], choosing: Collection[int]) -> Iterable[tuple[WaitReason, Mask]]:
+    def _near(self, terms: Collection[AffinityTerm], choosing: Collection[int]) -> Iterable[tuple[WaitReason, Mask]]:
         """Checks of required pod affinity; the first pod of a group that selects itself may go to any domain."""
         number = self.rules.number(tuple(term.pods for term in terms)) if terms else None
         if number is None:
@@ -364,7 +364,7 @@ class Neighbours:
             yield Code.NEAR.reason(topology=term.topology), has if first else self._in_domain(term.topology, on)
 
     def _spread(
-        self, rules: Collection[Spread], choosing: Collection[int], kind: int
+        self, rules: Collection[TopologySpread], choosing: Collection[int], kind: int
     ) -> Iterable[tuple[WaitReason, Mask]]:
         if not rules:
             return
@@ -391,6 +391,6 @@ class Neighbours:
 
 def _choices_of(demands: Demands) -> list[Choices]:
     """The pod selectors of a pod's rules."""
-    choices: list[Choices] = [(term.pods,) for term in demands.apart]
+    choices: list[Choices] = [(term.pods,) for term in demands.anti_affinity]
     choices += [(rule.pods,) for rule in demands.spread]
-    return [*choices, tuple(term.pods for term in demands.near)] if demands.near else choices
+    return [*choices, tuple(term.pods for term in demands.affinity)] if demands.affinity else choices

@@ -145,7 +145,7 @@ class PlanState:
         self._steps.append(step := _Step(position, *self._on[position], sign=1))
         self._change(step, 1)
 
-    def found(self, position: int) -> tuple[int, Booking] | None:
+    def location(self, position: int) -> tuple[int, Booking] | None:
         """A pod's row and booking; None while it is on no node."""
         return self._on.get(position)
 

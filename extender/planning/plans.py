@@ -122,7 +122,7 @@ class View:
             return pod.alike
         return *pod.alike, self.neighbours.alike(pod.namespace, pod.labels), pod.demands and pod.namespace
 
-    def could_run(self, pod: PlanPod) -> Mask:
+    def fits_empty(self, pod: PlanPod) -> Mask:
         """(N,) the nodes that a pod may use and, GPUs aside, would fit if they were empty."""
         could: Mask = self.allowed[pod.kind] & (self.cpu_allocatable_milli >= pod.cpu_milli)
         could &= self.memory_allocatable_mib >= pod.memory_mib

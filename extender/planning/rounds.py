@@ -61,7 +61,7 @@ _MIN_SHARE: Final = 1e-9
 """Share counted for a unit without requests."""
 
 
-class Trial(NamedTuple):
+class TrialLimits(NamedTuple):
     """Limits of a unit on trial: one that kube-scheduler is likely to refuse."""
 
     budgets: tuple[str, ...]
@@ -73,7 +73,7 @@ class Trial(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class RoundRules:
     """Parameters of a round."""
 
     quotas: Quotas = field(default_factory=Quotas)
@@ -94,7 +94,7 @@ class Rules:
     """Most pods to place; the first gang may exceed it."""
     most: Mapping[str, int] = field(default_factory=dict)
     """Most pods to place of namespaces that would exceed their share of `limit`."""
-    trials: Mapping[str, Trial] = field(default_factory=dict)
+    trials: Mapping[str, TrialLimits] = field(default_factory=dict)
     """Units on trial, by key of gang or pod."""
     tried: Mapping[str, float] = field(default_factory=dict)
     """Fraction of the cluster that units on trial hold now, by budget."""
@@ -113,7 +113,7 @@ class Round:
     head: Head | None
 
 
-def greedy_round(view: View, pods: Sequence[PlanPod], rules: Rules) -> Round:
+def greedy_round(view: View, pods: Sequence[PlanPod], rules: RoundRules) -> Round:
     """Place units in the order of `pods` where a live decision would put them.
 
     Keeps to quotas, the head's reservation and `rules.limit`. The round ends at the limit, and before a gang that has
@@ -173,7 +173,7 @@ def greedy_round(view: View, pods: Sequence[PlanPod], rules: Rules) -> Round:
 class _Trials:
     """What units on trial hold during a round."""
 
-    def __init__(self, view: View, rules: Rules) -> None:
+    def __init__(self, view: View, rules: RoundRules) -> None:
         self._trials = rules.trials
         self._held: defaultdict[str, float] = defaultdict(float, rules.tried)
         self._num_gpus = max(int((view.cluster.gpu_model >= 0).sum()), 1) if rules.trials else 1
@@ -192,7 +192,7 @@ class _Trials:
             for budget in trial.budgets:
                 self._held[budget] += max(self._part(trial, gpus), _MIN_SHARE)
 
-    def _part(self, trial: Trial, gpus: float) -> float:
+    def _part(self, trial: TrialLimits, gpus: float) -> float:
         return max(trial.part, gpus / self._num_gpus)
 
 
@@ -249,7 +249,7 @@ def _domains(state: PlanState, unit: Sequence[int], allowed: Mask | None) -> Ite
         yield (domain == number) if allowed is None else (domain == number) & allowed
 
 
-def searched_round(view: View, pods: Sequence[PlanPod], rules: Rules, planner: Planner) -> Round:
+def searched_round(view: View, pods: Sequence[PlanPod], rules: RoundRules, planner: Planner) -> Round:
     """A round by the given planner. Greedy's is returned if it places as many, with quotas, limits per namespace or
     trials, and if the planner does not support the batch."""
     by_greedy = greedy_round(view, pods, rules)
@@ -311,7 +311,7 @@ class _Reservation:
 class _Heads:
     """Chooses the round's head and its reservation."""
 
-    def __init__(self, state: PlanState, rules: Rules) -> None:
+    def __init__(self, state: PlanState, rules: RoundRules) -> None:
         self.head: Head | None = None
         self._state = state
         self._rules = rules
@@ -444,7 +444,7 @@ def _emptied_view(view: View) -> View:
 
 def _prospect(state: PlanState, pod: PlanPod) -> _Prospect:
     view = state.view
-    could = view.could_run(pod)
+    could = view.fits_empty(pod)
     if pod.gpus is None:
         return _Prospect(could, view.cpu_free_milli.astype(np.float64))
     checked = fit(state.cluster, pod.gpus, np.arange(view.num_nodes))

@@ -111,7 +111,7 @@ _INDEPENDENT_OF_PODS: Final = frozenset(
 
 
 NOT_REACHED = Code.NOT_REACHED.reason()
-FOR_WANT_OF_ROOM = frozenset(
+ROOM_CODES = frozenset(
     {
         *(Code.NOT_REACHED, Code.FORBIDDEN, Code.NODES_TOO_SMALL, Code.NODES_BUSY, Code.NO_GPU_ROOM, Code.LEFT_OUT),
         *(Code.KEPT_FOR_HEAD, Code.GANG_TOO_LARGE, Code.UNTOLERATED, Code.NO_RESOURCE, Code.RESOURCE_TOO_SMALL),

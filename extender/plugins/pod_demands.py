@@ -19,7 +19,16 @@ from extender.kube.objects import (
     SpreadConstraint,
     requests_of,
 )
-from extender.planning.demands import ANY_ADDRESS, Choice, Condition, Demands, HostPort, Labels, Spread, Term
+from extender.planning.demands import (
+    ANY_ADDRESS,
+    AffinityTerm,
+    Demands,
+    HostPort,
+    LabelRequirement,
+    Labels,
+    PodSelector,
+    TopologySpread,
+)
 from extender.plugins.pod_resources import managed_names, requested
 
 _COMPUTE: Final = frozenset({"cpu", "memory", "pods"})
@@ -33,7 +42,7 @@ _MAX_VALUES: Final = 10_000
 _MAX_PORTS: Final = 1_000
 _MAX_RESOURCES: Final = 100
 """Limits of a pod's rules, ports and resources, far beyond those of real pods."""
-_NO_PODS: Final = Choice(frozenset(), ())
+_NO_PODS: Final = PodSelector(frozenset(), ())
 _TCP: Final = "TCP"
 _BY_NAMESPACES: Final = "pod affinity by labels of namespaces"
 _VOLUMES: Final = "the nodes of its volumes (PersistentVolumeClaims)"
@@ -79,7 +88,7 @@ def read_presence(pod: Pod) -> Demands | None:
     ports = _host_ports(spec)[:_MAX_PORTS]
     _, required = _required(spec)
     apart = _terms(required, pod.metadata) if required and not says_too_much(spec) else ()
-    return Demands(resources, ports, apart=apart) if resources or ports or apart else None
+    return Demands(resources, ports, anti_affinity=apart) if resources or ports or apart else None
 
 
 def _asks_compute_alone(spec: PodSpec) -> bool:
@@ -180,14 +189,14 @@ def _resources(spec: PodSpec) -> tuple[tuple[str, int], ...]:
     return tuple(sorted(counted))
 
 
-def _terms(required: Iterable[PodAffinityTerm], metadata: Metadata) -> tuple[Term, ...]:
+def _terms(required: Iterable[PodAffinityTerm], metadata: Metadata) -> tuple[AffinityTerm, ...]:
     """Return the terms that need no namespace labels."""
     return tuple(
-        Term(item.topology_key, choice) for item in required if (choice := _choice(item, metadata)) is not None
+        AffinityTerm(item.topology_key, choice) for item in required if (choice := _choice(item, metadata)) is not None
     )
 
 
-def _choice(item: PodAffinityTerm, metadata: Metadata) -> Choice | None:
+def _choice(item: PodAffinityTerm, metadata: Metadata) -> PodSelector | None:
     """Return the pods that a term selects; None if that depends on namespace labels."""
     by_labels = item.namespace_selector
     if by_labels is not None and (by_labels.match_labels or by_labels.match_expressions):
@@ -197,16 +206,16 @@ def _choice(item: PodAffinityTerm, metadata: Metadata) -> Choice | None:
         return _NO_PODS
     labels = metadata.labels or {}
     own = [*_by_keys(item.match_label_keys, "In", labels), *_by_keys(item.mismatch_label_keys, "NotIn", labels)]
-    return Choice(namespaces, conditions_of(item.label_selector, own))
+    return PodSelector(namespaces, conditions_of(item.label_selector, own))
 
 
-def _spread(item: SpreadConstraint, metadata: Metadata) -> Spread:
+def _spread(item: SpreadConstraint, metadata: Metadata) -> TopologySpread:
     labels = metadata.labels or {}
     pods = _NO_PODS
     if item.label_selector is not None:
         own = _by_keys(item.match_label_keys, "In", labels)
-        pods = Choice(frozenset((metadata.namespace,)), conditions_of(item.label_selector, own))
-    return Spread(
+        pods = PodSelector(frozenset((metadata.namespace,)), conditions_of(item.label_selector, own))
+    return TopologySpread(
         topology=item.topology_key,
         max_skew=item.max_skew,
         min_domains=item.min_domains or 1,
@@ -216,15 +225,17 @@ def _spread(item: SpreadConstraint, metadata: Metadata) -> Spread:
     )
 
 
-def _by_keys(keys: Collection[str] | None, operator: str, labels: Labels) -> list[Condition]:
-    return [Condition(key, operator, frozenset((labels[key],))) for key in keys or () if key in labels]
+def _by_keys(keys: Collection[str] | None, operator: str, labels: Labels) -> list[LabelRequirement]:
+    return [LabelRequirement(key, operator, frozenset((labels[key],))) for key in keys or () if key in labels]
 
 
-def conditions_of(item: LabelSelector, own: Iterable[Condition] = ()) -> tuple[Condition, ...]:
+def conditions_of(item: LabelSelector, own: Iterable[LabelRequirement] = ()) -> tuple[LabelRequirement, ...]:
     """Return a selector's conditions, all of which must hold, together with `own`."""
-    equal = [Condition(key, "In", frozenset((value,))) for key, value in sorted((item.match_labels or {}).items())]
+    equal = [
+        LabelRequirement(key, "In", frozenset((value,))) for key, value in sorted((item.match_labels or {}).items())
+    ]
     return tuple(dict.fromkeys((*equal, *(_condition(one) for one in item.match_expressions or ()), *own)))
 
 
-def _condition(item: Expression) -> Condition:
-    return Condition(item.key, item.operator, frozenset(item.values or ()))
+def _condition(item: Expression) -> LabelRequirement:
+    return LabelRequirement(item.key, item.operator, frozenset(item.values or ()))

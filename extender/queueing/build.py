@@ -7,14 +7,14 @@ from functools import partial
 from extender.core.resources.requests import GpuRequest
 from extender.kube.rights import Given
 from extender.kube.watches import BOUND_PODS
-from extender.queueing.asked import Asked
 from extender.queueing.controller import QueueController
-from extender.queueing.devices import MakesAllocation
-from extender.queueing.direct.mode import Direct
+from extender.queueing.devices import AllocatorFactory
+from extender.queueing.direct.mode import DirectMode
 from extender.queueing.dispatch import Mode
-from extender.queueing.kept_places import KeepsPlaces
+from extender.queueing.extender_mode import ExtenderMode
+from extender.queueing.kept_places import PlaceKeeper
 from extender.queueing.options import Options
-from extender.queueing.roomless import LetsRoomlessGo
+from extender.queueing.roomless import RoomlessReleaser
 from extender.scheduling.build import Foundation
 from extender.scheduling.placer import Placer, PodIdentity
 from extender.settings.tree import Settings, rights_of
@@ -26,9 +26,9 @@ def build_queue(
     placer: Placer,
     takes_more: Callable[[GpuRequest], bool],
     why_refused: Callable[[PodIdentity], str],
-    kept_places: Callable[[], KeepsPlaces | None],
-    lets_roomless_go: Callable[[], LetsRoomlessGo | None],
-    keeper: MakesAllocation | None = None,
+    kept_places: Callable[[], PlaceKeeper | None],
+    roomless_releaser: Callable[[], RoomlessReleaser | None],
+    keeper: AllocatorFactory | None = None,
 ) -> QueueController | None:
     """Build the queue's controller, None if the queue is disabled; the last five parameters as in `QueueController`."""
     if not settings.queue.enabled:
@@ -46,11 +46,11 @@ def build_queue(
         events=base.events,
         takes_more=takes_more,
         why_refused=why_refused,
-        crowd=base.mirror.tenants.crowd,
+        crowd=base.mirror.bound_pods.index,
         rights=Given(rights_of(settings)),
         kept_places=kept_places,
-        lets_roomless_go=lets_roomless_go,
-        mode=partial(Asked, resolver=base.resolver) if settings.queue.extender else _direct(base),
+        roomless_releaser=roomless_releaser,
+        mode=partial(ExtenderMode, resolver=base.resolver) if settings.queue.extender else _direct(base),
         keeper=keeper,
     )
 
@@ -58,7 +58,7 @@ def build_queue(
 def _direct(base: Foundation) -> Callable[..., Mode]:
     """Return a factory of the mode without an extender."""
     return partial(
-        Direct,
+        DirectMode,
         resolver=base.resolver,
         fence=base.fence,
         events=base.events,

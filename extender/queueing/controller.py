@@ -27,14 +27,14 @@ from extender.kube.objects import Pod
 from extender.kube.rights import Given
 from extender.kube.transport import NAMESPACES_PATH
 from extender.kube.watches import BOUND_PODS, NODES, PENDING_PODS, PODS, Feed, Reflector, WatchHub
+from extender.ledger.bound_pods import BoundPodIndex
 from extender.ledger.ledger import Ledger
-from extender.ledger.tenants import Crowd
 from extender.planning.wait_reasons import Code
-from extender.queueing.devices import KeepsDevices, MakesAllocation, QueueClaims
+from extender.queueing.devices import AllocatorFactory, DeviceAllocator, QueueClaims
 from extender.queueing.dispatch import Dispatcher, Mode, no_right
 from extender.queueing.gangs import GangMembers, Gangs, units_of
-from extender.queueing.kept_places import KeepsPlaces
-from extender.queueing.leavers import Leaver, Leavers
+from extender.queueing.kept_places import PlaceKeeper
+from extender.queueing.leavers import GateOpener, LeavingPod
 from extender.queueing.node_view import NodeBook
 from extender.queueing.options import Counts, Options
 from extender.queueing.passed_pods import PassedPods
@@ -44,7 +44,7 @@ from extender.queueing.pods.nominations import NOMINATION_LOST, PodWriter
 from extender.queueing.pods.notes import Notes
 from extender.queueing.pods.objects import Namespaces, opted_out
 from extender.queueing.preempted_gangs import GangEviction, PreemptedGangs
-from extender.queueing.roomless import LetsRoomlessGo
+from extender.queueing.roomless import RoomlessReleaser
 from extender.queueing.round_planner import RoundPlanner, in_order
 from extender.queueing.running_pods import RunningPods, learn_finished
 from extender.queueing.shares import QuotaUse, Shares
@@ -80,11 +80,11 @@ class QueueController(QueueRules):
         takes_more: Callable[[GpuRequest], bool] = lambda request: False,
         why_refused: Callable[[PodIdentity], str] = lambda pod: "",
         mode: Callable[..., Mode],
-        keeper: MakesAllocation | None = None,
-        crowd: Crowd | None = None,
+        keeper: AllocatorFactory | None = None,
+        crowd: BoundPodIndex | None = None,
         rights: Given | None = None,
-        kept_places: Callable[[], KeepsPlaces | None] = lambda: None,
-        lets_roomless_go: Callable[[], LetsRoomlessGo | None] = lambda: None,
+        kept_places: Callable[[], PlaceKeeper | None] = lambda: None,
+        roomless_releaser: Callable[[], RoomlessReleaser | None] = lambda: None,
     ) -> None:
         """`takes_more`: whether a pod takes more of a GPU's value than its share; it yields for `Options.patience_s`.
         `why_refused`: why Kerf rejected a pod last, "" if it did not. `mode` creates the `Mode`, `keeper` the allocator
@@ -112,7 +112,7 @@ class QueueController(QueueRules):
         self.counts, self.durations, self.tasks = Counts(), Durations(), Tasks()
         self.nodes = NodeBook(hub.cache(NODES), self._dirty.set, crowd)
         self.namespaces = Namespaces(self._dirty.set)
-        self._kept_places, self._lets_roomless_go = kept_places, lets_roomless_go
+        self._kept_places, self._lets_roomless_go = kept_places, roomless_releaser
         self.passed = PassedPods(self.namespaces, lambda: self._of_namespaces.synced, standby, events)
         self.running = RunningPods(hub.part(BOUND_PODS), self.durations, wall_clock)
         self.use = QuotaUse(options.quotas, ledger, self.backlog, self.running)
@@ -153,11 +153,11 @@ class QueueController(QueueRules):
             counts=self.counts,
             clock=clock,
             changed=self._dirty.set,
-            claims=self._claims.keeper,
+            claims=self._claims.allocator,
             may_hold=self.refusals.may_hold,
             rights=rights or Given(),
         )
-        self._leavers = Leavers(self.dispatcher, self.backlog, self.counts, standby)
+        self._leavers = GateOpener(self.dispatcher, self.backlog, self.counts, standby)
         self._shares = Shares(options.max_open, self.backlog, clock)
         self._notes = Notes(PodWriter(transport), clock)
         hub.part(PENDING_PODS).subscribe(self.backlog.changed)
@@ -192,7 +192,7 @@ class QueueController(QueueRules):
     async def catch_up(self) -> None:
         """Prepare for the first decision of a term: forget pods that a previous leader may have written on, until they
         are listed again, and stop its allocations. Raises ClusterError, DecodeError."""
-        if not self.mode.is_asked or self.claims is not None:
+        if not self.mode.has_extender or self.claims is not None:
             self.backlog.clear()
             self.dispatcher.forget()
         if self.claims is not None:
@@ -213,9 +213,9 @@ class QueueController(QueueRules):
         return waiting if places is None else places.others(waiting)
 
     @property
-    def claims(self) -> KeepsDevices | None:
+    def claims(self) -> DeviceAllocator | None:
         """Allocates devices to ResourceClaims, None where kube-scheduler does."""
-        return self._claims.keeper
+        return self._claims.allocator
 
     @property
     def num_unread(self) -> int:
@@ -239,7 +239,7 @@ class QueueController(QueueRules):
             or self.use.refusal(pod, request, known=known)
         )
 
-    def evicts_nobody(self, uid: str) -> str:
+    def preemption_refusal(self, uid: str) -> str:
         """Return why a pod must not preempt others, "" when it may: a pod released for a new node keeps waiting."""
         entry = self.backlog.entries.get(uid)
         return "it was released for a new node only" if entry is not None and entry.awaits_new_node else ""
@@ -268,7 +268,7 @@ class QueueController(QueueRules):
 
     def notes(self, uid: str) -> dict[str, str]:
         """Return annotations for a pod that is bound to another node than nominated, none for others."""
-        entry, claim = self.backlog.entries.get(uid), self._ledger.claim(uid)
+        entry, claim = self.backlog.entries.get(uid), self._ledger.allocation(uid)
         if entry is None or claim is None or not entry.node or claim.node == entry.node:
             return {}
         if entry.node in self.nodes:
@@ -383,18 +383,18 @@ class QueueController(QueueRules):
             name = entry.pod.metadata.name
             self._events.emit(entry.namespace, name, entry.uid, reason="NominationRefused", message=message)
 
-    def _find_leavers(self, now: float) -> dict[str, Leaver]:
+    def _find_leavers(self, now: float) -> dict[str, LeavingPod]:
         """Return gated pods that no longer opt in or have waited too long, by UID."""
         limit_s = self.options.fail_open_s
         for entry in self.backlog.lost():
             if opted_out(entry.pod, self.namespaces):
                 entry.give_up()
-        leavers: dict[str, Leaver] = {}
+        leavers: dict[str, LeavingPod] = {}
         for entry in self.backlog.waiting():
-            if why := opted_out(entry.pod, self.namespaces) or entry.left:
-                leavers[entry.uid] = Leaver(entry, why)
+            if why := opted_out(entry.pod, self.namespaces) or entry.left_to_scheduler:
+                leavers[entry.uid] = LeavingPod(entry, why)
             elif limit_s > 0 and now - entry.seen >= limit_s:
-                leavers[entry.uid] = Leaver(entry, f"fail-open after {limit_s:g} s", by_kerf=True)
+                leavers[entry.uid] = LeavingPod(entry, f"fail-open after {limit_s:g} s", by_kerf=True)
         return leavers
 
     async def _learn(self) -> None:

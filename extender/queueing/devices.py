@@ -13,7 +13,7 @@ from extender.queueing.pods.backlog import Backlog
 from extender.queueing.pods.entries import Entry
 
 
-class KeepsDevices(Protocol):
+class DeviceAllocator(Protocol):
     """Holds devices for pods and writes the allocations."""
 
     def read(self, pod: Pod) -> PodClaims:
@@ -44,16 +44,16 @@ class SortsOut(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class AllocatesDevices:
+class AllocatorParts:
     """The allocation of devices for one queue."""
 
-    keeper: KeepsDevices
+    allocator: DeviceAllocator
     turns: SortsOut
     works: Mapping[str, Work]
     """Background work by name."""
 
 
-class MakesAllocation(Protocol):
+class AllocatorFactory(Protocol):
     """Creates the allocation of devices for a queue."""
 
     def __call__(
@@ -63,7 +63,7 @@ class MakesAllocation(Protocol):
         entries: Callable[[], Iterable[Entry]],
         dirty: Callable[[], None],
         changed: Callable[[str], None],
-    ) -> AllocatesDevices:
+    ) -> AllocatorParts:
         """`entries_of` returns the queue's pods that name a claim `namespace/name`, `entries` all of its pods.
         `dirty` is called when another round is due, `changed` with a claim that has changed."""
 
@@ -72,12 +72,12 @@ class MakesAllocation(Protocol):
 class QueueClaims:
     """The claims of a queue's pods. Without an allocator all methods are no-ops."""
 
-    make_keeper: MakesAllocation | None
+    make_keeper: AllocatorFactory | None
     """Creates the allocator, None where kube-scheduler allocates."""
     backlog: Backlog
     dirty: Callable[[], None]
     """Called when another round is due."""
-    made: AllocatesDevices | None = field(default=None, init=False)
+    made: AllocatorParts | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         if self.make_keeper is not None:
@@ -89,13 +89,13 @@ class QueueClaims:
             )
 
     @property
-    def keeper(self) -> KeepsDevices | None:
+    def allocator(self) -> DeviceAllocator | None:
         """The allocator, None where kube-scheduler allocates."""
-        return None if self.made is None else self.made.keeper
+        return None if self.made is None else self.made.allocator
 
     def of(self, pod: Pod) -> PodClaims:
         """Return a pod's current claims. Raises RequestError."""
-        return NO_CLAIMS if self.keeper is None else self.keeper.read(pod)
+        return NO_CLAIMS if self.allocator is None else self.allocator.read(pod)
 
     def works(self) -> Mapping[str, Work]:
         """Return background work by name."""
@@ -104,8 +104,8 @@ class QueueClaims:
     async def take_stock(self, opted_out: Callable[[Pod], object]) -> None:
         """Read changed claims again, and find the pods that have to wait again; `opted_out` returns whether a pod has
         opted out."""
-        if self.keeper is not None:
-            await self.backlog.read_claims_again(all_=await self.keeper.anything_new())
+        if self.allocator is not None:
+            await self.backlog.read_claims_again(all_=await self.allocator.anything_new())
         self.backlog.notice_unserved(opted_out)
 
     def sort_out(self, waiting: Iterable[Entry]) -> tuple[list[Entry], list[tuple[Entry, WaitReason]]]:

@@ -24,7 +24,7 @@ from extender.kube.turns import Pauses
 from extender.ledger.ledger import Ledger
 from extender.planning.plans import Plan, PlanPod
 from extender.planning.wait_reasons import Code, WaitReason
-from extender.queueing.devices import KeepsDevices
+from extender.queueing.devices import DeviceAllocator
 from extender.queueing.node_view import NodeBook
 from extender.queueing.options import Counts
 from extender.queueing.pods.backlog import Backlog
@@ -45,7 +45,7 @@ class Mode(Protocol):
     The methods that write raise ClusterError, FencedError, RequestError, DecodeError.
     """
 
-    is_asked: ClassVar[bool]
+    has_extender: ClassVar[bool]
     """Whether kube-scheduler calls Kerf about pods without a nomination."""
 
     def works(self) -> Mapping[str, Work]:
@@ -101,7 +101,7 @@ class Dispatcher:
     may_hold: Callable[[Collection[Entry]], bool] = field(default=lambda entries: True, kw_only=True)
     """Whether a planned unit may still hold what it got."""
     rights: Given = field(default_factory=Given, kw_only=True)
-    claims: KeepsDevices | None = field(default=None, kw_only=True)
+    claims: DeviceAllocator | None = field(default=None, kw_only=True)
     """Allocates devices to the pods' ResourceClaims."""
     pauses: Pauses = field(default_factory=Pauses, init=False)
     """Pods that back off after a failed write."""
@@ -127,7 +127,7 @@ class Dispatcher:
 
     def found_a_node(self, entry: Entry) -> bool:
         """Whether a pod that lost its nominated node needs no plan: it has an allocation, or its nomination stands."""
-        claimed = self.ledger.claim(entry.uid) is not None
+        claimed = self.ledger.allocation(entry.uid) is not None
         return entry.stage is Stage.LOST and (claimed or bool(nominated_node(entry.pod)))
 
     def rests(self, entry: Entry) -> WaitReason | None:

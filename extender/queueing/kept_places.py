@@ -6,7 +6,7 @@ from extender.kube.objects import Pod
 from extender.queueing.pods.entries import Entry
 
 
-class KeepsPlaces(Protocol):
+class PlaceKeeper(Protocol):
     """Keeps nodes for pods of the queue."""
 
     def others(self, waiting: list[Entry]) -> list[Entry]:

@@ -19,7 +19,7 @@ _MAX_CONCURRENT: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Leaver:
+class LeavingPod:
     """A pod that leaves the queue."""
 
     entry: Entry
@@ -29,17 +29,17 @@ class Leaver:
 
 
 @dataclass(eq=False)
-class Leavers:
+class GateOpener:
     """Opens the gates of leaving pods."""
 
     dispatcher: Dispatcher
     backlog: Backlog
     counts: Counts
     standby: Callable[[], str]
-    _waiting: deque[Leaver] = field(default_factory=deque, init=False)
+    _waiting: deque[LeavingPod] = field(default_factory=deque, init=False)
     _num_writers: int = field(default=0, init=False)
 
-    def open(self, leavers: Iterable[Leaver]) -> None:
+    def open(self, leavers: Iterable[LeavingPod]) -> None:
         """Replace the pods still to be opened; writes under way go on."""
         due = [leaver for leaver in leavers if self.dispatcher.rests(leaver.entry) is None]
         self._waiting = deque(in_turn(due, lambda leaver: leaver.entry.namespace))

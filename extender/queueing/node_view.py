@@ -8,14 +8,14 @@ import numpy as np
 from extender.core.clusters import Cluster, Longs
 from extender.kube.cache import Cache
 from extender.kube.objects import Node
-from extender.ledger.tenants import Crowd
+from extender.ledger.bound_pods import BoundPodIndex
 from extender.planning.neighbours import Neighbours
 from extender.planning.plans import PlanPod, View
 from extender.plugins.pod_demands import offered_of
 from extender.queueing.pods.batches import Room, room_of
 from extender.queueing.pods.entries import Entry
-from extender.queueing.pods.restrictions import Kinds, Terrain, domain_of
-from extender.queueing.pods.surroundings import Surroundings
+from extender.queueing.pods.restrictions import NodeRestrictions, RestrictionKinds, domain_of
+from extender.queueing.pods.surroundings import NeighboursBuilder
 
 Taken = Iterable[tuple[str, Room]]
 """What pods take of nodes beyond the cluster's figures, without GPUs, which are reserved in the ledger."""
@@ -29,7 +29,7 @@ class _NodeInputs:
     """The part of a view that depends on nodes only: restrictions, and (3, N) allocatable CPU, memory and pods."""
 
     def __init__(self, cluster: Cluster, nodes: Sequence[Node]) -> None:
-        self.terrain = Terrain(cluster, nodes)
+        self.terrain = NodeRestrictions(cluster, nodes)
         self._nodes = [(row, node) for node in nodes if (row := cluster.row_of.get(node.metadata.name)) is not None]
         self._offered: dict[str, Longs] = {}
         self._allocatable: Longs = np.zeros((3, cluster.num_nodes), np.int64)
@@ -51,7 +51,7 @@ class _NodeInputs:
     def view(
         self,
         cluster: Cluster,
-        kinds: Kinds,
+        kinds: RestrictionKinds,
         batch: Iterable[PlanPod],
         taken: Taken,
         reserve_frac: float,
@@ -88,11 +88,11 @@ class _NodeInputs:
 def view_of(
     cluster: Cluster,
     nodes: Sequence[Node],
-    kinds: Kinds,
+    kinds: RestrictionKinds,
     batch: Collection[PlanPod] = (),
     *,
     num_pods: Mapping[str, int] | None = None,
-    crowd: Crowd | None = None,
+    crowd: BoundPodIndex | None = None,
     left: Taken = (),
     reserve_frac: float = 0.0,
 ) -> View:
@@ -103,17 +103,19 @@ def view_of(
     """
     taken = [(node, Room(-room.cpu_milli, -room.memory_mib, -room.pods)) for node, room in left]
     inputs = _NodeInputs(cluster, nodes)
-    neighbours = Surroundings(crowd or Crowd(), inputs.terrain, kinds, batch, inputs.offered).work()
+    neighbours = NeighboursBuilder(crowd or BoundPodIndex(), inputs.terrain, kinds, batch, inputs.offered).work()
     return inputs.view(cluster, kinds, batch, taken, reserve_frac, num_pods=num_pods or {}, neighbours=neighbours)
 
 
 class NodeBook:
     """The nodes by name, with a cache of the inputs of views that depend on nodes only."""
 
-    def __init__(self, nodes: Cache[Node, Node], on_change: Callable[[], None], crowd: Crowd | None = None) -> None:
+    def __init__(
+        self, nodes: Cache[Node, Node], on_change: Callable[[], None], crowd: BoundPodIndex | None = None
+    ) -> None:
         """`crowd` are the bound pods."""
         self._nodes = nodes
-        self.crowd = crowd if crowd is not None else Crowd()
+        self.bound_pod_index = crowd if crowd is not None else BoundPodIndex()
         self._on_change = on_change
         self._version = 0
         self._version_of: dict[str, int] = {}
@@ -153,7 +155,7 @@ class NodeBook:
     async def view(
         self,
         cluster: Cluster,
-        kinds: Kinds,
+        kinds: RestrictionKinds,
         batch: Collection[PlanPod],
         on_way: Iterable[Entry],
         reserve_frac: float,
@@ -170,15 +172,16 @@ class NodeBook:
         placed = [
             (entry.planned, entry.node)
             for entry in on_way
-            if entry.planned is not None and entry.uid not in self.crowd  # one watch may be ahead of the other
+            if entry.planned is not None
+            and entry.uid not in self.bound_pod_index  # one watch may be ahead of the other
         ]
         taken = [(node, Room(pod.cpu_milli, pod.memory_mib, 1)) for pod, node in placed]
         taken += [(name, Room(pods=_ALL_PODS)) for name in closed]
         await kinds.work_out(inputs.terrain)
-        surroundings = Surroundings(self.crowd, inputs.terrain, kinds, batch, inputs.offered, placed)
+        surroundings = NeighboursBuilder(self.bound_pod_index, inputs.terrain, kinds, batch, inputs.offered, placed)
         neighbours = await surroundings.work_in_turns()
         return inputs.view(
-            cluster, kinds, batch, taken, reserve_frac, num_pods=self.crowd.num_pods, neighbours=neighbours
+            cluster, kinds, batch, taken, reserve_frac, num_pods=self.bound_pod_index.num_pods, neighbours=neighbours
         )
 
 

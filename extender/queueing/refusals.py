@@ -27,11 +27,11 @@ from extender.core.resources.requests import GpuRequest
 from extender.core.texts import printable
 from extender.kube.background import give_way
 from extender.kube.turns import LastTurns
-from extender.ledger.ledger import ClaimState, Ledger
+from extender.ledger.ledger import AllocationState, Ledger
 from extender.planning.plan_state import PlanState
 from extender.planning.plans import ANYWHERE, Plan, PlanPod, View
-from extender.planning.rounds import Trial, within
-from extender.planning.wait_reasons import FOR_WANT_OF_ROOM, Code, WaitReason
+from extender.planning.rounds import TrialLimits, within
+from extender.planning.wait_reasons import ROOM_CODES, Code, WaitReason
 from extender.queueing.gangs import Unit
 from extender.queueing.node_view import NodeBook
 from extender.queueing.pods.backlog import ON_ITS_WAY_S, Backlog
@@ -179,14 +179,16 @@ class Refusals:
             pods[position] = replace(pod, kind=rows[key])
         return replace(view, allowed=np.vstack((view.allowed, *masks))), pods
 
-    def trials(self, units: Sequence[Unit], view: View) -> tuple[dict[str, Trial], dict[str, float]]:
+    def trials(self, units: Sequence[Unit], view: View) -> tuple[dict[str, TrialLimits], dict[str, float]]:
         """Return the units that kube-scheduler may refuse, by key, and the fraction of the cluster held by budget."""
-        trials, capacity = dict[str, Trial](), _Capacity.of(view)
+        trials, capacity = dict[str, TrialLimits](), _Capacity.of(view)
         for unit in units:
             budgets = self._budgets_of(unit.entries)
             if budgets:
                 why = Code.ON_TRIAL.reason(namespace=unit.namespace)
-                trials[unit.key] = Trial(budgets, capacity.fraction([(pod, pod.num_gpus) for pod in unit.pods]), why)
+                trials[unit.key] = TrialLimits(
+                    budgets, capacity.fraction([(pod, pod.num_gpus) for pod in unit.pods]), why
+                )
         self._capacity = capacity
         if not trials:
             return {}, {}
@@ -207,7 +209,7 @@ class Refusals:
         reasons: dict[int, WaitReason] = {}
         for position, why in plan.unassigned.items():
             entry, _ = batch[position]
-            if why.code in FOR_WANT_OF_ROOM or why.code is Code.ON_TRIAL:
+            if why.code in ROOM_CODES or why.code is Code.ON_TRIAL:
                 if entry.num_refused:
                     node, _, words = entry.refused.partition(": ")
                     reasons[position] = _refused("it", node, entry.pod.refusal or words)
@@ -332,11 +334,11 @@ class Refusals:
         return {planned.gang for planned in refused if planned and planned.gang}
 
     def _is_reserved(self, uid: str) -> bool:
-        claim = self.ledger.claim(uid)
-        return claim is not None and claim.state is ClaimState.RESERVED
+        claim = self.ledger.allocation(uid)
+        return claim is not None and claim.state is AllocationState.RESERVED
 
     def _gpus_of(self, entry: Entry) -> int:
-        claim = self.ledger.claim(entry.uid)
+        claim = self.ledger.allocation(entry.uid)
         return max(entry.num_gpus, claim.holding.units if claim is not None else 0)
 
     def _known(self, entry: Entry) -> _Kind | None:

@@ -8,7 +8,7 @@ from extender.queueing.gangs import Unit
 from extender.queueing.pods.entries import Entry
 
 
-class LetsRoomlessGo(Protocol):
+class RoomlessReleaser(Protocol):
     """Releases units without a node."""
 
     def refusal(self, uid: str, *, known: bool) -> str:

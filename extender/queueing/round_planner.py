@@ -11,7 +11,7 @@ from extender.core.resources.requests import GpuRequest
 from extender.ledger.ledger import Ledger
 from extender.planning.planners import PLANNERS
 from extender.planning.plans import GREEDY, Plan, PlanPod
-from extender.planning.rounds import Head, Round, Rules, greedy_round, searched_round
+from extender.planning.rounds import Head, Round, RoundRules, greedy_round, searched_round
 from extender.planning.wait_reasons import Code
 from extender.queueing.gangs import Unit
 from extender.queueing.node_view import NodeBook
@@ -89,7 +89,7 @@ class RoundPlanner:
         trials, tried = self.refusals.trials(units, view)
         self._let_head_rest(now)
         waited = [unit for unit in units if now - min(entry.seen for entry in unit.entries) >= options.reserve_after_s]
-        rules = Rules(
+        rules = RoundRules(
             quotas=options.quotas,
             used=self.used(),
             held=self.head,

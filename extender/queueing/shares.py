@@ -39,12 +39,12 @@ class QuotaUse:
     def by_namespace(self) -> dict[str, float]:
         """Return the GPUs in use by namespace, including those of released pods."""
         used = defaultdict(float, self.running.gpus)
-        for namespace, devices in self.ledger.num_claimed().items():
+        for namespace, devices in self.ledger.num_claim_devices().items():
             used[namespace] += devices
         for entry in self.backlog.out():
             used[entry.namespace] += self._held(entry.uid, entry.num_gpus)
         for uid, (namespace, gpus) in list(self._granted.items()):
-            if uid in self.running or self.ledger.claim(uid) is None:
+            if uid in self.running or self.ledger.allocation(uid) is None:
                 del self._granted[uid]  # counted as running, or has no GPUs
             else:
                 used[namespace] += self._held(uid, gpus)
@@ -52,7 +52,7 @@ class QuotaUse:
 
     def left(self, entry: Entry) -> None:
         """Count a pod that has left the queue, while it has an allocation, until the watch reports it as running."""
-        if self.quotas.limit(entry.namespace) < float("inf") and self.ledger.claim(entry.uid) is not None:
+        if self.quotas.limit(entry.namespace) < float("inf") and self.ledger.allocation(entry.uid) is not None:
             self._granted[entry.uid] = entry.namespace, float(entry.num_gpus)
 
     def refusal(self, pod: PodIdentity, request: GpuRequest, *, known: bool) -> str:
@@ -77,7 +77,7 @@ class QuotaUse:
 
     def _held(self, uid: str, requested: float) -> float:
         """Return the GPUs of a released pod: a request for total memory may hold more than it names."""
-        claim = self.ledger.claim(uid)
+        claim = self.ledger.allocation(uid)
         return max(requested, float(claim.holding.units)) if claim is not None else requested
 
 

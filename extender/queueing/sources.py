@@ -13,13 +13,13 @@ from extender.kube.client import Query, Transport
 from extender.kube.objects import Named, Node, Pod
 from extender.kube.transport import NODES_PATH, PODS_PATH
 from extender.kube.watches import Lister, stand_in
+from extender.ledger.bound_pods import BoundPodIndex
 from extender.ledger.ledger import Ledger
-from extender.ledger.tenants import Crowd
 from extender.planning.plans import Plan, PlanPod, View
 from extender.queueing.node_view import view_of
 from extender.queueing.pods.batches import asked_of, by_gang, plan_pod
 from extender.queueing.pods.objects import decode_node, decode_pod
-from extender.queueing.pods.restrictions import Kinds, domain_of
+from extender.queueing.pods.restrictions import RestrictionKinds, domain_of
 
 ObjectT = TypeVar("ObjectT", bound=Named)
 
@@ -81,7 +81,7 @@ def batch_of(source: Source, reserve_frac: float) -> tuple[View, list[PlanPod], 
         ledger.upsert_node(node)
     for pod in source.bound:
         ledger.upsert_pod(pod, 0.0)
-    kinds = Kinds()
+    kinds = RestrictionKinds()
     running = [pod for pod in source.bound if not pod.finished]
     mates = by_gang(running)
     pods: list[tuple[Pod, PlanPod]] = []
@@ -95,7 +95,7 @@ def batch_of(source: Source, reserve_frac: float) -> tuple[View, list[PlanPod], 
             faults[pod.key] = str(error)
     pods.sort(key=lambda pair: (-pair[1].priority, pair[0].metadata.creation_timestamp, pair[1].key))
     batch = [planned for _, planned in pods]
-    crowd = Crowd()
+    crowd = BoundPodIndex()
     for pod in running:
         crowd.upsert(pod)
     cluster = ledger.snapshot(0.0)

@@ -28,7 +28,7 @@ from extender.kube.client import ApiError, ClusterError, Transport
 from extender.kube.commit import FencedError, Outcome, Resolver, Result, Target, commit, refused
 from extender.kube.decoding import Decoder
 from extender.kube.events import EventRecorder
-from extender.ledger.ledger import Claim, ClaimState, Ledger
+from extender.ledger.ledger import AllocationState, Ledger, PodAllocation
 from extender.ledger.rows import NodeRows
 from extender.plugins.kerf import ASSIGNMENT, EXPLANATION
 from extender.plugins.pods import read_pod_request
@@ -53,7 +53,7 @@ class Handovers:
     async def prepare(
         self,
         pod: PodIdentity,
-        held: Claim,
+        held: PodAllocation,
         decided_at: float,
         read: Callable[[], Awaitable[objects.Pod | None]],
     ) -> Handover:
@@ -163,7 +163,7 @@ class Binding(Target[objects.Pod]):
         request: PodRequest,
         node: str,
         *,
-        held: Claim | None = None,
+        held: PodAllocation | None = None,
         epoch: str = "",
         annotations: Mapping[str, str] = MappingProxyType({}),
         decided_at: float = 0.0,
@@ -241,7 +241,11 @@ class Binding(Target[objects.Pod]):
 
     def is_told(self) -> bool:
         held = self._held
-        return held is None or held.state is not ClaimState.UNDECIDED or self._tools.ledger.claim(held.uid) is not held
+        return (
+            held is None
+            or held.state is not AllocationState.UNDECIDED
+            or self._tools.ledger.allocation(held.uid) is not held
+        )
 
     def settle(self, result: Result[objects.Pod]) -> None:
         """Update the ledger. The GPUs stay held while the Binding may still take effect."""
@@ -250,10 +254,10 @@ class Binding(Target[objects.Pod]):
             return
         now, node = tools.clock(), "" if found is None or found.finished else found.spec.node_name
         if result.outcome is Outcome.UNKNOWN:
-            tools.ledger.end_binding(held, ClaimState.UNDECIDED, now)
+            tools.ledger.end_binding(held, AllocationState.UNDECIDED, now)
             tools.resolver.add(self)
-        elif result.outcome is Outcome.DONE or (node == self._node and held.state is ClaimState.UNDECIDED):
-            tools.ledger.end_binding(held, ClaimState.BOUND, now)
+        elif result.outcome is Outcome.DONE or (node == self._node and held.state is AllocationState.UNDECIDED):
+            tools.ledger.end_binding(held, AllocationState.BOUND, now)
         elif found is None or not node:
             tools.ledger.end_binding(held, None, now)
         elif (read := tools.ledger.hold_as_read(found, now)) is not None:  # bound by another client
@@ -347,14 +351,14 @@ class Binder:
         gpushare's plugin serves pods of equal size by the time written on them, and concurrent Bindings end in any
         order, so the time of the decision is written.
         """
-        claim = self.ledger.claim(uid)
+        claim = self.ledger.allocation(uid)
         return self.wall_clock() - (self.clock() - claim.since if claim is not None else 0.0)
 
     def _check(self, pod: PodIdentity, request: PodRequest, gpus: GpuRequest, node: str) -> Assignment | None:
         """Place a pod on this node now; None when it is already bound there. Raises BindError."""
-        claim = self.ledger.claim(pod.uid)
-        if claim is not None and claim.state is not ClaimState.RESERVED:
-            if claim.state is ClaimState.BOUND and claim.node == node:
+        claim = self.ledger.allocation(pod.uid)
+        if claim is not None and claim.state is not AllocationState.RESERVED:
+            if claim.state is AllocationState.BOUND and claim.node == node:
                 return None
             raise BindError(f"pod {pod.key} is already bound, or being bound, to node {claim.node}")
         try:
@@ -391,7 +395,7 @@ class Binder:
 
         A persisted reservation stays: kube-scheduler may bind the pod by it without Kerf.
         """
-        claim = self.ledger.claim(pod.uid)
+        claim = self.ledger.allocation(pod.uid)
         if claim is None or not claim.firm:
             self.placer.release(pod.uid)
         return BindError(why)

@@ -29,7 +29,7 @@ class Callers:
     others_at: float = field(default=float("-inf"), init=False)
     """Last call by the entry for all other pods."""
 
-    def asked(self, *, others: bool) -> None:
+    def note_call(self, *, others: bool) -> None:
         """Note a call."""
         if others:
             self.others_at = self.clock()
@@ -38,7 +38,7 @@ class Callers:
 
 
 @dataclass(eq=False)
-class Unasked:
+class UncalledPods:
     """Pods that wait for a scheduler which does not call Kerf. Reported only while this process leads."""
 
     callers: Callers

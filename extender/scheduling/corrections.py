@@ -14,7 +14,7 @@ from extender.kube.background import Background, repeat
 from extender.kube.client import ApiError, ClusterError, Transport
 from extender.kube.events import EventRecorder
 from extender.kube.turns import Pauses
-from extender.ledger.ledger import Claim, Ledger
+from extender.ledger.ledger import Ledger, PodAllocation
 from extender.plugins.holdings import Holding
 from extender.plugins.kerf import ASSIGNED_GPUS, ASSIGNED_UUIDS, EXPLANATION, format_gpus
 from extender.scheduling.fence import Fence
@@ -56,13 +56,13 @@ class Corrections(Background):
         due = (
             claim
             for claim in mistaken
-            if self._refused.get(claim.uid) != claim.given
+            if self._refused.get(claim.uid) != claim.given_by_kubelet
             and self._pauses.why(claim.pod.partition("/")[0], claim.uid, time.monotonic()) is None
         )
         for _, claim in zip(range(_MAX_PER_ROUND), due, strict=False):
             await self._correct(claim)
 
-    async def _correct(self, claim: Claim) -> None:
+    async def _correct(self, claim: PodAllocation) -> None:
         namespace, name = claim.pod.split("/", 1)
         given, assigned = format_gpus(claim.gpus), format_gpus(claim.holding.gpus)
         uuids = ",".join(part.uuid for part in claim.held.parts)
@@ -78,7 +78,7 @@ class Corrections(Background):
             status = error.status if isinstance(error, ApiError) and not lacks else 0
             self._pauses.failed(namespace, claim.uid, error, time.monotonic())
             if status in _REFUSED:
-                self._refused[claim.uid] = claim.given  # a retry would be refused, too
+                self._refused[claim.uid] = claim.given_by_kubelet  # a retry would be refused, too
             if status not in _GONE:
                 logger.warning("pod %s: its GPU annotations were not corrected to %s: %s", claim.pod, text, error)
             return

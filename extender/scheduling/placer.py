@@ -183,7 +183,7 @@ class Placer:
             return Placement(pod, cluster, decision, (node,), self._wall_clock())
         return Placement(pod, cluster, decide_on(cluster, request, policy, row, self._memo), (), self._wall_clock())
 
-    def consider(self, pod: PodIdentity, request: GpuRequest, policy: Policy) -> Placement:
+    def preview(self, pod: PodIdentity, request: GpuRequest, policy: Policy) -> Placement:
         """Decide among all nodes without side effects."""
         cluster = self.snapshot()
         rows = np.fromiter(cluster.row_of.values(), np.intp, len(cluster.row_of))
@@ -248,16 +248,16 @@ class Placer:
             placement.pod.namespace, uid, (request, assignment), self._clock(), _weight_of_gpus(request)
         )
 
-    def asked(self, pod: PodIdentity) -> None:
+    def note_question(self, pod: PodIdentity) -> None:
         """Note that kube-scheduler asks about a pod, which may begin another cycle of its gang."""
         if pod.gang and pod.uid:
             self._ledger.cycles.ask(pod.gang, pod.uid, self._clock())
 
-    def make_way(self, pod: PodIdentity, request: GpuRequest) -> bool:
+    def release_stale_gangs(self, pod: PodIdentity, request: GpuRequest) -> bool:
         """Release for a pod that fits nowhere what gangs seem to have given up; return whether there was anything."""
-        return self._ledger.cycles.make_way(pod.gang, pod.uid, counted=is_counted(request))
+        return self._ledger.cycles.release_stale_gangs(pod.gang, pod.uid, counted=is_counted(request))
 
-    def turned_away(self, pod: PodIdentity) -> None:
+    def note_rejection(self, pod: PodIdentity) -> None:
         """Note that a pod was rejected: its gang's cycle may fail."""
         self._ledger.cycles.turn_away(pod.gang, pod.uid)
 
@@ -274,7 +274,7 @@ class Placer:
         """Release a pod's reservation and its expected load. A bound or binding pod keeps both."""
         self._ledger.release(uid)
         observed = self._ledger.arrays.observed
-        claim = self._ledger.claim(uid)
+        claim = self._ledger.allocation(uid)
         if observed is not None and claim is None:
             self._ledger.arrays.touch(observed.expect_no_more(uid))
 
@@ -283,7 +283,7 @@ class Placer:
         _, assignment = self._assignments.get(uid) or (None, None)
         return assignment if self._ledger.is_reserved(uid, node) else None
 
-    def keeps(self, uid: str, request: GpuRequest, candidates: Candidates, kept: str = "") -> str:
+    def reserved_candidate(self, uid: str, request: GpuRequest, candidates: Candidates, kept: str = "") -> str:
         """Return the node reserved for this request if it is the only candidate, or is `kept` and a candidate, else "".
 
         Renews the TTL. The queue has decided on the node that it nominates, so kube-scheduler's question about that

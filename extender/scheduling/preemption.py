@@ -13,8 +13,8 @@ from extender.core.fit.fits import fit
 from extender.core.preemption import Candidate, Gang, Member, Victim, least_lost, needed
 from extender.core.resources.requests import GpuRequest
 from extender.kube import objects
+from extender.ledger.bound_pods import BoundPods, SpecDemands, asks_resources_alone, repels_pods
 from extender.ledger.ledger import Ledger
-from extender.ledger.tenants import SpecDemands, Tenants, asks_resources_alone, repels_pods
 from extender.plugins.holdings import Holding, Part
 
 _NODES_AT_ONCE: Final = 8
@@ -29,7 +29,7 @@ class Preemptor:
     """Judges preemption proposals. It evicts and reserves nothing."""
 
     ledger: Ledger
-    tenants: Tenants
+    bound_pods: BoundPods
     clock: Callable[[], float]
     wall_clock: Callable[[], float]
     _answers: OrderedDict[str, tuple[float, list[Candidate]]] = field(default_factory=OrderedDict, init=False)
@@ -47,7 +47,7 @@ class Preemptor:
         `gangs` are the victims' gangs by UID, from `gangs_of`.
         """
         now = self.wall_clock()
-        tenants = self.tenants.on(node)
+        tenants = self.bound_pods.on(node)
         alone = self.ledger.without(node, (), self.clock())
         victims: list[Victim] = []
         for uid in uids:
@@ -63,8 +63,8 @@ class Preemptor:
         now, nodes = self.wall_clock(), dict[str, Cluster | None]()
 
         def member(uid: str, needs: int) -> Member:
-            node = self.tenants.node_of(uid)
-            tenant = self.tenants.on(node).get(uid)
+            node = self.bound_pods.node_of(uid)
+            tenant = self.bound_pods.on(node).get(uid)
             if node not in nodes:
                 nodes[node] = self.ledger.without(node, (), self.clock())
             gpus = self._gpus_of(uid, node, nodes[node])
@@ -75,7 +75,7 @@ class Preemptor:
 
     def _gpus_of(self, uid: str, node: str, alone: Cluster | None) -> float:
         """Return how many GPUs of a node a pod holds; `alone` is the cluster of that node."""
-        claim = self.ledger.claim(uid)
+        claim = self.ledger.allocation(uid)
         return _num_gpus(alone, claim.holding) if alone and claim and claim.node == node else 0.0
 
     async def choose(
@@ -129,7 +129,7 @@ class Preemptor:
 
     def _needed(self, pod: objects.Pod, request: GpuRequest, candidate: Candidate, *, spares: bool) -> Candidate | None:
         node = candidate.node
-        tenants = self.tenants.on(node)
+        tenants = self.bound_pods.on(node)
         proposed = [tenants.get(victim.uid) for victim in candidate.victims]
         spares = spares and all(tenant is not None and not repels_pods(tenant.spec) for tenant in proposed)
 
@@ -137,7 +137,7 @@ class Preemptor:
             return self._fits(pod, request, node, evicted)
 
         def all_fits(evicted: frozenset[str]) -> bool:
-            return self.tenants.have_room(node, pod.spec, evicted)
+            return self.bound_pods.have_room(node, pod.spec, evicted)
 
         return needed(candidate, gpus_fit, all_fits if spares else None)
 

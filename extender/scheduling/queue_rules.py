@@ -21,7 +21,7 @@ class QueueRules:
         """Return why the pod may not have these GPUs by the queue's rules, "" when it may."""
         return ""
 
-    def evicts_nobody(self, uid: str) -> str:
+    def preemption_refusal(self, uid: str) -> str:
         """Return why a pod must not preempt others, "" when it may."""
         return ""
 

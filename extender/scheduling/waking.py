@@ -29,7 +29,7 @@ from extender.core.resources.requests import GpuRequest, PodRequest
 from extender.kube import objects
 from extender.kube.background import Background, repeat
 from extender.kube.client import ApiError, ClusterError, Transport
-from extender.ledger.ledger import ClaimState, Ledger
+from extender.ledger.ledger import AllocationState, Ledger
 from extender.plugins.kerf import EXPLANATION
 from extender.scheduling.fair_cache import FairCache
 from extender.scheduling.fence import Fence
@@ -260,8 +260,8 @@ class Waker(Background):
         """
         due_in: dict[str, list[_Waiting]] = {}
         for waiting in list(self._waiting.values()):
-            claim = self._ledger.claim(waiting.pod.uid)
-            if now - waiting.since > _FORGOTTEN_AFTER_S or (claim is not None and claim.state is ClaimState.BOUND):
+            claim = self._ledger.allocation(waiting.pod.uid)
+            if now - waiting.since > _FORGOTTEN_AFTER_S or (claim is not None and claim.state is AllocationState.BOUND):
                 self.placed(waiting.pod.uid)  # deleted, or bound by another client
             elif waiting.due(now) and not self._queue.will_nominate(waiting.pod.uid):
                 due_in.setdefault(waiting.pod.namespace, []).append(waiting)
@@ -288,7 +288,7 @@ class Waker(Background):
         """Wake the pods that kube-scheduler seems to have lost."""
 
         def asked(uid: str) -> bool:
-            return uid in self._waiting or self._ledger.claim(uid) is not None
+            return uid in self._waiting or self._ledger.allocation(uid) is not None
 
         for pod, number in self._overlooked.due(now, asked):
             logger.info("pod %s: kube-scheduler seems to have lost it; waking it", pod.key)
@@ -302,7 +302,7 @@ class Waker(Background):
             is_late = now - waiting.first >= self._explain_after_s
             if not is_late or now - waiting.explained_at < _EXPLAINED_AGAIN_S:
                 continue
-            if self._ledger.claim(waiting.pod.uid) is not None:
+            if self._ledger.allocation(waiting.pod.uid) is not None:
                 continue  # it has a node, or will soon
             waiting.explained_at = now
             notes = self.skips.notes(waiting.pod.uid)

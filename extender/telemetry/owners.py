@@ -50,7 +50,7 @@ class OwnerUsage:
         """Record a pod's owner. It is kept after the pod is gone, since samples may come later."""
         if new is None:
             return
-        claim = self._ledger.claim(new.metadata.uid)
+        claim = self._ledger.allocation(new.metadata.uid)
         if not (claim and claim.holding) and not new.spec.resource_claims:
             return
         key = (new.metadata.namespace, new.metadata.name)

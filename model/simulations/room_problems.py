@@ -12,7 +12,7 @@ from extender.core.clusters import WHOLE_MILLI, Mask
 from extender.core.fragmentation import Nodes
 from extender.core.policies.registry import POLICIES
 from extender.planning.moves.evictions import cover_costs
-from extender.planning.moves.problems import Problem, Running, Target, keeping_its_model
+from extender.planning.moves.problems import Problem, RunningPod, Target, keeping_its_model
 from extender.planning.plan_state import DEFAULT_POLICY
 from extender.planning.plans import PlanPod, View
 from extender.ranking.rules import cluster_of, requests_of
@@ -109,7 +109,7 @@ class RoomProblems:
     def _gpus(self, c: int) -> float:
         return float(self._asks.num_gpus[c] * self._asks.gpu_milli[c]) / WHOLE_MILLI
 
-    def _pods(self, runner: Runner) -> Iterable[Running]:
+    def _pods(self, runner: Runner) -> Iterable[RunningPod]:
         gang = f"{runner.job}" if len(runner.parts) > 1 else ""
         for number, (c, row, bits) in enumerate(runner.parts):
             if not self._asks.num_gpus[c]:
@@ -119,7 +119,7 @@ class RoomProblems:
             booked = booking(self._view.cluster, row, self._requests[c], _gpus_of(bits), pod.cpu_milli, pod.memory_mib)
             cost_gpu_s = self._gpus(c) * runner.loses_s
             priority = int(self._priority[runner.job])
-            yield Running(key, key, row, booked, pod, cost_gpu_s, priority, gang, stays=runner.stays)
+            yield RunningPod(key, key, row, booked, pod, cost_gpu_s, priority, gang, stays=runner.stays)
 
     def _pod(self, key: str, c: int, gang: str) -> PlanPod:
         request = self._requests[c]
@@ -129,7 +129,7 @@ class RoomProblems:
         )
 
 
-def job_and_part(pod: Running) -> tuple[int, int]:
+def job_and_part(pod: RunningPod) -> tuple[int, int]:
     """Return the job and the part number of a problem's pod."""
     job, _, part = pod.key.partition("/")
     return int(job), int(part)

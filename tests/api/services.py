@@ -16,7 +16,7 @@ from extender.api.app import create_app
 from extender.api.build import Parts
 from extender.api.service import Service
 from extender.kube.memory import Manifest, MemoryCluster
-from extender.ledger.ledger import ClaimState
+from extender.ledger.ledger import AllocationState
 from extender.page.stream import Streams
 from extender.scheduling.lost_answers import LostAnswers
 from extender.settings.load import load_settings
@@ -127,7 +127,7 @@ class Kerf:
         self._keep_current()
         self.service.placer.snapshot()
         ledger = self.parts.base.ledger
-        return ledger.num_claims(ClaimState.RESERVED) + ledger.num_claims(ClaimState.UNDECIDED)
+        return ledger.num_allocations(AllocationState.RESERVED) + ledger.num_allocations(AllocationState.UNDECIDED)
 
     def get(self, path: str, headers: Mapping[str, str] | None = None, *, stays: bool = False) -> Answer:
         """GET; `stays` as of `call`."""

@@ -11,7 +11,7 @@ import pytest
 
 from extender.cli.install.checks import checks_of
 from extender.cli.install.findings import Needs, findings_of
-from extender.cli.install.running import Site
+from extender.cli.install.running import KerfView
 from extender.kube.memory import MemoryCluster
 from extender.settings.load import load_settings
 from tests.api import bodies
@@ -51,7 +51,7 @@ def waiting(name: str, *, gated: bool = True, made: str = "2026-01-01T00:00:00Z"
 
 def faults(cluster: Cluster, **flags: Any) -> list[str]:
     settings = load_settings(flags={name.replace("__", "."): value for name, value in flags.items()})
-    findings = asyncio.run(findings_of(checks_of(Needs.SETTINGS), Site(settings, cluster, NOW)))
+    findings = asyncio.run(findings_of(checks_of(Needs.SETTINGS), KerfView(settings, cluster, NOW)))
     return [finding.told for finding in findings if finding.what != "telemetry"]
 
 

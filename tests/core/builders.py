@@ -17,7 +17,7 @@ from extender.core.resources.gpu_models import ModelPattern, describe_model
 from extender.core.resources.nodes import Gpu, GpuUnit, NodeOffer
 from extender.core.resources.requests import GpuRequest
 from extender.kube.patterns import compile_pattern
-from extender.ledger.arrays import ClusterArrays, Held
+from extender.ledger.arrays import ClusterArrays, HeldAmounts
 
 T4, A100, A100_40 = ("Tesla-T4", 15360), ("NVIDIA-A100-SXM4-80GB", 81920), ("NVIDIA-A100-SXM4-40GB", 40960)
 UNKNOWN = ("", 0)
@@ -98,7 +98,9 @@ def arrays_of(nodes: Mapping[str, NodeState]) -> ClusterArrays:
     for name, state in nodes.items():
         row = arrays.set_node(name, state.offer)
         gpus = wholly(state.offer, state.held) | dict(state.used)
-        arrays.set_held(row, Held(gpus, state.all_untracked, (), state.num_served, state.num_unserved, state.slices))
+        arrays.set_held(
+            row, HeldAmounts(gpus, state.all_untracked, (), state.num_served, state.num_unserved, state.slices)
+        )
     return arrays
 
 

@@ -14,7 +14,7 @@ from extender.core.fit.reasons import Reason
 from extender.core.policies.registry import POLICIES
 from extender.core.resources.nodes import GpuUnit
 from extender.core.resources.requests import AskedUnit, GpuRequest
-from extender.ledger.arrays import Held
+from extender.ledger.arrays import HeldAmounts
 from tests.core.builders import A100, ONE, T4, all_rows, arrays_of, best_of, cluster_of, decided, fit_all, node
 
 BARE = AskedUnit.WHOLE
@@ -165,7 +165,7 @@ def test_gpus_are_chosen_by_the_room_there_is_now() -> None:
 
     assert again() == (None, (), ())
     part = node(T4, T4, used={1: (0, 1000)}, unit=GpuUnit.PART)
-    arrays.set_held(arrays.set_node("a", part.offer), Held(part.used, 0))
+    arrays.set_held(arrays.set_node("a", part.offer), HeldAmounts(part.used, 0))
     assert again() == (0, (1,), (1024,))
 
 

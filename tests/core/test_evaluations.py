@@ -17,7 +17,7 @@ from extender.core.policies.policy import Options, Policy
 from extender.core.policies.registry import POLICIES, policies_of
 from extender.core.resources.nodes import NO_GPUS, GpuUnit
 from extender.core.resources.requests import AskedUnit, GpuRequest
-from extender.ledger.arrays import ClusterArrays, Held
+from extender.ledger.arrays import ClusterArrays, HeldAmounts
 from tests.core.builders import (
     A100,
     A100_40,
@@ -105,7 +105,7 @@ def test_cached_values_equal_computed_ones(
                     for index, gpu in enumerate(offer.gpus)
                     if index in values[1]
                 }
-                arrays.set_held(row, Held(held, offer.withheld_units + values[2]))
+                arrays.set_held(row, HeldAmounts(held, offer.withheld_units + values[2]))
             elif observed and offer.gpus:
                 loads = values[1][: len(offer.gpus)]
                 sample = {Gauge.LOAD: loads, Gauge.MEMORY_USED: [values[2]] * len(loads), Gauge.ENCODER: loads}
@@ -117,7 +117,7 @@ def test_cached_values_equal_computed_ones(
 
 def hold_first(arrays: ClusterArrays, row: int) -> None:
     """Book the row's first GPU."""
-    arrays.set_held(row, Held(wholly(arrays.offer(row), [0]), 0))
+    arrays.set_held(row, HeldAmounts(wholly(arrays.offer(row), [0]), 0))
 
 
 class Counted:
@@ -152,11 +152,11 @@ def test_which_rows_are_scored_again() -> None:
     counted.context = 7
     assert ask() == ([7, -np.inf, 7], [[0, 1, 2]])
     assert ask() == ([7, -np.inf, 7], [])
-    arrays.set_held(1, Held({}, 0))
+    arrays.set_held(1, HeldAmounts({}, 0))
     counted.next_context = 8  # the context changes while the row is scored
     assert ask() == ([8, 8, 8], [[1], [0, 1, 2]])
     assert ask() == ([8, 8, 8], [])
-    arrays.set_held(arrays.set_node("d", node(T4, T4).offer), Held({}, 0))
+    arrays.set_held(arrays.set_node("d", node(T4, T4).offer), HeldAmounts({}, 0))
     assert ask() == ([8] * 4, [[0, 1, 2, 3]])
 
 

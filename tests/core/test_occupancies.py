@@ -23,7 +23,7 @@ from extender.core.occupancies import (
 from extender.core.policies.registry import POLICIES
 from extender.core.resources.nodes import GpuUnit
 from extender.core.resources.requests import GpuRequest
-from extender.ledger.arrays import Held
+from extender.ledger.arrays import HeldAmounts
 from tests.core.builders import A100_40, ONE, UNKNOWN, NodeState, all_rows, arrays_of, decided, node, wholly
 from tests.core.observing import observe, observed_cluster
 
@@ -75,9 +75,9 @@ def test_pods_on_gpus_of_unknown_index_are_not_counted_twice() -> None:
 
 def test_a_released_gpu_is_free_before_its_next_sample() -> None:
     arrays = arrays_of({"a": GPU})
-    arrays.set_held(0, Held(wholly(GPU.offer, [0]), 0))
+    arrays.set_held(0, HeldAmounts(wholly(GPU.offer, [0]), 0))
     observe(arrays, {"a": used(39000)}, now=1000)
-    arrays.set_held(0, Held({}, 0))
+    arrays.set_held(0, HeldAmounts({}, 0))
     assert reason(arrays.snapshot()) == Reason.FITS
     # A newer sample belongs to another process.
     assert reason(observe(arrays, {"a": used(39000)}, now=1030)) == Reason.OCCUPIED
@@ -94,7 +94,7 @@ def test_counting_recomputes_changed_rows_alone_and_equals_the_whole(rules: Obse
     for step in range(200):
         row = int(rng.integers(12))
         if rng.random() < 0.5:
-            arrays.set_held(row, Held(wholly(TWO_GPUS.offer, range(int(rng.integers(3)))), int(rng.integers(2))))
+            arrays.set_held(row, HeldAmounts(wholly(TWO_GPUS.offer, range(int(rng.integers(3)))), int(rng.integers(2))))
             cluster = arrays.snapshot()
         else:
             xid = rng.choice([0, 79], 2, p=[0.9, 0.1]).tolist()
@@ -169,6 +169,6 @@ def test_counting_grows_with_the_cluster() -> None:
     cluster = observe(arrays, {"a": used(5000)})
     assert counting(cluster).gpu_free_mib.tolist() == [[35960]]
     assert counting(cluster) is counting(cluster)
-    arrays.set_held(arrays.set_node("b", TWO_GPUS.offer), Held({}, 0))
+    arrays.set_held(arrays.set_node("b", TWO_GPUS.offer), HeldAmounts({}, 0))
     seen = counting(observe(arrays, {"a": used(5000), "b": used(0, 6000)}, now=1010))
     assert seen.gpu_free_mib[:2, :2].tolist() == [[35960, 0], [40960, 34960]]

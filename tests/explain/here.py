@@ -7,7 +7,7 @@ import socket
 from dataclasses import dataclass
 from threading import Thread
 
-from extender.explain.processes import Pipe, _answer
+from extender.explain.processes import ChildPipe, _answer
 
 
 @dataclass(eq=False)
@@ -35,4 +35,4 @@ class Here:
 def _serve(module: str, end: socket.socket) -> None:
     """Serve as `processes.serve` does; unexpected errors fail the test."""
     with end, contextlib.suppress(EOFError, OSError), end.makefile("rb") as source, end.makefile("wb") as target:
-        _answer(Pipe(source, target), importlib.import_module(module)._answered)  # noqa: SLF001
+        _answer(ChildPipe(source, target), importlib.import_module(module)._answered)  # noqa: SLF001

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from typing import BinaryIO, cast
 
-from extender.explain.processes import Pipe
+from extender.explain.processes import ChildPipe
 
 
 def ends_when_kerf_was_killed(module: str, question: bytes) -> None:
@@ -14,7 +14,7 @@ def ends_when_kerf_was_killed(module: str, question: bytes) -> None:
     assert process.stdout is not None
     try:
         if question:
-            Pipe(cast(BinaryIO, process.stdout), cast(BinaryIO, process.stdin)).send(question)
+            ChildPipe(cast(BinaryIO, process.stdout), cast(BinaryIO, process.stdin)).send(question)
             assert process.stdout.read(1)
         process.stdin.close()
         assert process.wait(120.0) == 0

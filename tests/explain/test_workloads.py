@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from extender.core.clusters import Floats
 from extender.core.resources.requests import AskedUnit, GpuRequest
-from extender.explain.holders import Holder, Who
-from extender.explain.pending import Awaited
+from extender.explain.holders import Holder, Ownership
+from extender.explain.pending import PendingSummary
 from extender.explain.rates import asked_milli
 from extender.explain.workloads import (
     _HAVE,
@@ -283,13 +283,13 @@ def test_groups_are_the_sums_of_their_pods(seed: int) -> None:
 
 def test_what_nobody_is_known_to_use_is_held_and_a_pod_that_has_its_node_waits_no_longer() -> None:
     holders = [
-        Holder(0, "team/claim", "team/claim", Who("team", "ResourceClaim/claim"), "n"),
+        Holder(0, "team/claim", "team/claim", Ownership("team", "ResourceClaim/claim"), "n"),
         None,  # a number that is free
-        Holder(2, "uid-static", "kube-system/static", Who("kube-system", "Node/n"), "n"),
-        Holder(3, "uid-a", "team/a", Who("team", "Job/a"), "n"),
+        Holder(2, "uid-static", "kube-system/static", Ownership("kube-system", "Node/n"), "n"),
+        Holder(3, "uid-a", "team/a", Ownership("team", "Job/a"), "n"),
     ]
     waiting = [
-        Awaited(uid, f"team/{uid}", 0, 1e9, asked, "Job/a", "", gated=False)
+        PendingSummary(uid, f"team/{uid}", 0, 1e9, asked, "Job/a", "", gated=False)
         for uid, asked in (("uid-a", GpuRequest(2)), ("uid-b", None), ("uid-c", GpuRequest(0, memory_total_mib=8)))
     ]
     table = _table_of(

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from extender.cli.install.checks import checks_of
 from extender.cli.install.findings import Finding, Needs, Verdict, findings_of
-from extender.cli.install.kerf import Installed, Look
+from extender.cli.install.kerf import CheckedCluster, Installed
 from extender.cli.install.schedulers import control_plane
 from extender.cli.main import app
 from extender.core.faces import Face
@@ -377,7 +377,7 @@ def test_who_waits_for_calls_of_a_scheduler_that_is_not_his_is_told(
             return json.dumps({"items": []}).encode()
 
     installed = Installed("kerf", NAMESPACE, ready=1, settings=settings_elsewhere(yaml.safe_dump(settings)))
-    look = Look(cast(Transport, Managed()), {"gitVersion": version}, installed)
+    look = CheckedCluster(cast(Transport, Managed()), {"gitVersion": version}, installed)
 
     async def findings() -> list[Finding]:
         return [finding async for finding in control_plane(look)]
@@ -415,7 +415,10 @@ def test_whose_kube_scheduler_it_is(version: str, label: str, group: str, told: 
             return json.dumps({"items": [{"metadata": {"name": "a"}}] if there else []}).encode()
 
     async def findings() -> list[Finding]:
-        return [finding async for finding in control_plane(Look(cast(Transport, Vendors()), {"gitVersion": version}))]
+        return [
+            finding
+            async for finding in control_plane(CheckedCluster(cast(Transport, Vendors()), {"gitVersion": version}))
+        ]
 
     (found,) = asyncio.run(findings())
     assert found.verdict == "ok"
@@ -505,7 +508,7 @@ def test_of_settings_and_nodes_it_is_told_what_can_be_read() -> None:
             return json.dumps({"items": nodes if path.endswith("/nodes") else []}).encode()
 
     installed = Installed("kerf", NAMESPACE, settings=settings_elsewhere("telemetry: {source: off}"))
-    look = Look(cast(Transport, Cluster()), {}, installed)
+    look = CheckedCluster(cast(Transport, Cluster()), {}, installed)
     checks = [check for check in checks_of(Needs.CLUSTER) if check.name in ("device plugin", "DCGM")]
     told = {finding.what: finding.told for finding in asyncio.run(findings_of(checks, look)) if finding.verdict == "ok"}
     assert (told["telemetry"], told["device plugin"]) == ("is off (telemetry.source)", "1 nodes offer GPUs")

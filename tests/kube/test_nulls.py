@@ -18,7 +18,7 @@ from extender.kube import objects
 from extender.kube.decoding import Decoder, _without_nulls, convert
 from extender.kube.leadership import Lease
 from extender.kube.watches import ListDecoder
-from extender.ledger.tenants import DemandingPod
+from extender.ledger.bound_pods import DemandingPod
 from tests.kube import bodies
 
 

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from extender.core.clusters import Cluster
 from extender.core.resources.nodes import NO_GPUS, GpuUnit, NodeOffer
-from extender.ledger.arrays import _FIELDS, ClusterArrays, Held
+from extender.ledger.arrays import _FIELDS, ClusterArrays, HeldAmounts
 from tests.core.builders import arrays_of, node, wholly
 
 T4, A100 = ("Tesla-T4", 15360), ("NVIDIA-A100-SXM4-80GB", 81920)
 ARRAYS = [name for name in _FIELDS if name != "devices"] + ["tie_rank"]
-FREE = Held({}, 0)
+FREE = HeldAmounts({}, 0)
 
 
 def test_an_empty_cluster_has_no_rows() -> None:
@@ -27,14 +27,14 @@ def test_a_node_is_written_in_full() -> None:
     arrays = ClusterArrays()
     row = arrays.set_node("n", node(A100, T4, withheld=1).offer)
     assert not arrays.snapshot().gpu_idle.any(), "nothing is free before its holders are known"
-    arrays.set_held(row, Held(wholly(arrays.offer(row), [1]), 1))
+    arrays.set_held(row, HeldAmounts(wholly(arrays.offer(row), [1]), 1))
     cluster = arrays.snapshot()
     assert cluster.row_of == {"n": 0}
     assert [cluster.models[index].name for index in cluster.gpu_model[0]] == ["a100-sxm4-80gb", "t4"]
     assert cluster.gpu_memory_mib[0].tolist() == [81920, 15360]
     assert cluster.gpu_idle[0].tolist() == [True, False]
     assert (cluster.unit[0], cluster.units_per_gpu[0], cluster.untracked_units[0]) == (GpuUnit.WHOLE, 1, 1)
-    arrays.set_held(row, Held({}, 2 * (2**31 - 1)))
+    arrays.set_held(row, HeldAmounts({}, 2 * (2**31 - 1)))
     assert arrays.snapshot().untracked_units[0] == 2**31 - 1, "as many as an integer counts"
 
 
@@ -60,7 +60,7 @@ def test_arrays_grow_in_rows_and_slots() -> None:
     arrays = ClusterArrays()
     for number in range(200):
         arrays.set_held(arrays.set_node(f"n{number}", node(T4).offer), FREE)
-    arrays.set_held(arrays.set_node("wide", node(*[T4] * 64).offer), Held({63: (1000, 15360)}, 0))
+    arrays.set_held(arrays.set_node("wide", node(*[T4] * 64).offer), HeldAmounts({63: (1000, 15360)}, 0))
     cluster = arrays.snapshot()
     assert cluster.gpu_idle.shape == (201, 64)
     assert cluster.gpu_idle.sum() == 200 + 63
@@ -102,7 +102,7 @@ def test_no_later_change_reaches_a_snapshot(
         if offer is not None:
             row = arrays.set_node(name, offer)
             gpus = wholly(offer, {index for index in held if index < len(offer.gpus)})
-            arrays.set_held(row, Held(gpus, untracked))
+            arrays.set_held(row, HeldAmounts(gpus, untracked))
         elif name in arrays.row_of:
             arrays.remove_node(name)
         cluster = arrays.snapshot()
@@ -124,14 +124,14 @@ def test_a_snapshot_cannot_be_written() -> None:
 def test_a_snapshot_copies_what_has_changed_since_the_last_one_and_shares_the_rest() -> None:
     arrays = arrays_of({"a": node(T4, T4), "b": node(T4)})
     before = arrays.snapshot()
-    arrays.set_held(0, Held({1: (1000, 15360)}, 0))
+    arrays.set_held(0, HeldAmounts({1: (1000, 15360)}, 0))
     after = arrays.snapshot()
     own = {field.name for field in fields(Cluster) if getattr(after, field.name) is not getattr(before, field.name)}
     assert own == {"version", "row_version", "gpu_free_milli", "gpu_free_mib"}
     assert before.gpu_free_milli.tolist() == [[1000, 1000], [1000, 0]]
     assert after.gpu_free_milli.tolist() == [[1000, 0], [1000, 0]]
     assert (after.row_version > before.version).tolist() == [True, False]
-    arrays.set_held(0, Held({1: (1000, 15360)}, 0))
+    arrays.set_held(0, HeldAmounts({1: (1000, 15360)}, 0))
     assert arrays.snapshot() is after, "nothing has changed"
 
 

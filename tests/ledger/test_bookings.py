@@ -2,7 +2,7 @@
 
 from extender.core.annotations import COUNT
 from extender.kube import objects
-from extender.ledger.ledger import ClaimState, Ledger
+from extender.ledger.ledger import AllocationState, Ledger
 from extender.plugins.holdings import Holding, whole_gpus
 from extender.plugins.nvidia import hami
 from extender.plugins.pods import read_holdings
@@ -10,7 +10,7 @@ from extender.queueing.pods.objects import decode_node, decode_pod
 from tests.ledger.builders import T4_MIB, TTL_S, free, ledger_of, pod_object, taken, untracked
 from tests.plugins.rigs import A, B, hami_node, sharing
 
-BOUND, UNDECIDED = ClaimState.BOUND, ClaimState.UNDECIDED
+BOUND, UNDECIDED = AllocationState.BOUND, AllocationState.UNDECIDED
 
 
 def pod(assigned: str, node: str = "n") -> objects.Pod:
@@ -20,7 +20,7 @@ def pod(assigned: str, node: str = "n") -> objects.Pod:
 
 
 def test_a_binding_ends_with_its_outcome() -> None:
-    outcomes: tuple[tuple[tuple[ClaimState | None, ...], set[int]], ...] = (
+    outcomes: tuple[tuple[tuple[AllocationState | None, ...], set[int]], ...] = (
         ((BOUND,), {1}),
         ((None,), set()),
         ((UNDECIDED,), {1}),
@@ -35,7 +35,7 @@ def test_a_binding_ends_with_its_outcome() -> None:
         for outcome in told:
             ledger.reserve("u", "n", whole_gpus(1, (0,)), 350.0)
             ledger.release("u")
-            assert (ledger.claim("u"), taken(ledger)) == (claim, {1}), "neither is possible any more"
+            assert (ledger.allocation("u"), taken(ledger)) == (claim, {1}), "neither is possible any more"
             ledger.end_binding(claim, outcome, 400.0)
         assert taken(ledger, now=400.0) == taken(ledger, now=400.0 + TTL_S) == held
 
@@ -45,7 +45,7 @@ def test_a_pod_that_is_bound_elsewhere_than_reserved_leaves_the_first_node() -> 
     ledger.reserve("u", "a", whole_gpus(1, (0,)), 0.0)
     claim = ledger.begin_binding("u", "b", whole_gpus(1, (1,)), 10.0)
     assert (taken(ledger, "a"), taken(ledger, "b")) == (set(), {1})
-    assert (claim.node, claim.state, claim.since) == ("b", ClaimState.BINDING, 10.0)
+    assert (claim.node, claim.state, claim.since) == ("b", AllocationState.BINDING, 10.0)
     ledger.upsert_pod(pod("1", "a"), 11.0)
     ledger.end_binding(claim, BOUND, 12.0)
     assert (taken(ledger, "a"), taken(ledger, "b")) == ({1}, set()), "the watch reports it there"
@@ -91,7 +91,7 @@ def test_a_pod_that_holds_nothing_by_itself_holds_what_was_sent_to_its_node() ->
     assert ledger.hold_as_read(pod(""), 1.0) is not None
     assert taken(ledger) == {0}
     assert ledger.hold_as_read(pod("", "m"), 2.0) is None, "it was bound elsewhere"
-    assert (ledger.claim("u"), taken(ledger), taken(ledger, "m")) == (None, set(), set())
+    assert (ledger.allocation("u"), taken(ledger), taken(ledger, "m")) == (None, set(), set())
 
 
 def test_a_pod_that_had_ended_when_it_was_read_holds_nothing() -> None:
@@ -99,7 +99,7 @@ def test_a_pod_that_had_ended_when_it_was_read_holds_nothing() -> None:
     claim = ledger.begin_binding("u", "n", whole_gpus(1, (0,)), 0.0)
     assert ledger.hold_as_read(pod_object("p", 1, uid="u", node="n", phase="Failed"), 2.0) is None
     ledger.end_binding(claim, None, 3.0)
-    assert (ledger.claim("u"), taken(ledger)) == (None, set())
+    assert (ledger.allocation("u"), taken(ledger)) == (None, set())
 
 
 # On the nodes of a plugin that shares GPUs, what a pod says is read in its format.
@@ -138,7 +138,7 @@ def test_a_share_of_another_clients_binding_is_held_as_one() -> None:
     ledger = hami_ledger()
     claim = ledger.begin_binding("u", "n", on_hami(ledger, hami_pod(2000)), 0.0)
     ledger.upsert_pod(hami_pod(4000), 1.0)
-    assert (claim.state, claim.disputed) == (ClaimState.BINDING, True)
+    assert (claim.state, claim.disputed) == (AllocationState.BINDING, True)
     ledger.end_binding(claim, None, 2.0)
     assert (claim.state, claim.since) == (BOUND, 2.0)
     assert free_mib(ledger) == [T4_MIB - 4000, T4_MIB]

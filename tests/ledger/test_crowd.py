@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.ledger.tenants import Crowd
+from extender.ledger.bound_pods import BoundPodIndex
 from extender.planning.demands import HostPort
 from extender.queueing.pods.objects import decode_pod
 
@@ -30,7 +30,7 @@ EVENTS = st.tuples(
 
 @given(st.lists(EVENTS, max_size=30))
 def test_the_last_report_of_each_pod_counts(events: list[Any]) -> None:
-    crowd, last = Crowd(), dict[str, Any]()
+    crowd, last = BoundPodIndex(), dict[str, Any]()
     for uid, node, units, port, lonely, leaving, gone in events:
         if gone:
             crowd.remove(uid)
@@ -38,10 +38,10 @@ def test_the_last_report_of_each_pod_counts(events: list[Any]) -> None:
         else:
             last[uid] = pod(uid, node, "x" if uid in "ab" else "y", units, port, lonely, leaving)
             crowd.upsert(last[uid])
-    fresh = Crowd()
+    fresh = BoundPodIndex()
     for one in last.values():
         fresh.upsert(one)
-    for found in (crowd, Crowd.unpacked(asyncio.run(crowd.packed(labels=True)))):
+    for found in (crowd, BoundPodIndex.unpacked(asyncio.run(crowd.packed(labels=True)))):
         assert (found.num_pods, dict(found.used("rdma/hca"))) == (fresh.num_pods, dict(fresh.used("rdma/hca")))
         assert {key: dict(on) for key, on in found.repelling().items()} == dict(fresh.repelling())
         for number in (80, 81):
@@ -56,13 +56,13 @@ def test_the_last_report_of_each_pod_counts(events: list[Any]) -> None:
 
 
 def test_a_port_counts_on_each_address() -> None:
-    crowd = Crowd()
+    crowd = BoundPodIndex()
     crowd.upsert(pod("a", "n", "x", 0, 80, False, False))
     assert list(crowd.holding("TCP", 80)) == [(HostPort("TCP", 80, "0.0.0.0"), {"n": 1})]  # noqa: S104
 
 
 def test_the_anti_affinity_terms_of_a_namespace_are_bounded() -> None:
-    crowd = Crowd()
+    crowd = BoundPodIndex()
     for number in range(1_000):
         one = pod(f"p{number}", "n", "x", 0, 0, True, False)
         one.spec.affinity.pod_anti_affinity.required[0].topology_key = str(number)

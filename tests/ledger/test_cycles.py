@@ -23,7 +23,7 @@ class Gangs:
     def make_way(self, uid: str = "other", gang: str = "", *, counted: bool = True) -> list[str]:
         """What is released for a pod that would be rejected."""
         num_before = len(self.released)
-        made_way = self.cycles.make_way(gang, uid, counted=counted)
+        made_way = self.cycles.release_stale_gangs(gang, uid, counted=counted)
         released = self.released[num_before:]
         assert made_way is bool(released)
         return released

@@ -2,7 +2,7 @@
 
 from extender.core.resources.nodes import GpuUnit
 from extender.dra.objects import ResourceClaim, ResourceSlice
-from extender.ledger.ledger import ClaimState, Ledger
+from extender.ledger.ledger import AllocationState, Ledger
 from extender.plugins.holdings import whole_gpus
 from tests.ledger.builders import ledger_of, node_object, pod_object, taken, untracked
 from tests.plugins.claims import resource_claim, slice_of
@@ -27,12 +27,12 @@ def test_what_a_binding_holds_of_devices_ends_once_the_pod_is_bound_and_reported
         assert (taken(ledger), untracked(ledger)) == (set(), 1)
         if reported_first:
             ledger.upsert_pod(pod, 1.0)
-            assert (ledger.claim("u"), untracked(ledger)) == (claim, 1), "it is not known whose Binding that is"
-            ledger.end_binding(claim, ClaimState.BOUND, 2.0)
+            assert (ledger.allocation("u"), untracked(ledger)) == (claim, 1), "it is not known whose Binding that is"
+            ledger.end_binding(claim, AllocationState.BOUND, 2.0)
         else:
-            ledger.end_binding(claim, ClaimState.BOUND, 1.0)
+            ledger.end_binding(claim, AllocationState.BOUND, 1.0)
             ledger.upsert_pod(pod, 2.0)
-        assert (ledger.claim("u"), untracked(ledger)) == (None, 0), "the claim has the devices, not the pod"
+        assert (ledger.allocation("u"), untracked(ledger)) == (None, 0), "the claim has the devices, not the pod"
         ledger.upsert_device(resource_claim("a", devices=("gpu-1",), pods=("u",), pool="n"))
         assert (taken(ledger), untracked(ledger)) == ({1}, 0)
 
@@ -43,20 +43,24 @@ def test_another_clients_binding_to_a_node_that_gives_pods_nothing_leaves_no_cla
     ledger.upsert_pod(pod_object("p", uid="u", node="n"), 1.0)
     assert taken(ledger) == {0}
     ledger.end_binding(claim, None, 2.0)
-    assert (ledger.claim("u"), taken(ledger)) == (None, set())
+    assert (ledger.allocation("u"), taken(ledger)) == (None, set())
 
 
 def test_slices_and_claims_count_until_each_of_them_is_gone() -> None:
     ledger = of_slices(n=2, m=3)
     for name, node, devices in (("a", "n", ("gpu-0",)), ("b", "m", ("gpu-1", "gpu-2"))):
         ledger.upsert_device(resource_claim(name, devices=devices, pool=node))
-    assert (taken(ledger, "n"), taken(ledger, "m"), ledger.num_claimed()) == ({0}, {1, 2}, {"default": 3})
+    assert (taken(ledger, "n"), taken(ledger, "m"), ledger.num_claim_devices()) == ({0}, {1, 2}, {"default": 3})
     ledger.remove_device(ResourceClaim, "slice-m")
     ledger.remove_device(ResourceSlice, "uid-a")
-    assert (unit(ledger, "n"), unit(ledger, "m"), ledger.num_claimed()) == (*[GpuUnit.CLAIM] * 2, {"default": 3})
+    assert (unit(ledger, "n"), unit(ledger, "m"), ledger.num_claim_devices()) == (*[GpuUnit.CLAIM] * 2, {"default": 3})
     ledger.remove_device(ResourceClaim, "uid-b")
-    assert (taken(ledger, "m"), ledger.num_claimed()) == (set(), {"default": 1})
+    assert (taken(ledger, "m"), ledger.num_claim_devices()) == (set(), {"default": 1})
     ledger.remove_device(ResourceSlice, "slice-m")
-    assert (unit(ledger, "n"), unit(ledger, "m"), ledger.num_claimed()) == (GpuUnit.CLAIM, GpuUnit.NONE, {"default": 1})
+    assert (unit(ledger, "n"), unit(ledger, "m"), ledger.num_claim_devices()) == (
+        GpuUnit.CLAIM,
+        GpuUnit.NONE,
+        {"default": 1},
+    )
     ledger.remove_device(ResourceClaim, "uid-a")
-    assert (taken(ledger, "n"), ledger.num_claimed()) == (set(), {})
+    assert (taken(ledger, "n"), ledger.num_claim_devices()) == (set(), {})

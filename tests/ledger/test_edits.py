@@ -4,7 +4,7 @@ import pytest
 
 from extender.core.annotations import COUNT, MEMORY_EACH, SHARE
 from extender.kube import objects
-from extender.ledger.ledger import ClaimState, Ledger
+from extender.ledger.ledger import AllocationState, Ledger
 from extender.plugins.holdings import Holding, Part, either, whole_gpus
 from extender.plugins.kerf import ASSIGNED_GPUS, ASSIGNED_MEMORY, ASSIGNED_SHARE
 from extender.plugins.nvidia import gpushare, hami
@@ -64,9 +64,9 @@ def test_every_edit_is_reported_once_until_it_is_taken_back() -> None:
 
 
 @pytest.mark.parametrize("told", [{}, {COUNT: "2", ASSIGNED_GPUS: "2,3"}, {COUNT: "1", ASSIGNED_GPUS: "1"}])
-@pytest.mark.parametrize("outcome", [ClaimState.BOUND, None, ClaimState.UNDECIDED])
+@pytest.mark.parametrize("outcome", [AllocationState.BOUND, None, AllocationState.UNDECIDED])
 def test_while_a_binding_is_under_way_nothing_of_either_is_given_away(
-    outcome: ClaimState | None, told: Annotations
+    outcome: AllocationState | None, told: Annotations
 ) -> None:
     ledger = ledger_of(n=4)
     claim = ledger.begin_binding("u", "n", whole_gpus(2, (0, 1)), 0.0)
@@ -74,10 +74,10 @@ def test_while_a_binding_is_under_way_nothing_of_either_is_given_away(
     theirs = {int(gpu) for gpu in told.get(ASSIGNED_GPUS, "").split(",") if gpu}
     assert taken(ledger) == {0, 1} | theirs
     ledger.end_binding(claim, outcome, 2.0)
-    expected = {ClaimState.BOUND: {0, 1}, None: theirs, ClaimState.UNDECIDED: {0, 1} | theirs}[outcome]
+    expected = {AllocationState.BOUND: {0, 1}, None: theirs, AllocationState.UNDECIDED: {0, 1} | theirs}[outcome]
     assert taken(ledger) == expected
-    if outcome is ClaimState.UNDECIDED:
-        ledger.end_binding(claim, ClaimState.BOUND, 3.0)  # it has that node, by whichever Binding
+    if outcome is AllocationState.UNDECIDED:
+        ledger.end_binding(claim, AllocationState.BOUND, 3.0)  # it has that node, by whichever Binding
         assert taken(ledger) == expected
     ledger.upsert_pod(bound(0, {COUNT: "1", ASSIGNED_GPUS: "3"}), 4.0)
     assert taken(ledger) == expected

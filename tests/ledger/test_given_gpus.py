@@ -1,6 +1,6 @@
 """GPUs that kubelets gave to pods: an entry by name alone is never of a pod that came later."""
 
-from extender.ledger.ledger import ClaimState
+from extender.ledger.ledger import AllocationState
 from extender.ledger.rows import _GivenGpus
 from extender.plugins.holdings import whole_gpus
 from extender.plugins.kerf import Given
@@ -107,7 +107,7 @@ def test_an_entry_by_name_is_not_of_a_pod_that_is_bound_or_found_later() -> None
         ledger.keep_pods(set(), 0.0)
         if bound_here:
             claim = ledger.begin_binding("u", "n", whole_gpus(1, (0,)), 1.0)
-            ledger.end_binding(claim, ClaimState.BOUND, 1.0)
+            ledger.end_binding(claim, AllocationState.BOUND, 1.0)
         ledger.upsert_pod(pod_object("p", 1, uid="u", node="n", assigned="0"), 2.0)
         assert taken(ledger) == {0}
         ledger.upsert_node(described_node(given={"u": ["GPU-3"]}))
@@ -117,7 +117,7 @@ def test_an_entry_by_name_is_not_of_a_pod_that_is_bound_or_found_later() -> None
 def test_what_was_given_to_a_pod_bound_here_counts_once_the_watch_reports_it() -> None:
     ledger = ledger_of(described_node(given={"u": ["GPU-3"]}))
     claim = ledger.begin_binding("u", "n", whole_gpus(1, (0,)), 0.0)
-    ledger.end_binding(claim, ClaimState.BOUND, 1.0)
+    ledger.end_binding(claim, AllocationState.BOUND, 1.0)
     assert taken(ledger) == {0}
     ledger.upsert_pod(pod_object("p", 1, uid="u", node="n", assigned="0"), 2.0)
     assert taken(ledger) == {3}

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
-from extender.ledger.ledger import Claim, ClaimState
+from extender.ledger.ledger import AllocationState, PodAllocation
 from extender.plugins.holdings import whole_gpus
 from tests.ledger.builders import TTL_S, free_units, ledger_of, node_object, pod_object
 
@@ -21,7 +21,7 @@ class Held:
     node: str
     units: int
     gpus: Indices
-    state: ClaimState
+    state: AllocationState
     since: float
     decided: Indices | None = None
     """GPUs that were sent with a Binding."""
@@ -52,7 +52,7 @@ class Model:
         self.held.pop(uid, None)
 
     def settled(self, uid: str) -> bool:
-        return uid in self.held and self.held[uid].state is not ClaimState.RESERVED
+        return uid in self.held and self.held[uid].state is not AllocationState.RESERVED
 
 
 NAMES = st.sampled_from(["a", "b", "c"])
@@ -71,7 +71,7 @@ class LedgerHistory(RuleBasedStateMachine):
     def wait(self, seconds: float) -> None:
         self.model.now += seconds
         for uid, held in list(self.model.held.items()):
-            if held.state is ClaimState.RESERVED and held.since + TTL_S <= self.model.now:
+            if held.state is AllocationState.RESERVED and held.since + TTL_S <= self.model.now:
                 del self.model.held[uid]
 
     @rule(name=NAMES, gpus=st.integers(0, 4), replicas=st.sampled_from([1, 1, 1, 2]))
@@ -80,7 +80,7 @@ class LedgerHistory(RuleBasedStateMachine):
         offer = (gpus, replicas) if gpus else (0, 1)
         if self.model.nodes.get(name) != offer:
             for uid, held in list(self.model.held.items()):
-                if (held.node, held.state) == (name, ClaimState.RESERVED):
+                if (held.node, held.state) == (name, AllocationState.RESERVED):
                     del self.model.held[uid]
         self.model.nodes[name] = offer
 
@@ -96,7 +96,7 @@ class LedgerHistory(RuleBasedStateMachine):
         indices = tuple(sorted(gpus)) if known else ()
         self.ledger.reserve(uid, node, whole_gpus(len(gpus), indices), self.model.now)
         if not self.model.settled(uid):
-            self.model.held[uid] = Held(node, len(gpus), indices, ClaimState.RESERVED, self.model.now)
+            self.model.held[uid] = Held(node, len(gpus), indices, AllocationState.RESERVED, self.model.now)
 
     @rule(uid=UIDS)
     def release(self, uid: str) -> None:
@@ -108,36 +108,39 @@ class LedgerHistory(RuleBasedStateMachine):
     def begin_binding(self, uid: str) -> object:
         """Bind what is reserved."""
         held = self.model.held.get(uid)
-        if held is None or held.state is not ClaimState.RESERVED:
+        if held is None or held.state is not AllocationState.RESERVED:
             return multiple()
         claim = self.ledger.begin_binding(uid, held.node, whole_gpus(held.units, held.gpus), self.model.now)
-        held.state, held.decided, held.sent = ClaimState.BINDING, held.gpus, held.units
+        held.state, held.decided, held.sent = AllocationState.BINDING, held.gpus, held.units
         return claim, held
 
     @rule(
         target=bindings,
         binding=consumes(bindings),
-        outcome=st.sampled_from([ClaimState.BOUND, ClaimState.UNDECIDED, None]),
+        outcome=st.sampled_from([AllocationState.BOUND, AllocationState.UNDECIDED, None]),
     )
-    def end_binding(self, binding: tuple[Claim, Held], outcome: ClaimState | None) -> object:
+    def end_binding(self, binding: tuple[PodAllocation, Held], outcome: AllocationState | None) -> object:
         """Apply an outcome, after which only an undecided one may change."""
         claim, held = binding
         self.ledger.end_binding(claim, outcome, self.model.now)
-        if self.model.held.get(claim.uid) is held and held.state in (ClaimState.BINDING, ClaimState.UNDECIDED):
+        if self.model.held.get(claim.uid) is held and held.state in (
+            AllocationState.BINDING,
+            AllocationState.UNDECIDED,
+        ):
             told = self.model.told.get(claim.uid)
             if outcome is None and told is None:
                 del self.model.held[claim.uid]
             elif outcome is None:
                 assert told is not None
-                held.state, held.decided = ClaimState.BOUND, None
+                held.state, held.decided = AllocationState.BOUND, None
                 held.units, held.gpus = told
             else:
-                if outcome is ClaimState.BOUND:
-                    held.disputed = held.state is ClaimState.UNDECIDED
+                if outcome is AllocationState.BOUND:
+                    held.disputed = held.state is AllocationState.UNDECIDED
                 held.state = outcome
                 self.weigh(held, told)
             held.since = self.model.now
-        return binding if outcome is ClaimState.UNDECIDED else multiple()
+        return binding if outcome is AllocationState.UNDECIDED else multiple()
 
     def weigh(self, held: Held, told: tuple[int, Indices] | None) -> None:
         """Set what is held where Binding and watch may both be true."""
@@ -154,7 +157,7 @@ class LedgerHistory(RuleBasedStateMachine):
     def tell_of_own_pod(self, uid: str) -> None:
         """The watch reports a pod that Kerf bound, before or after the answer to its Binding."""
         held = self.model.held.get(uid)
-        if held is not None and held.state is not ClaimState.RESERVED:
+        if held is not None and held.state is not AllocationState.RESERVED:
             self.tell(uid, held.node, held.units, held.gpus)
 
     @rule(uid=UIDS, node=NAMES, gpus=GPUS, known=st.booleans())
@@ -173,13 +176,13 @@ class LedgerHistory(RuleBasedStateMachine):
             return
         told = self.model.told[uid] = units, gpus
         known = self.model.held.get(uid)
-        if known is None or known.node != node or known.state is ClaimState.RESERVED:
-            self.model.held[uid] = Held(node, units, gpus, ClaimState.BOUND, self.model.now)
+        if known is None or known.node != node or known.state is AllocationState.RESERVED:
+            self.model.held[uid] = Held(node, units, gpus, AllocationState.BOUND, self.model.now)
             return
-        if known.state is not ClaimState.BOUND:
+        if known.state is not AllocationState.BOUND:
             same = (known.sent, known.decided) == told
-            if same or known.state is ClaimState.UNDECIDED:
-                known.state, known.since = ClaimState.BOUND, self.model.now
+            if same or known.state is AllocationState.UNDECIDED:
+                known.state, known.since = AllocationState.BOUND, self.model.now
             known.disputed = not same
         self.weigh(known, told)
 
@@ -204,7 +207,7 @@ class LedgerHistory(RuleBasedStateMachine):
         """A list has some of the pods that were reported."""
         listed &= self.model.seen
         self.ledger.keep_pods(set(listed), self.model.now)
-        unseen = {uid for uid, held in self.model.held.items() if held.state is ClaimState.BOUND}
+        unseen = {uid for uid, held in self.model.held.items() if held.state is AllocationState.BOUND}
         for uid in (self.model.seen | unseen) - listed:
             if uid in self.model.seen or self.model.held[uid].since < self.model.now:
                 self.model.forget(uid)
@@ -213,7 +216,7 @@ class LedgerHistory(RuleBasedStateMachine):
     def each_allocation_is_that_of_the_model(self) -> None:
         self.ledger.snapshot(self.model.now)
         for number in range(8):
-            claim, held = self.ledger.claim(f"u{number}"), self.model.held.get(f"u{number}")
+            claim, held = self.ledger.allocation(f"u{number}"), self.model.held.get(f"u{number}")
             assert (claim is None) == (held is None)
             if claim and held:
                 assert (claim.node, claim.units, claim.gpus) == (held.node, held.units, held.gpus)

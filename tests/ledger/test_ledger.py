@@ -3,7 +3,7 @@
 from extender.core.annotations import POLICY
 from extender.core.resources.requests import AskedUnit, GpuRequest, PodRequest
 from extender.kube import objects
-from extender.ledger.ledger import ClaimState
+from extender.ledger.ledger import AllocationState
 from extender.plugins.holdings import whole_gpus
 from extender.plugins.kerf import _GIVEN
 from extender.plugins.nvidia import hami
@@ -19,7 +19,7 @@ def test_a_reservation_holds_until_its_ttl_ends() -> None:
     ledger.reserve("u", "n", whole_gpus(2, (0, 1)), 100.0)
     assert taken(ledger, now=100.0 + TTL_S - 0.001) == {0, 1}
     assert taken(ledger, now=100.0 + TTL_S) == set()
-    assert ledger.claim("u") is None
+    assert ledger.allocation("u") is None
 
 
 def test_the_ttl_of_a_reservation_that_was_replaced_or_renewed_ends_nothing() -> None:
@@ -50,7 +50,7 @@ def test_a_reservation_ends_if_its_node_changes_its_offer_or_its_plugin() -> Non
         ledger.reserve("u", "n", whole_gpus(1, (0,)), 0.0, cpu_milli=3000)
         assert ledger.snapshot(0.0).cpu_free_milli.tolist() == [61000]
         ledger.upsert_node(node)
-        assert (ledger.claim("u"), taken(ledger)) == (None, set())
+        assert (ledger.allocation("u"), taken(ledger)) == (None, set())
         assert ledger.snapshot(0.0).cpu_free_milli.tolist() == [64000]
 
 
@@ -60,10 +60,10 @@ def test_allocations_are_counted_by_state_and_listed_by_node() -> None:
     ledger.begin_binding("b", "n", whole_gpus(1, (1,)), 0.0)
     ledger.upsert_pod(pod_object("c", 1, node="n"), 0.0)
     ledger.upsert_pod(pod_object("d", node="n", annotations={hami.ALLOCATED: f"{A},NVIDIA,1,1:;"}), 0.0)
-    assert [ledger.num_claims(state) for state in (ClaimState.RESERVED, ClaimState.BINDING)] == [1, 1]
-    assert [claim.uid for claim in ledger.claims_on("n")] == ["a", "b", "uid-c"], "nothing of HAMi's"
+    assert [ledger.num_allocations(state) for state in (AllocationState.RESERVED, AllocationState.BINDING)] == [1, 1]
+    assert [claim.uid for claim in ledger.allocations_on("n")] == ["a", "b", "uid-c"], "nothing of HAMi's"
     ledger.upsert_node(decode_node(hami_node("n", (A, 15360))))
-    assert [claim.uid for claim in ledger.claims_on("n")] == ["b", "uid-c", "uid-d"]
+    assert [claim.uid for claim in ledger.allocations_on("n")] == ["b", "uid-c", "uid-d"]
 
 
 def test_a_terminating_pod_holds_its_gpus_in_any_phase() -> None:
@@ -97,9 +97,9 @@ def test_each_version_of_a_node_is_warned_of_once() -> None:
 def test_a_pod_bound_here_and_never_seen_is_gone_if_a_later_list_lacks_it() -> None:
     for list_began, gone in ((6.0, True), (5.0, False), (4.0, False)):
         ledger = ledger_of(n=2)
-        ledger.end_binding(ledger.begin_binding("u", "n", whole_gpus(1, (0,)), 3.0), ClaimState.BOUND, 5.0)
+        ledger.end_binding(ledger.begin_binding("u", "n", whole_gpus(1, (0,)), 3.0), AllocationState.BOUND, 5.0)
         ledger.keep_pods(set(), list_began)
-        assert (ledger.claim("u") is None) is gone
+        assert (ledger.allocation("u") is None) is gone
 
 
 def test_a_pod_asks_by_its_resources_or_else_by_its_claims() -> None:

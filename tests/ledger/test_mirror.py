@@ -15,7 +15,7 @@ from extender.kube.client import Query, UnreachableError
 from extender.kube.memory import Manifest, MemoryCluster
 from extender.kube.transport import NODES_PATH, PODS_PATH
 from extender.kube.watches import Feed, ReflectorTimes
-from extender.ledger.ledger import ClaimState
+from extender.ledger.ledger import AllocationState
 from extender.ledger.mirror import Mirror
 from extender.plugins.dra import _DevicePools
 from extender.plugins.holdings import whole_gpus
@@ -139,16 +139,16 @@ async def test_changes_arrive() -> None:
         await until(lambda: rig.taken("o") == set())
         rig.cluster.apply(pod_manifest("q", 1, node="o", assigned="0"))
         await until(lambda: rig.taken("o") == {0})
-        assert list(rig.mirror.tenants.on("o")) == ["uid-q"]
-        assert rig.mirror.tenants.have_room("o", spec, ())
+        assert list(rig.mirror.bound_pods.on("o")) == ["uid-q"]
+        assert rig.mirror.bound_pods.have_room("o", spec, ())
         rig.cluster.apply(pod_manifest("q", 1, node="o", assigned="0", phase="Succeeded"))
         await until(lambda: rig.taken("o") == set())
         rig.cluster.delete(pod_manifest("p"))
         await until(lambda: rig.taken("n") == set())
-        assert not rig.mirror.tenants.knows("uid-p")
+        assert not rig.mirror.bound_pods.knows("uid-p")
         rig.cluster.delete(node_manifest("o"))
         await until(lambda: rig.taken("o") is None)
-        assert not rig.mirror.tenants.have_room("o", spec, ())
+        assert not rig.mirror.bound_pods.have_room("o", spec, ())
 
 
 async def listed_again(rig: Rig) -> None:
@@ -163,11 +163,11 @@ async def listed_again(rig: Rig) -> None:
 async def test_a_list_frees_what_was_bound_before_it_and_is_not_there() -> None:
     async with mirrored() as rig:
         await until(lambda: rig.taken() == {0})
-        claim = rig.ledger.claim("uid-p")
+        claim = rig.ledger.allocation("uid-p")
         assert claim is not None
         assert claim.since == rig.clock.now
         unseen = rig.ledger.begin_binding("unseen", "n", whole_gpus(1, (1,)), rig.clock())
-        rig.ledger.end_binding(unseen, ClaimState.BOUND, rig.clock())
+        rig.ledger.end_binding(unseen, AllocationState.BOUND, rig.clock())
         await listed_again(rig)
         assert rig.taken() == {0, 1}, "it may be younger than the list"
         rig.clock.now += 1
@@ -284,11 +284,11 @@ async def test_an_edit_changes_nothing_though_the_pod_could_not_be_read_for_a_wh
     async with mirrored() as rig:
         await until(rig.watching)
         name = "p" if readable_first else "q"
-        before = dict(rig.mirror.tenants.on("n"))
+        before = dict(rig.mirror.bound_pods.on("n"))
         rig.cluster.apply(unreadable(pod_manifest(name, 1, node="n")))
         await until(lambda: rig.mirror.num_unread == 1)
         if readable_first:
-            assert rig.mirror.tenants.on("n") == before
+            assert rig.mirror.bound_pods.on("n") == before
         else:
             rig.cluster.apply(pod_manifest(name, 1, node="n", assigned="0"))
             rig.cluster.delete(pod_manifest("p"))
@@ -308,7 +308,7 @@ async def test_warnings_name_the_object(caplog: pytest.LogCaptureFixture) -> Non
     rig.cluster.apply(doubtful)
     rig.cluster.apply(pod_manifest("q", 1, node="n", assigned="zero"))
     async with mirrored(rig):
-        await until(lambda: rig.mirror.tenants.knows("uid-q"))
+        await until(lambda: rig.mirror.bound_pods.knows("uid-q"))
     messages = [record.getMessage() for record in caplog.records if record.name == "extender.ledger.mirror"]
     starts = f"node d: {MEMORY_LABEL}", f"node d: {_GIVEN}", f"pod default/q: {ASSIGNED_GPUS}: "
     assert [message.startswith(start) for message, start in zip(messages, starts, strict=True)] == [True] * 3
@@ -325,14 +325,14 @@ async def test_devices_are_mirrored_as_they_come_and_go() -> None:
     claim, gpus = resource_claim("a", devices=("gpu-1", "gpu-2")), slice_of("d", 4)
     rig.cluster.report(SLICES, "ADDED", gpus)
     rig.mirror.hub.cache(CLAIMS).upsert(resource_claim("gone", devices=("gpu-0",)))
-    assert rig.ledger.num_claimed() == {"default": 1}
+    assert rig.ledger.num_claim_devices() == {"default": 1}
     async with mirrored(rig):
         await until(lambda: rig.unit("d") is GpuUnit.CLAIM and CLAIMS.path in rig.cluster.watched)
-        assert rig.ledger.num_claimed() == {}, "the list does not have it"
+        assert rig.ledger.num_claim_devices() == {}, "the list does not have it"
         rig.cluster.report(CLAIMS, "ADDED", claim)
-        await until(lambda: rig.ledger.num_claimed() == {"default": 2})
+        await until(lambda: rig.ledger.num_claim_devices() == {"default": 2})
         rig.cluster.report(CLAIMS, "DELETED", claim)
-        await until(lambda: rig.ledger.num_claimed() == {})
+        await until(lambda: rig.ledger.num_claim_devices() == {})
         rig.cluster.report(SLICES, "DELETED", gpus)
         await until(lambda: rig.unit("d") is GpuUnit.NONE)
     assert len(rig.cluster.queries[SLICES.served_at]) == 1

@@ -7,7 +7,7 @@ import pytest
 
 from extender.core.gauges import Gauge
 from extender.core.observations import Observations, SampleState
-from extender.ledger.arrays import ClusterArrays, Held, ObservedArrays, SampleTimes
+from extender.ledger.arrays import ClusterArrays, HeldAmounts, ObservedArrays, SampleTimes
 from tests.core.builders import node
 
 TIMES = SampleTimes(fresh_s=90.0, forget_s=900.0, warmup_s=45.0)
@@ -140,7 +140,7 @@ def test_a_load_is_expected_until_samples_show_it_or_are_missing_for_too_long() 
 def test_samples_of_a_gpu_given_back_are_outdated_until_its_node_is_sampled_again() -> None:
     observed = observed_of(2)
     sample(observed, {0: [0.5], 1: [0.5]}, at=100.0)
-    observed.given_back(0, (1,))
+    observed.mark_outdated(0, (1,))
     assert observed.current.outdated.tolist() == [[False, True], [False, False]]
     sample(observed, {1: [0.75]}, at=150.0)
     assert observed.current.outdated.tolist() == [[False, True], [False, False]]
@@ -152,16 +152,16 @@ def test_before_samples_come_nothing_of_them_is_outdated() -> None:
     arrays = ClusterArrays()
     arrays.observe(TIMES)
     row = arrays.set_node("n", node(T4, T4).offer)
-    arrays.set_held(row, Held({0: (1000, 15360)}, 0))
+    arrays.set_held(row, HeldAmounts({0: (1000, 15360)}, 0))
     observed = arrays.observed
     assert observed is not None
     before = observed.current
-    arrays.set_held(row, Held({}, 0))
+    arrays.set_held(row, HeldAmounts({}, 0))
     assert observed.current is before
     sample(observed, {row: [0.5, 0.5]}, at=100.0)
-    arrays.set_held(row, Held({1: (1000, 15360)}, 0))
+    arrays.set_held(row, HeldAmounts({1: (1000, 15360)}, 0))
     assert not observed.current.outdated.any(), "less is free than before"
-    arrays.set_held(row, Held({}, 0))
+    arrays.set_held(row, HeldAmounts({}, 0))
     assert observed.current.outdated[row].tolist() == [False, True]
     arrays.remove_node("n")
     arrays.set_node("next", node(T4, T4).offer)
@@ -178,7 +178,7 @@ def test_the_next_node_of_a_row_inherits_nothing(sampled: bool) -> None:
         sample(observed, {0: [0.5, 0.5], 1: [0.5, 0.5]}, at=100.0)
     for row, uid in enumerate(("gone", "stays")):
         observed.expect(uid, row, (0,), 0.25, 90.0)
-        observed.given_back(row, (1,))
+        observed.mark_outdated(row, (1,))
     version = observed.current.version
     observed.forget(0)
     assert observed.current.version > version
@@ -196,7 +196,7 @@ def test_what_is_new_in_a_larger_cluster_is_not_known() -> None:
     observed = observed_of(1, 1)
     sample(observed, {0: [0.5]}, at=100.0)
     observed.expect("u", 0, (0,), 0.25, 90.0)
-    observed.given_back(0, (0,))
+    observed.mark_outdated(0, (0,))
     version = observed.current.version
     observed.resize(2, 2)
     assert (observed.shape, observed.current.version > version) == ((2, 2), True)
@@ -216,7 +216,7 @@ def test_no_later_change_reaches_what_was_published_and_each_is_a_new_version() 
         lambda: sample(observed, {0: [0.5, 0.5]}, at=100.0),
         lambda: observed.expect("u", 0, (0,), 0.25, 100.0),
         lambda: sample(observed, {0: [0.75, 0.5], 1: [0.25, 0.25]}, at=110.0),
-        lambda: observed.given_back(0, (0,)),
+        lambda: observed.mark_outdated(0, (0,)),
         lambda: observed.age(205.0),
         lambda: observed.forget(0),
         lambda: observed.expect("v", 1, (1,), 0.25, 205.0),

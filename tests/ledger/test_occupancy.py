@@ -2,7 +2,7 @@
 
 from extender.core.resources.gpu_models import UNKNOWN_MODEL
 from extender.core.resources.nodes import Gpu, GpuUnit, NodeOffer
-from extender.ledger.claims import Occupancy
+from extender.ledger.allocations import Occupancy
 from extender.plugins.holdings import UNKNOWN_GPU, Holding, Part, whole_gpus
 
 GIB = 1024
@@ -59,14 +59,14 @@ def test_who_holds_what() -> None:
         (SLICED, [whole_gpus(7)], {}, 7, True),
     ):
         found = occupied(offered, *holdings)
-        assert (found.held, found.untracked, found.crowded) == (held, untracked, crowded), holdings
+        assert (found.held, found.untracked, found.overbooked) == (held, untracked, crowded), holdings
 
 
 def test_slices_are_counted_by_gpu_where_it_is_known() -> None:
     found = occupied(SLICED, Holding(2, (Part(0, uuid="GPU-1"), Part(0))))
-    assert (found.left.slices, found.left.untracked, found.crowded) == ({1: 1, 0: 1}, 2, False)
-    assert not occupied(SLICED, whole_gpus(3, [0, 0, 0])).crowded
-    assert occupied(SLICED, whole_gpus(4, [0, 0, 0, 0])).crowded
+    assert (found.held_amounts.slices, found.held_amounts.untracked, found.overbooked) == ({1: 1, 0: 1}, 2, False)
+    assert not occupied(SLICED, whole_gpus(3, [0, 0, 0])).overbooked
+    assert occupied(SLICED, whole_gpus(4, [0, 0, 0, 0])).overbooked
 
 
 def test_mig_devices_are_counted_by_profile() -> None:
@@ -79,28 +79,28 @@ def test_mig_devices_are_counted_by_profile() -> None:
         ((("2g", 2),), True),
         ((("3g", 1),), True),
     ):
-        assert occupied(offered, *(Holding(0, mig=(device,)) for device in devices)).crowded is crowded
-        assert occupied(offered, Holding(0, mig=devices)).crowded is crowded
+        assert occupied(offered, *(Holding(0, mig=(device,)) for device in devices)).overbooked is crowded
+        assert occupied(offered, Holding(0, mig=devices)).overbooked is crowded
 
 
 def test_a_gpu_has_no_more_than_its_plugins_number_of_holders() -> None:
     offered = offer(2, GpuUnit.PART, max_holders=2)
     for num_holders, held, crowded in ((1, (100, GIB), False), (2, FULL, False), (3, FULL, True)):
         found = occupied(offered, *[share(of(0, 100))] * num_holders)
-        assert (found.held, found.crowded) == ({0: held}, crowded)
+        assert (found.held, found.overbooked) == ({0: held}, crowded)
     over = occupied(offered, share(of(0, 600)), share(of(0, 600)))
-    assert (over.held, over.crowded) == ({0: (1200, 16 * GIB)}, True), "by compute, not by number"
+    assert (over.held, over.overbooked) == ({0: (1200, 16 * GIB)}, True), "by compute, not by number"
 
 
 def test_pods_that_a_plugin_serves_are_apart_from_those_that_it_does_not_know() -> None:
     picks = offer(4, GpuUnit.WHOLE, picks=True)
     served, alone, nothing = whole_gpus(1, [0]), Holding(1, (Part(1),), unserved=True), Holding(0)
-    assert occupied(picks, served, alone).crowded
+    assert occupied(picks, served, alone).overbooked
     for holdings in ([served, served], [alone], [alone, nothing], [served, nothing]):
         found = occupied(picks, *holdings)
         assert (found.num_served, found.num_unserved) == (holdings.count(served), holdings.count(alone))
-    assert not occupied(picks, alone, nothing).crowded
-    assert not occupied(offer(4, GpuUnit.WHOLE), served, alone).crowded
+    assert not occupied(picks, alone, nothing).overbooked
+    assert not occupied(offer(4, GpuUnit.WHOLE), served, alone).overbooked
 
 
 def test_what_a_pod_can_have_been_given() -> None:

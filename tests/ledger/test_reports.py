@@ -10,7 +10,7 @@ from extender.core.devices import choose_among
 from extender.core.fit.fits import fit
 from extender.core.resources.requests import AskedUnit, GpuRequest
 from extender.kube import objects
-from extender.ledger.ledger import ClaimState, Ledger
+from extender.ledger.ledger import AllocationState, Ledger
 from extender.plugins.holdings import whole_gpus
 from extender.plugins.kerf import ASSIGNED_GPUS, ASSIGNED_UUIDS, REPORT
 from extender.queueing.pods.objects import decode_node
@@ -43,7 +43,7 @@ def test_what_was_given_counts_and_is_what_everyone_sees() -> None:
     ledger = ledger_with(pod("0,1", gpus=2))
     assert (taken(ledger), ledger.mistaken()) == ({0, 1}, [])
     assert ledger.upsert_node(reporting({"u": ["GPU-3", "GPU-1"]})) == ()
-    (claim,) = ledger.claims_on("n")
+    (claim,) = ledger.allocations_on("n")
     assert (taken(ledger), sorted(claim.gpus), ledger.mistaken()) == ({1, 3}, [1, 3], [claim])
 
 
@@ -51,7 +51,7 @@ def test_what_was_given_counts_and_is_what_everyone_sees() -> None:
 def test_a_correction_of_a_pod_is_no_edit(bound_here: bool) -> None:
     ledger = ledger_with()
     if bound_here:
-        ledger.end_binding(ledger.begin_binding("u", "n", whole_gpus(1, (0,)), 0.0), ClaimState.BOUND, 0.0)
+        ledger.end_binding(ledger.begin_binding("u", "n", whole_gpus(1, (0,)), 0.0), AllocationState.BOUND, 0.0)
     ledger.upsert_pod(pod("0"), 0.0)
     ledger.upsert_node(reporting({"u": ["GPU-3"]}))
     ledger.upsert_pod(pod("2"), 1.0)
@@ -102,7 +102,7 @@ def test_slices_are_known_by_gpu_as_they_are_assigned_and_as_they_are_given() ->
     ledger = sharing(("a", 1, "1"), ("b", 1, ""), ("c", 2, ""))
     assert slices(ledger) == ([0, 1], 4)
     assert ledger.upsert_node(sliced({"a": ["GPU-0::2"], "b": ["GPU-1::0"], "c": ["GPU-1::1", "GPU-1::2"]})) == ()
-    assert (slices(ledger), ledger.rows.num_crowded) == (([1, 3], 4), 0)
+    assert (slices(ledger), ledger.rows.num_overbooked) == (([1, 3], 4), 0)
     assert [claim.pod for claim in ledger.mistaken()] == ["default/a"]
     ledger = sharing(("a", 2, "0,1"))
     ledger.upsert_node(sliced({"a": ["GPU-0::0", "GPU-0::1"]}))
@@ -113,7 +113,7 @@ def test_more_slices_of_a_gpu_than_it_has_are_warned_of_and_free_nothing() -> No
     ledger = sharing(*((name, 1, "") for name in "abcd"))
     (warning,) = ledger.upsert_node(sliced({name: [f"GPU-0::{name}"] for name in "abcd"}))
     assert "default/c and default/d are all reported to have GPU-0" in warning
-    assert (slices(ledger)[1], ledger.rows.num_crowded) == (4, 1)
+    assert (slices(ledger)[1], ledger.rows.num_overbooked) == (4, 1)
 
 
 @pytest.mark.parametrize("steers", [True, False])

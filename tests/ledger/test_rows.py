@@ -61,14 +61,14 @@ def test_rows_apart_have_what_is_free_and_read_nodes_alike() -> None:
     ledger = Ledger(reservation_ttl_s=TTL_S, memory_tolerance_frac=0.05, model_aliases={"small": ["t4"]})
     ledger.upsert_node(node_object("n", 2, memory_mib=15000))
     ledger.reserve("u", "n", whole_gpus(1, (0,)), 100.0)
-    apart = ledger.apart(100.0)
-    assert (apart.names(), list(apart.claims)) == ([], [])
+    apart = ledger.without_holders(100.0)
+    assert (apart.names(), list(apart.allocations)) == ([], [])
     cluster = apart.extended([node_object("new", 1, memory_mib=15000)])
     assert (idle(cluster, "n"), idle(cluster, "new")) == ({1}, {0})
     for row in (0, 1):
         assert cluster.gpu_memory_mib[row, 0] == T4_MIB, "360 missing are less than 5 % of it"
         assert "small" in cluster.models[cluster.gpu_model[row, 0]].names
-    assert idle(ledger.apart(100.0 + TTL_S).extended([]), "n") == {0, 1}, "an expired reservation is none"
+    assert idle(ledger.without_holders(100.0 + TTL_S).extended([]), "n") == {0, 1}, "an expired reservation is none"
 
 
 def test_a_node_without_some_of_its_pods_is_as_if_they_had_never_been_there() -> None:
@@ -113,4 +113,4 @@ def test_the_rows_of_other_nodes_stay_when_one_is_gone() -> None:
 def test_rows_without_nodes_are_empty() -> None:
     rows = NodeRows(NodeReading(), TTL_S)
     assert (rows.names(), rows.without("n", ()), rows.extended([]).num_nodes) == ([], None, 0)
-    assert rows.state_of("n") == NodeState(NO_GPUS, crowded=False)
+    assert rows.state_of("n") == NodeState(NO_GPUS, overbooked=False)

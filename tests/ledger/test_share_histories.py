@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from extender.core.annotations import COUNT, MEMORY_EACH, SHARE
 from extender.core.policies.registry import POLICIES
 from extender.kube import objects
-from extender.ledger.ledger import ClaimState
+from extender.ledger.ledger import AllocationState
 from extender.plugins.kerf import ASSIGNED_GPUS, ASSIGNED_MEMORY, ASSIGNED_SHARE, format_gpus
 from extender.plugins.pods import read_pod_request
 from extender.scheduling.placer import Assignment, Placer, PodIdentity
@@ -130,8 +130,12 @@ class ShareHistory(RuleBasedStateMachine):
             assert sum(milli for milli, _ in parts) <= 1000
             assert sum(mib for _, mib in parts) <= T4_MIB
 
-    @rule(data=st.data(), outcome=st.sampled_from([ClaimState.BOUND, ClaimState.UNDECIDED, None]), told=st.booleans())
-    def bind(self, data: st.DataObject, outcome: ClaimState | None, told: bool) -> None:
+    @rule(
+        data=st.data(),
+        outcome=st.sampled_from([AllocationState.BOUND, AllocationState.UNDECIDED, None]),
+        told=st.booleans(),
+    )
+    def bind(self, data: st.DataObject, outcome: AllocationState | None, told: bool) -> None:
         self.forget_expired()
         waiting = [uid for uid, given in self.account.given.items() if not given.bound]
         if not waiting:
@@ -140,10 +144,10 @@ class ShareHistory(RuleBasedStateMachine):
         given = self.account.given[uid]
         claim = self.ledger.begin_binding(uid, given.assignment.node, given.assignment.holding, self.clock())
         self.ledger.end_binding(claim, outcome, self.clock())
-        given.since, given.undecided = self.clock(), outcome is ClaimState.UNDECIDED
+        given.since, given.undecided = self.clock(), outcome is AllocationState.UNDECIDED
         if outcome is None:
             del self.account.given[uid]
-        elif outcome is ClaimState.BOUND or told:
+        elif outcome is AllocationState.BOUND or told:
             given.bound = True
         if told and uid in self.account.given:
             self.ledger.upsert_pod(given.pod(uid), self.clock())
@@ -195,7 +199,7 @@ class ShareHistory(RuleBasedStateMachine):
     @invariant()
     def every_claim_is_what_was_given(self) -> None:
         for uid, given in self.account.given.items():
-            claim = self.ledger.claim(uid)
+            claim = self.ledger.allocation(uid)
             assert claim is not None
             assert (claim.node, claim.holding) == (given.assignment.node, given.assignment.holding)
 

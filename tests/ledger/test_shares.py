@@ -31,11 +31,11 @@ def test_booked_over_capacity_is_never_negative_and_counted() -> None:
     ledger = ledger_of(n=2)
     for name in ("a", "b", "c"):
         ledger.upsert_pod(sharing_pod(name, "0", "500", "9000"), 0.0)
-    assert (free(ledger), ledger.rows.num_crowded) == ([(0, 0), FREE], 1)
+    assert (free(ledger), ledger.rows.num_overbooked) == ([(0, 0), FREE], 1)
     ledger.remove_pod("uid-c")
     assert free(ledger) == [(0, 0), FREE], "2 x 9000 MiB are still more than 15360"
     ledger.remove_pod("uid-b")
-    assert (free(ledger), ledger.rows.num_crowded) == ([(500, T4_MIB - 9000), FREE], 0)
+    assert (free(ledger), ledger.rows.num_overbooked) == ([(500, T4_MIB - 9000), FREE], 0)
 
 
 def test_a_whole_gpu_where_another_pod_has_a_share_counts_by_number() -> None:
@@ -43,7 +43,7 @@ def test_a_whole_gpu_where_another_pod_has_a_share_counts_by_number() -> None:
     ledger.upsert_pod(pod_object("whole", 1, node="n", assigned="0"), 0.0)
     ledger.upsert_pod(sharing_pod("share", "0"), 0.0)
     assert free(ledger) == [(500, T4_MIB - 4096), FREE, FREE]
-    assert (untracked(ledger), ledger.rows.num_crowded) == (1, 1)
+    assert (untracked(ledger), ledger.rows.num_overbooked) == (1, 1)
 
 
 def test_a_uuid_is_believed_rather_than_an_index() -> None:

@@ -27,7 +27,7 @@ def test_a_deleted_mirror_holds_its_gpus_until_another_one_is_there() -> None:
     ledger.remove_pod("old")
     assert num_free(ledger, 100.0) == num_free(ledger, 100.0 + _WITHIN_S - 0.1) == 1
     ledger.upsert_pod(mirror("new"), 101.0)
-    assert (num_free(ledger, 102.0), ledger.claim("old")) == (1, None), "held once, not twice"
+    assert (num_free(ledger, 102.0), ledger.allocation("old")) == (1, None), "held once, not twice"
     ledger.upsert_pod(mirror("another", "other-n"), 103.0)
     assert num_free(ledger, 1000.0) == 0
 
@@ -36,7 +36,7 @@ def test_a_list_that_has_the_new_mirror_and_not_the_old_one_leaves_one_holder() 
     ledger = with_mirror()
     ledger.upsert_pod(mirror("new"), 1.0)  # a list adds what it has before it removes what it lacks
     ledger.keep_pods({"new"}, 1.0)
-    assert (num_free(ledger, 2.0), ledger.claim("old")) == (1, None)
+    assert (num_free(ledger, 2.0), ledger.allocation("old")) == (1, None)
     ledger.keep_pods(set(), 3.0)
     assert num_free(ledger, 4.0) == 1, "the containers of the new one may run on"
 
@@ -49,7 +49,7 @@ def test_who_forges_a_mirror_in_its_place_frees_nothing() -> None:
         assert num_free(ledger, 2.0) == 0
         ledger.remove_pod("forged")
         ledger.upsert_pod(mirror("new", gpus=2), 3.0)
-        assert (num_free(ledger, 4.0), ledger.claim("old")) == (0, None), "held once, not twice"
+        assert (num_free(ledger, 4.0), ledger.allocation("old")) == (0, None), "held once, not twice"
 
 
 def test_a_pod_of_its_name_that_is_no_mirror_frees_nothing() -> None:
@@ -66,7 +66,7 @@ def test_without_a_new_mirror_its_gpus_are_free_once_a_kubelet_would_have_made_i
     ledger.keep_pods(set(), 1.0)
     assert num_free(ledger, 10.0) == 1
     ledger.keep_pods(set(), 11.0)
-    assert (num_free(ledger, 10.0 + _WITHIN_S), ledger.claim("old")) == (2, None)
+    assert (num_free(ledger, 10.0 + _WITHIN_S), ledger.allocation("old")) == (2, None)
 
 
 def test_a_kubelet_that_is_not_ready_makes_no_mirror() -> None:
@@ -87,7 +87,7 @@ def test_of_a_node_that_is_gone_it_is_held_no_longer_than_of_a_ready_one() -> No
     ledger.remove_node("n")
     for now, held in ((2000.0, True), (2000.0 + _WITHIN_S, False)):
         ledger.snapshot(now)
-        assert (ledger.claim("old") is not None) is held
+        assert (ledger.allocation("old") is not None) is held
 
 
 def test_a_mirror_that_has_ended_is_free_at_once() -> None:

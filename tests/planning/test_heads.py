@@ -13,11 +13,11 @@ from extender.planning import rounds
 from extender.planning.plan_state import PlanState
 from extender.planning.plans import PlanPod, View
 from extender.planning.quotas import Quotas
-from extender.planning.rounds import Head, Rules, greedy_round, place_unit
+from extender.planning.rounds import Head, RoundRules, greedy_round, place_unit
 from tests.core.builders import node
 from tests.queueing.builders import A100, gpu_pod, gpu_view, plain_view, reasons, view_of
 
-BIG = Rules(reserves=frozenset({"ns/big"}))
+BIG = RoundRules(reserves=frozenset({"ns/big"}))
 
 
 def nodes_of_cpu(*nodes: tuple[int, int, int]) -> View:
@@ -102,7 +102,7 @@ def test_only_pods_that_would_have_room_get_the_head_as_their_reason() -> None:
 def test_pods_of_a_gang_that_is_the_head_get_their_gang_as_reason() -> None:
     pods = [gpu_pod(f"ns/g{number}", 3, gang="ns/g") for number in range(3)] + [gpu_pod("ns/single", 2)]
     busy = replace(gpu_view(3, gpus=4), pods_free=np.array([110, 110, 0]))
-    made = greedy_round(busy, pods, Rules(reserves=frozenset({"ns/g"})))
+    made = greedy_round(busy, pods, RoundRules(reserves=frozenset({"ns/g"})))
     assert made.head is not None
     assert reasons(made.plan) == {
         **dict.fromkeys(range(3), "its gang ns/g does not fit as a whole"),
@@ -132,7 +132,7 @@ def test_a_gang_goes_to_the_tightest_domain_among_the_nodes_that_it_may_use() ->
 
 def test_a_pod_that_has_waited_long_is_the_head_also_behind_an_equal_one() -> None:
     view = replace(gpu_view(1, gpus=4), pods_free=np.array([0]))
-    rules = Rules(reserves=frozenset({"ns/old"}))
+    rules = RoundRules(reserves=frozenset({"ns/old"}))
     for order in (("ns/old", "ns/young"), ("ns/young", "ns/old")):
         pods = [gpu_pod(key, 4) for key in order]
         assert greedy_round(view, pods, rules).head == Head("ns/old", frozenset({"n0000"}))
@@ -148,7 +148,7 @@ def test_equal_pods_that_fit_no_node_are_checked_once(monkeypatch: pytest.Monkey
     monkeypatch.setattr(rounds, "fit", counting)
     pods = [*(gpu_pod(f"ns/huge{number}", 9) for number in range(50)), gpu_pod("ns/big", 4)]
     view = replace(gpu_view(1, gpus=4), pods_free=np.array([0]))
-    made = greedy_round(view, pods, Rules(reserves=frozenset(pod.key for pod in pods)))
+    made = greedy_round(view, pods, RoundRules(reserves=frozenset(pod.key for pod in pods)))
     assert made.head == Head("ns/big", frozenset({"n0000"}))
     assert checked == [9, 4]
 
@@ -162,7 +162,7 @@ def test_nothing_is_kept_for_a_gang_that_would_not_fit_an_empty_cluster() -> Non
         [asks(f"evil/g{n}", 1000, 4, gang="evil/g", topology="rack") for n in range(3)],
         [asks(f"evil/g{n}", 100, count, gang="evil/g") for n, count in enumerate((4, 4, 4, 4, 1))],
     ):
-        made = greedy_round(view, [*gang, *gpu_pods(6)], Rules(reserves=frozenset({"evil/g"})))
+        made = greedy_round(view, [*gang, *gpu_pods(6)], RoundRules(reserves=frozenset({"evil/g"})))
         assert (made.head, made.plan.num_placed) == (None, 6)
 
 
@@ -209,7 +209,7 @@ def test_the_head_is_the_first_by_class_then_age_and_stays_the_head() -> None:
         ({"ns/a": (0, 1.0), "ns/b": (-5, 2.0)}, "ns/b"),
         ({"ns/a": (-5, 2.0), "ns/b": (0, 1.0)}, "ns/a"),
     ):
-        rules = Rules(reserves=frozenset({"ns/a", "ns/b"}), rank=ranks)
+        rules = RoundRules(reserves=frozenset({"ns/a", "ns/b"}), rank=ranks)
         made = greedy_round(view, pods, rules)
         assert made.head is not None
         assert made.head.key == head

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from extender.core.resources.requests import GpuRequest
-from extender.planning.missing_nodes import Counts, Group, alone, missing_nodes
+from extender.planning.missing_nodes import Counts, Group, max_copies, missing_nodes
 from extender.planning.plan_state import PlanState
 from extender.planning.plans import PlanPod, units_of
 from extender.planning.rounds import place_unit
@@ -111,6 +111,6 @@ def test_how_many_copies_of_a_pod_a_node_takes() -> None:
     pods = [gpu_pod("a", 3), gpu_pod("b", 1)]
     state, groups = state_of(0, [(A100, 8, 1)], pods)
     row = groups[0].rows[0]
-    assert [alone(state, position, row, 100) for position in (0, 1)] == [2, 8]
-    assert alone(state, 1, row, 5) == 5
+    assert [max_copies(state, position, row, 100) for position in (0, 1)] == [2, 8]
+    assert max_copies(state, 1, row, 5) == 5
     assert state.num_steps == 0

@@ -13,7 +13,7 @@ from extender.planning.plan_state import PlanState
 from extender.queueing.node_view import view_of
 from extender.queueing.pods.batches import plan_pod
 from extender.queueing.pods.objects import decode_node, decode_pod
-from extender.queueing.pods.restrictions import Kinds
+from extender.queueing.pods.restrictions import RestrictionKinds
 from tests.ledger.builders import node_manifest
 from tests.plugins.rigs import A, B, Rig, asking, gpushare_node, hami_node
 
@@ -64,7 +64,7 @@ def booked(cluster: Cluster) -> dict[str, list[Any]]:
 def assert_planned_as_placed(nodes: list[Manifest], pods: list[Manifest]) -> None:
     rig = Rig(*nodes)
     described: list[Node] = [decode_node(manifest) for manifest in nodes]
-    kinds = Kinds()
+    kinds = RestrictionKinds()
     batch = [plan_pod(decode_pod(manifest), kinds) for manifest in pods]
     state = PlanState(view_of(rig.ledger.snapshot(rig.clock()), described, kinds), batch)
     for position, manifest in enumerate(pods):
@@ -99,7 +99,7 @@ def test_a_plan_books_what_a_live_placement_books(pods: list[tuple[dict[str, str
     for number, (resources, annotations) in enumerate(pods):
         manifest = pod(number, resources, annotations)
         try:
-            asks_gpus = plan_pod(decode_pod(manifest), Kinds()).gpus is not None
+            asks_gpus = plan_pod(decode_pod(manifest), RestrictionKinds()).gpus is not None
         except ValueError:
             continue  # contradicts itself: nobody places it
         if not asks_gpus:

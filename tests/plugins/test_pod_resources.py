@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from extender.ledger.bound_pods import BoundPods
 from extender.ledger.ledger import Ledger
-from extender.ledger.tenants import Tenants
 from extender.plugins.pod_resources import read_compute, while_resized
 from extender.queueing.pods.objects import decode_node, decode_pod
 
@@ -43,7 +43,7 @@ def test_the_greatest_of_what_is_wanted_granted_and_in_use_counts() -> None:
     ):
         decoded = decode_pod(pod)
         assert read_compute(while_resized(decoded)) == (cpu_milli, 1024)
-        ledger, tenants = Ledger(reservation_ttl_s=30.0), Tenants()
+        ledger, tenants = Ledger(reservation_ttl_s=30.0), BoundPods()
         status = {"allocatable": {"cpu": "8", "memory": "8Gi"}}
         ledger.upsert_node(decode_node({"metadata": {"name": "n"}, "status": status}))
         ledger.upsert_pod(decoded, 0.0)

@@ -15,15 +15,15 @@ from extender.kube.events import EventRecorder
 from extender.kube.objects import Node, Pod
 from extender.kube.watches import NODES, PODS, WatchHub
 from extender.ledger.ledger import Ledger
-from extender.queueing.asked import Asked
 from extender.queueing.controller import QueueController
-from extender.queueing.devices import MakesAllocation
+from extender.queueing.devices import AllocatorFactory
 from extender.queueing.dispatch import Mode
-from extender.queueing.kept_places import KeepsPlaces
+from extender.queueing.extender_mode import ExtenderMode
+from extender.queueing.kept_places import PlaceKeeper
 from extender.queueing.options import Options
 from extender.queueing.pods.entries import Entry
 from extender.queueing.pods.objects import decode_node, decode_pod
-from extender.queueing.roomless import LetsRoomlessGo
+from extender.queueing.roomless import RoomlessReleaser
 from extender.scheduling.placer import Placer, PodIdentity
 
 Manifest = dict[str, Any]
@@ -82,9 +82,9 @@ class Rig:
     def __init__(
         self,
         api: Api | None = None,
-        mode: Callable[..., Mode] = Asked,
+        mode: Callable[..., Mode] = ExtenderMode,
         hub: WatchHub | None = None,
-        keeper: MakesAllocation | None = None,
+        keeper: AllocatorFactory | None = None,
         **options: Any,
     ) -> None:
         self.now = 1000.0
@@ -96,8 +96,8 @@ class Rig:
         clock = lambda: self.now  # noqa: E731 - a clock
         self.placer = Placer(self.ledger, default_policy="bestfit", clock=clock, wall_clock=clock)
         self.standby = ""
-        self.kept_places: KeepsPlaces | None = None
-        self.lets_roomless_go: LetsRoomlessGo | None = None
+        self.kept_places: PlaceKeeper | None = None
+        self.lets_roomless_go: RoomlessReleaser | None = None
         self.takes_more: Callable[[GpuRequest], bool] = lambda request: False
         self.why_refused: Callable[[PodIdentity], str] = lambda pod: ""
         self.hub = hub or WatchHub(self.api, clock)  # type: ignore[arg-type]
@@ -119,7 +119,7 @@ class Rig:
             mode=partial(mode, resolver=self.resolver),
             keeper=keeper,
             kept_places=lambda: self.kept_places,
-            lets_roomless_go=lambda: self.lets_roomless_go,
+            roomless_releaser=lambda: self.lets_roomless_go,
         )
         for reflector in self.queue.reflectors.values():
             reflector.num_lists = 1

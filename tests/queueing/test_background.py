@@ -198,7 +198,7 @@ def test_a_new_leader_forgets_pods_that_one_before_may_have_written_on_and_what_
         rig.node("n", 1)
         rig.pod("a", 1)
         rig.round()
-        assert rig.ledger.claim("a") is not None
+        assert rig.ledger.allocation("a") is not None
         asyncio.run(rig.queue.catch_up())
     assert list(asked.queue.backlog.entries) == ["a"], "whatever is written there, it is asked about each pod"
     assert (dict(direct.queue.backlog.entries), direct.free()) == ({}, 1)

@@ -14,10 +14,10 @@ from extender.kube.memory import Manifest, MemoryCluster
 from extender.kube.watches import NODES, PODS
 from extender.planning.quotas import Quotas
 from extender.plugins.holdings import Holding
-from extender.queueing.asked import Asked
 from extender.queueing.build import build_queue
-from extender.queueing.direct.mode import Direct
-from extender.queueing.kept_places import KeepsPlaces
+from extender.queueing.direct.mode import DirectMode
+from extender.queueing.extender_mode import ExtenderMode
+from extender.queueing.kept_places import PlaceKeeper
 from extender.queueing.options import Options
 from extender.queueing.pods.objects import decode_node, decode_pod
 from extender.scheduling.build import build_foundation
@@ -55,7 +55,7 @@ class Built:
             self.base.fence.open("epoch")
         clock = self.base.clock
         self.placer = Placer(self.base.ledger, default_policy="tightest", clock=clock, wall_clock=clock)
-        self.kept_places: KeepsPlaces | None = None
+        self.kept_places: PlaceKeeper | None = None
         made = build_queue(
             self.settings,
             self.base,
@@ -63,7 +63,7 @@ class Built:
             takes_more=lambda request: request.count == 1,
             why_refused=lambda pod: f"{pod.name} was refused",
             kept_places=lambda: self.kept_places,
-            lets_roomless_go=lambda: None,
+            roomless_releaser=lambda: None,
         )
         assert made is not None
         self.queue = made
@@ -110,16 +110,16 @@ def test_it_goes_by_what_the_other_parts_know_and_are_told() -> None:
     built = Built(order="fifo")
     base, queue = built.base, built.queue
     assert queue.options == Options.of(built.settings.queue, built.settings.decisions)
-    assert isinstance(queue.mode, Asked)
+    assert isinstance(queue.mode, ExtenderMode)
     made_of = queue.mode.transport, queue.mode.placer, queue.mode.resolver
     assert made_of == (built.cluster, built.placer, base.resolver)
-    assert (queue.nodes.crowd is base.mirror.tenants.crowd, queue.claims) == (True, None)
+    assert (queue.nodes.bound_pod_index is base.mirror.bound_pods.index, queue.claims) == (True, None)
     assert queue.fault() == base.mirror.fault() != ""
     built.node("n", 2)
     built.pod("p", 1, "2026-01-01T00:00:00Z")
     entry = queue.backlog.entries["p"]
     assert (entry.seen, entry.created, queue.place_kept(entry.pod)) == (1000.0, 1767225600.0, "")
-    built.kept_places = cast(KeepsPlaces, SimpleNamespace(place_kept=lambda pod: f"kept for {pod.key}"))
+    built.kept_places = cast(PlaceKeeper, SimpleNamespace(place_kept=lambda pod: f"kept for {pod.key}"))
     assert queue.place_kept(entry.pod) == "kept for ns/p"
     entry.reserve("m")
     base.ledger.reserve("p", "n", Holding(1), built.now)
@@ -160,7 +160,7 @@ def test_how_long_pods_have_run_is_told_by_the_clock_on_the_wall() -> None:
 def test_where_kube_scheduler_calls_no_extender_pods_are_let_go_by_what_is_written_on_them() -> None:
     built = Built(extender=False)
     mode, base = built.queue.mode, built.base
-    assert isinstance(mode, Direct)
+    assert isinstance(mode, DirectMode)
     assert (mode.resolver, mode.fence, mode.events) == (base.resolver, base.fence, base.events)
     runs = decode_pod({"metadata": {"name": "a", "uid": "a"}, "spec": {"nodeName": "n"}})
     base.mirror.hub.cache(PODS).upsert(runs)

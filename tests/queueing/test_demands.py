@@ -28,7 +28,7 @@ def node(rig: Rig, name: str, **resources: str) -> None:
 def runs(rig: Rig, name: str, on: str, labels: dict[str, str] | None = None, **spec: Any) -> None:
     metadata = {"name": name, "namespace": "ns", "uid": name, "labels": labels or {}}
     made = decode_pod({"metadata": metadata, "spec": {"nodeName": on, "containers": [{}], **spec}})
-    rig.queue.nodes.crowd.upsert(made)
+    rig.queue.nodes.bound_pod_index.upsert(made)
 
 
 def lonely(app: str) -> Manifest:
@@ -46,7 +46,7 @@ def test_a_pod_whose_resource_no_node_has_waits_and_takes_nobodys_gpus() -> None
     assert rig.placed() == ["modest"]
     assert rig.why("careless") == "no node has rdma/hca"
     rig = Rig()
-    rig.queue.nodes.crowd.ignored = frozenset({"rdma/hca"})
+    rig.queue.nodes.bound_pod_index.ignored = frozenset({"rdma/hca"})
     node(rig, "n")
     rig.pod("p", 8, limits=HCA)
     rig.round()
@@ -78,7 +78,7 @@ def test_anti_affinity_of_pods_in_one_round_and_of_pods_that_run() -> None:
         rig.pod(name, 1, labels={"app": "x"}, spec=lonely("x"))
     rig.round()
     assert sorted(rig.node_of(name) for name in ("p", "q", "r")) == ["", "b", "c"]
-    rig.queue.nodes.crowd.remove("runs")
+    rig.queue.nodes.bound_pod_index.remove("runs")
     rig.round()
     assert sorted(rig.node_of(name) for name in ("p", "q", "r")) == ["a", "b", "c"]
 

@@ -72,7 +72,7 @@ def test_a_repeated_nomination_that_fails_is_logged(caplog: pytest.LogCaptureFix
     rig.api.fail = lambda name, part: DENIED
     rig.round()
     assert caplog.messages[-1] == "the queue could not nominate pod ns/p again: 422 Invalid: denied by a webhook"
-    assert (rig.entry("p").stage, rig.ledger.claim("p")) == (Stage.LOST, None)
+    assert (rig.entry("p").stage, rig.ledger.allocation("p")) == (Stage.LOST, None)
 
 
 def test_an_unforeseen_error_is_counted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -110,7 +110,7 @@ def test_a_pod_without_gpus_reserves_nothing_and_its_gang_is_released() -> None:
     rig.pod("driver", 0, gang="g", gang_size="2")
     rig.round()
     assert sorted(rig.api.order) == ["driver", "worker"]
-    assert (rig.ledger.is_reserved("worker", "n"), rig.ledger.claim("driver")) == (True, None)
+    assert (rig.ledger.is_reserved("worker", "n"), rig.ledger.allocation("driver")) == (True, None)
 
 
 @pytest.mark.parametrize("policy", ["spread", "fgd"])
@@ -123,7 +123,7 @@ def test_what_is_reserved_is_decided_by_the_pods_policy_and_its_inputs(policy: s
     assert planned.gpus is not None
     assert (reserved.policy, planned.cpu_milli) == (policy, 1000)
     request = planned.gpus if policy == "spread" else replace(planned.gpus, cpu_milli=planned.cpu_milli)
-    assert rig.placer.keeps("a", request, NodeNames(b'["n"]')) == "n"
+    assert rig.placer.reserved_candidate("a", request, NodeNames(b'["n"]')) == "n"
 
 
 def test_nothing_is_reserved_for_a_pod_that_is_another_by_now_or_does_not_wait_any_more() -> None:

@@ -41,7 +41,7 @@ def test_a_pod_that_can_not_be_released_says_why_and_is_tried_ever_later(
         rig.round(0.5)
         status = rig.api.pods["a"]["status"]
     assert "nominatedNodeName" not in status, "its node is others'"
-    assert rig.ledger.claim("a") is None
+    assert rig.ledger.allocation("a") is None
     rig.api.fail = lambda name, part: None
     until = rig.now + 100.0
     while not rig.api.order and rig.now < until:

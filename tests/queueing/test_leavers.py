@@ -9,7 +9,7 @@ import pytest
 from extender.kube.client import ApiError
 from extender.kube.turns import in_turn
 from extender.queueing.gangs import Gangs, Group
-from extender.queueing.leavers import Leaver, Leavers
+from extender.queueing.leavers import GateOpener, LeavingPod
 from tests.queueing.rigs import Api, Rig, idle
 from tests.queueing.watches import pod
 
@@ -40,12 +40,12 @@ def make(rig: Rig, namespace: str, number: int, **more: Any) -> list[str]:
     return names
 
 
-def leavers_of(rig: Rig) -> Leavers:
-    return Leavers(rig.queue.dispatcher, rig.queue.backlog, rig.queue.counts, rig.why_standby)
+def leavers_of(rig: Rig) -> GateOpener:
+    return GateOpener(rig.queue.dispatcher, rig.queue.backlog, rig.queue.counts, rig.why_standby)
 
 
-def leaving(rig: Rig, *names: str, by_kerf: bool = False) -> list[Leaver]:
-    return [Leaver(rig.entry(name), "nobody wants it", by_kerf=by_kerf) for name in names]
+def leaving(rig: Rig, *names: str, by_kerf: bool = False) -> list[LeavingPod]:
+    return [LeavingPod(rig.entry(name), "nobody wants it", by_kerf=by_kerf) for name in names]
 
 
 def opened(rig: Rig) -> list[str]:

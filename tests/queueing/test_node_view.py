@@ -8,8 +8,8 @@ import pytest
 
 from extender.kube.cache import Cache
 from extender.kube.objects import Node, Pod
+from extender.ledger.bound_pods import BoundPodIndex
 from extender.ledger.ledger import Ledger
-from extender.ledger.tenants import Crowd
 from extender.planning.plan_state import PlanState
 from extender.planning.plans import PlanPod, View
 from extender.plugins.pod_demands import offered_of
@@ -18,7 +18,7 @@ from extender.queueing.node_view import NodeBook, view_of
 from extender.queueing.pods.batches import Room, plan_pod
 from extender.queueing.pods.entries import Entry
 from extender.queueing.pods.objects import decode_node, decode_pod
-from extender.queueing.pods.restrictions import Kinds
+from extender.queueing.pods.restrictions import RestrictionKinds
 from tests.queueing.rigs import turns_beside
 
 HOSTNAME, ZONE = "kubernetes.io/hostname", "zone"
@@ -94,14 +94,16 @@ def cluster(nodes: Sequence[Node] = NODES) -> Ledger:
     return ledger
 
 
-def crowd(pods: Sequence[Pod] = RUNS) -> Crowd:
-    found = Crowd()
+def crowd(pods: Sequence[Pod] = RUNS) -> BoundPodIndex:
+    found = BoundPodIndex()
     for item in pods:
         found.upsert(item)
     return found
 
 
-def book_of(nodes: Sequence[Node] = NODES, runs: Crowd | None = None) -> tuple[NodeBook, Cache[Node, Node], list[int]]:
+def book_of(
+    nodes: Sequence[Node] = NODES, runs: BoundPodIndex | None = None
+) -> tuple[NodeBook, Cache[Node, Node], list[int]]:
     """It, what tells it, and an item for each time it tells of a change."""
     changes = list[int]()
     cache = Cache[Node, Node](lambda item: item)
@@ -112,7 +114,7 @@ def book_of(nodes: Sequence[Node] = NODES, runs: Crowd | None = None) -> tuple[N
     return book, cache, changes
 
 
-def on_its_way(manifest: Pod, kinds: Kinds, to: str) -> Entry:
+def on_its_way(manifest: Pod, kinds: RestrictionKinds, to: str) -> Entry:
     return Entry(manifest, created=0.0, seen=0.0, planned=plan_pod(manifest, kinds), node=to)
 
 
@@ -156,14 +158,14 @@ BESIDE_PLACED: list[tuple[Manifest, Manifest, str]] = [
 def test_where_a_pod_has_room_beside_those_that_run_and_those_on_their_way() -> None:
     ledger, runs = cluster(), crowd()
     for spec, where in BESIDE_RUNNING:
-        kinds = Kinds()
+        kinds = RestrictionKinds()
         planned = plan_pod(pod("p", **spec), kinds)
         at_once = view_of(ledger.snapshot(0), NODES, kinds, [planned], num_pods=runs.num_pods, crowd=runs)
         in_turns = asyncio.run(book_of(runs=runs)[0].view(ledger.snapshot(0), kinds, [planned], (), 0.0))
         assert (room(at_once, planned), room(in_turns, planned)) == (where, where), spec
     untainted = [item for item in NODES if item.metadata.name != "c"]
     for way, spec, where in BESIDE_PLACED:
-        kinds = Kinds()
+        kinds = RestrictionKinds()
         planned = plan_pod(pod("p", **spec), kinds)
         others = [on_its_way(pod(name, **way), kinds, to) for name, to in (("w", "b"), ("v", "gone"))]
         view = asyncio.run(book_of(untainted)[0].view(cluster(untainted).snapshot(0), kinds, [planned], others, 0.0))
@@ -171,7 +173,7 @@ def test_where_a_pod_has_room_beside_those_that_run_and_those_on_their_way() -> 
 
 
 def test_the_pods_that_rules_are_about_are_counted_in_portions() -> None:
-    kinds, ledger = Kinds(), cluster()
+    kinds, ledger = RestrictionKinds(), cluster()
     planned = plan_pod(pod("p", **near(term("x"))), kinds)
 
     def turns(num_pods: int) -> int:
@@ -182,7 +184,7 @@ def test_the_pods_that_rules_are_about_are_counted_in_portions() -> None:
 
 
 def test_nothing_is_computed_where_no_rule_concerns_the_batch() -> None:
-    kinds, ledger = Kinds(), cluster()
+    kinds, ledger = RestrictionKinds(), cluster()
     others = [on_its_way(pod("w", app="x"), kinds, "b")]
     of_another = plan_pod(pod("p", namespace="third", app="kept-off"), kinds)
     book, _, _ = book_of(runs=crowd())
@@ -197,7 +199,7 @@ def test_nothing_is_computed_where_no_rule_concerns_the_batch() -> None:
 
 
 def test_a_view_is_less_the_reserve_and_plus_what_leaving_pods_free() -> None:
-    kinds, ledger = Kinds(), cluster([node("a"), node("b", cpu="2")])
+    kinds, ledger = RestrictionKinds(), cluster([node("a"), node("b", cpu="2")])
     ledger.upsert_pod(pod("r", on="a", limits={"cpu": "3"}), 0.0)
     nodes = [node("b", cpu="2"), node("a", zone="1"), node("untold", zone="2")]
     batch = [PlanPod("ns/g", gang="g", topology=ZONE), PlanPod("ns/p")]
@@ -219,7 +221,7 @@ def test_a_view_is_less_the_reserve_and_plus_what_leaving_pods_free() -> None:
 
 
 def test_a_pod_on_its_way_counts_until_the_watch_tells_that_it_runs_and_closed_nodes_take_nobody() -> None:
-    kinds, ledger = Kinds(), cluster([node("a"), node("b")])
+    kinds, ledger = RestrictionKinds(), cluster([node("a"), node("b")])
     book, _, _ = book_of([node("a"), node("b")])
     on_way = [on_its_way(pod("w", limits={"cpu": "2", "memory": "1Gi"}), kinds, "b")]
     unplanned = Entry(pod("odd"), created=0.0, seen=0.0, node="b")
@@ -227,7 +229,7 @@ def test_a_pod_on_its_way_counts_until_the_watch_tells_that_it_runs_and_closed_n
     assert view.cpu_free_milli.tolist() == [8000, 6000]
     assert view.memory_free_mib.tolist() == [16384, 15360]
     assert view.pods_free.tolist() == [0, 9]
-    book.crowd.upsert(pod("w", on="b"))
+    book.bound_pod_index.upsert(pod("w", on="b"))
     view = asyncio.run(book.view(ledger.snapshot(0), kinds, (), on_way, 0.0))
     assert view.cpu_free_milli.tolist() == [8000, 8000]
     assert view.pods_free.tolist() == [10, 9]
@@ -263,7 +265,7 @@ def test_the_object_labels_and_domain_of_a_node_by_its_name() -> None:
 
 
 def test_a_view_is_of_the_nodes_and_rows_of_its_moment() -> None:
-    kinds, ledger = Kinds(), cluster([node("a"), node("b")])
+    kinds, ledger = RestrictionKinds(), cluster([node("a"), node("b")])
     book, cache, _ = book_of([node("a"), node("b")])
 
     def cpu() -> dict[str, int]:
@@ -287,7 +289,7 @@ def test_what_nodes_offer_is_looked_up_once_until_a_node_changes(monkeypatch: py
         return offered_of(item, resource)
 
     monkeypatch.setattr(node_view, "offered_of", look)
-    kinds, ledger = Kinds(), cluster()
+    kinds, ledger = RestrictionKinds(), cluster()
     planned = plan_pod(pod("p", limits={"rdma/hca": 2}), kinds)
     book, cache, _ = book_of(runs=crowd())
     every = [f"{name} rdma/hca" for name in "abcd"]
@@ -301,7 +303,7 @@ def test_what_nodes_offer_is_looked_up_once_until_a_node_changes(monkeypatch: py
 
 def test_any_number_of_resources_may_be_asked_for() -> None:
     many: dict[str, Any] = {f"r{number}": str(number) for number in range(1, 71)}
-    kinds, ledger = Kinds(), cluster([node("a", **many)])
+    kinds, ledger = RestrictionKinds(), cluster([node("a", **many)])
     book, _, _ = book_of([node("a", **many)])
     for number in range(1, 71):
         fits, exceeds = (plan_pod(pod("p", limits={f"rdma/r{number}": asked}), kinds) for asked in (number, number + 1))

@@ -7,7 +7,7 @@ import pytest
 from extender.core.orders import Order
 from extender.core.resources.requests import GpuRequest
 from extender.kube.watches import NODES
-from extender.ledger.claims import ClaimState
+from extender.ledger.allocations import AllocationState
 from extender.planning.quotas import Quotas
 from extender.plugins.holdings import Holding
 from extender.queueing.pods.entries import Stage
@@ -87,8 +87,8 @@ def put_back(rig: Rig, stage: Stage) -> None:
 
 def held_after_refusal(rig: Rig, refused: set[str]) -> int:
     """GPUs that are reserved for pods which kube-scheduler has refused before."""
-    claims = [rig.ledger.claim(uid) for uid in rig.queue.backlog.entries.keys() & refused]
-    return sum(claim.holding.units for claim in claims if claim is not None and claim.state is ClaimState.RESERVED)
+    claims = [rig.ledger.allocation(uid) for uid in rig.queue.backlog.entries.keys() & refused]
+    return sum(claim.holding.units for claim in claims if claim is not None and claim.state is AllocationState.RESERVED)
 
 
 @pytest.mark.parametrize(("rig_of", "num_bad"), [(Rig, 30), (DirectRig, 1)], ids=["extender", "direct"])

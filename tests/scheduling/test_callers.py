@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from extender.kube import objects
 from extender.plugins.pods import read_pod_request
 from extender.queueing.pods.objects import decode_pod
-from extender.scheduling.callers import _AFTER_S, Callers, Unasked
+from extender.scheduling.callers import _AFTER_S, Callers, UncalledPods
 from extender.scheduling.fence import Fence
 from extender.scheduling.unbound_pods import UnboundPods
 from tests.ledger.builders import Clock, open_fence, pod_manifest
@@ -33,7 +33,7 @@ class Rig:
     def __post_init__(self) -> None:
         self.callers = Callers(self.clock)
         self.pods = UnboundPods(read_pod_request, self.clock)
-        self.unasked = Unasked(self.callers, self.pods, self.fence, self.clock, self.clock, extender=self.extender)
+        self.unasked = UncalledPods(self.callers, self.pods, self.fence, self.clock, self.clock, extender=self.extender)
         assert self.num_after(0) == 0  # this process was seen to lead
 
     def told(self, pod: objects.Pod) -> "Rig":
@@ -56,7 +56,7 @@ def test_pods_that_nobody_asks_about_are_counted_after_five_minutes() -> None:
     assert rig.num_after(1) == 1
     assert rig.why().endswith("any pod for 5 min")
     assert "with GPUs for 5 min, and a pod that" in rig.unasked.fault()
-    rig.callers.asked(others=False)
+    rig.callers.note_call(others=False)
     assert (rig.num_after(0), rig.unasked.fault(), rig.why()) == (0, "", "")
 
 
@@ -85,7 +85,7 @@ def test_a_scheduler_that_counts_the_marker_does_not_call_kerf() -> None:
     rig = Rig().told(pod(UNCALLED))
     assert rig.why().startswith("its scheduler default-scheduler does not call Kerf")
     assert rig.num_after(_AFTER_S - 1) == 0
-    rig.callers.asked(others=True)  # by the second entry alone
+    rig.callers.note_call(others=True)  # by the second entry alone
     assert rig.num_after(1) == 1
 
 
@@ -93,7 +93,7 @@ def test_a_pod_of_another_scheduler_is_not_counted_while_kerf_is_called_about_ot
     rig = Rig().told(pod(scheduler="nobody"))
     for _ in range(5):
         rig.num_after(_AFTER_S / 2)
-        rig.callers.asked(others=False)
+        rig.callers.note_call(others=False)
     assert (rig.num_after(0), rig.why()) == (0, "")
 
 

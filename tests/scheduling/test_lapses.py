@@ -18,7 +18,7 @@ from extender.kube.events import EventRecorder
 from extender.kube.leadership import Election, FollowedLease, HeldLease, LeaseName, LeaseTimes
 from extender.kube.memory import Manifest, MemoryCluster
 from extender.kube.watches import ReflectorTimes
-from extender.ledger.ledger import ClaimState
+from extender.ledger.ledger import AllocationState
 from extender.ledger.mirror import Mirror
 from extender.plugins.pods import read_pod_request
 from extender.queueing.pods.objects import decode_pod
@@ -141,7 +141,7 @@ class Process:
 
     @property
     def undecided(self) -> int:
-        return self.ledger.num_claims(ClaimState.UNDECIDED)
+        return self.ledger.num_allocations(AllocationState.UNDECIDED)
 
 
 async def resolved(process: Process) -> None:

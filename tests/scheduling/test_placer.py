@@ -7,7 +7,7 @@ import pytest
 from extender.core.fit.reasons import Reason
 from extender.core.policies.registry import POLICIES
 from extender.core.resources.requests import AskedUnit, GpuRequest, PodRequest, RequestError
-from extender.ledger.ledger import ClaimState
+from extender.ledger.ledger import AllocationState
 from extender.scheduling.placer import Placement, Placer, PodIdentity
 from tests.ledger.builders import Clock, ledger_of, pod_object
 
@@ -68,9 +68,9 @@ def test_a_pod_is_no_rival_of_its_own_reservation() -> None:
     rig = Rig()
     for request in (GpuRequest(2), GpuRequest(2), GpuRequest(0, AskedUnit.WHOLE, memory_total_mib=20000)):
         rig.placer.reserve(rig.place("n0", request=request))
-        claim = rig.ledger.claim("u")
+        claim = rig.ledger.allocation("u")
         assert claim is not None
-        assert (claim.node, claim.units, claim.gpus, claim.state) == ("n0", 2, (0, 1), ClaimState.RESERVED)
+        assert (claim.node, claim.units, claim.gpus, claim.state) == ("n0", 2, (0, 1), AllocationState.RESERVED)
 
 
 def test_nothing_is_reserved_without_a_uid_or_a_node() -> None:
@@ -79,7 +79,7 @@ def test_nothing_is_reserved_without_a_uid_or_a_node() -> None:
     placement = rig.place("n0", request=GpuRequest(3))
     rig.placer.reserve(placement)
     assert placement.decision.evaluation.reason.tolist() == [Reason.TOO_FEW_INSTALLED]
-    assert rig.ledger.num_claims(ClaimState.RESERVED) == 0
+    assert rig.ledger.num_allocations(AllocationState.RESERVED) == 0
 
 
 # From the top of the ranking.

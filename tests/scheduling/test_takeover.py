@@ -145,13 +145,13 @@ async def test_pods_are_listed_after_marks_and_catch_ups_and_until_then_nothing_
         server.apply(pod_manifest("late", 1))
         for _ in range(20):
             await asyncio.sleep(0)
-        assert (replica.ledger.claim("uid-bound"), "uid-late" in set(waiting)) == (None, False)
+        assert (replica.ledger.allocation("uid-bound"), "uid-late" in set(waiting)) == (None, False)
 
     replica.catch_ups.append(catch_up)
     async with running(replica):
         await until(lambda: not replica.fence.fault())
         assert of_pods.num_lists > lists[1] == lists[0]
-        assert replica.ledger.claim("uid-bound") is not None
+        assert replica.ledger.allocation("uid-bound") is not None
         assert set(waiting) == {"uid-p", "uid-late"}
     assert len(lists) == 2
 

@@ -83,7 +83,7 @@ def test_metrics_are_computed_once_a_second_and_requests_limited() -> None:
 
 def test_metrics_for_loopback_only_are_refused_here_too() -> None:
     with running(access__metrics="loopback") as kerf:
-        listener, statuses = _ReadOnly(kerf.app), list[int]()  # noqa: SLF001 - as the server has it
+        listener, statuses = _ReadOnly(kerf.app), list[int]()
 
         async def ask_all() -> None:
             for path in OPEN:

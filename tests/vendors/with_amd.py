@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from extender.cli.install.devices import devices
-from extender.cli.install.kerf import Look
+from extender.cli.install.kerf import CheckedCluster
 from extender.core.gauges import Gauge
 from extender.core.resources.gpu_models import canonical_name, describe_model
 from extender.core.resources.nodes import GpuUnit, NodeOffer, NodeReading, read_node
@@ -262,7 +262,7 @@ def test_both_exporters_are_read() -> None:
 
 async def _findings(*nodes: Manifest) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    async for finding in devices(Look(MemoryCluster(nodes), {})):
+    async for finding in devices(CheckedCluster(MemoryCluster(nodes), {})):
         found.setdefault(finding.what or "device plugin", []).append(finding.told)
     return found
 

@@ -196,7 +196,7 @@ class Kerf:
         if not was_blind and not self.shows_blind:
             echo(self.blind, err=True)
 
-    def is_other(self, missing: KeyError) -> NoReturn:
+    def fail_wrong_version(self, missing: KeyError) -> NoReturn:
         """Exit because an answer lacks a key that every Kerf of this version sends."""
         fail(f"the server at {self._base()} is not Kerf, or is another version: its answer has no {missing}", FAILED)
 
@@ -298,7 +298,7 @@ def asks_kerf(command: Callable[..., None]) -> Callable[..., None]:
             except AnswerError as error:
                 fail(str(error), FAILED if kerf.blind else error.ends_with)
             except KeyError as error:
-                kerf.is_other(error)
+                kerf.fail_wrong_version(error)
             if kerf.blind:
                 raise typer.Exit(FAILED)
 

@@ -7,7 +7,7 @@ import msgspec
 
 from extender.cli.consoles import names
 from extender.cli.install.findings import ANY, KERF, Finding, Verdict, broken, listed, note, ok
-from extender.cli.install.kerf import SERVICE_ACCOUNTS, Installed, Look
+from extender.cli.install.kerf import SERVICE_ACCOUNTS, CheckedCluster, Installed
 from extender.kube.client import Transport
 from extender.kube.rights import QUEUEING, Need, electing, manifest_of, serving
 from extender.settings.tree import rights_of
@@ -20,7 +20,7 @@ _ASSIGNMENTS: Final = "-assignments"
 _REVIEWS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 
 
-async def rights(look: Look) -> AsyncIterator[Finding]:
+async def rights(look: CheckedCluster) -> AsyncIterator[Finding]:
     """Check the permissions of Kerf's user."""
     installed = look.installed
     if not (look.account or installed.name):
@@ -91,7 +91,7 @@ async def policies_in_force(transport: Transport) -> dict[str, dict[str, Any]]:
     return {name: spec for name, spec in policies.items() if name in bound}
 
 
-async def admission_policy(look: Look) -> AsyncIterator[Finding]:
+async def admission_policy(look: CheckedCluster) -> AsyncIterator[Finding]:
     """Check that the admission policy keeps pod authors from writing Kerf's annotations, and exempts Kerf."""
     policies = await policies_in_force(look.transport)
     in_force = [name for name in policies if name.endswith(_ASSIGNMENTS)]  # without the marker's

@@ -11,7 +11,7 @@ import numpy as np
 
 from extender.cli.consoles import names
 from extender.cli.install.findings import Finding, broken, listed, note, ok
-from extender.cli.install.kerf import Look
+from extender.cli.install.kerf import CheckedCluster
 from extender.core.resources.nodes import LEFT_OUT_WORDS, LeftOut
 from extender.core.vendors.registry import GPU_RESOURCES, PARTITION_PREFIXES, VENDORS
 from extender.core.vendors.vendor import Installing
@@ -39,7 +39,7 @@ _PROMETHEUS: Final = (
 )
 
 
-async def devices(look: Look) -> AsyncIterator[Finding]:
+async def devices(look: CheckedCluster) -> AsyncIterator[Finding]:
     """Check device plugins or DRA drivers, labels about GPUs, and nodes that offer none."""
     known = await _learn(look.transport)
     cluster = known.ledger.snapshot(time.monotonic())
@@ -196,7 +196,7 @@ def _remedy(
     return installing.plugin
 
 
-async def telemetry(look: Look) -> AsyncIterator[Finding]:
+async def telemetry(look: CheckedCluster) -> AsyncIterator[Finding]:
     """Check GPU exporters, and find a Prometheus."""
     settings = look.installed.settings.telemetry
     if settings.source == "off":
@@ -220,7 +220,7 @@ async def telemetry(look: Look) -> AsyncIterator[Finding]:
     yield replace(await _prometheus(look, settings), what="Prometheus")
 
 
-async def _prometheus(look: Look, settings: TelemetrySettings) -> Finding:
+async def _prometheus(look: CheckedCluster, settings: TelemetrySettings) -> Finding:
     if address := settings.url or settings.exporters or settings.addresses:
         return ok(f"configured: {address}; `kerf doctor` reads it")
     own = look.installed.namespace or look.installed.settings.leader_election.namespace

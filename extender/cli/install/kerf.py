@@ -76,7 +76,7 @@ class Installed:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class CheckedCluster:
     """A cluster, accessed as administrator."""
 
     transport: Transport
@@ -89,13 +89,13 @@ class Look:
     """Why the installation can't be read, "" if it can."""
 
 
-async def look_at(transport: Transport, account: str = "") -> Look:
+async def look_at(transport: Transport, account: str = "") -> CheckedCluster:
     """Read a cluster's version and the installed Kerf. Raises ClusterError if the API server fails."""
     version = ANY.decode(await transport.get("/version"))
     try:
-        return Look(transport, version, await find_kerf(transport), account)
+        return CheckedCluster(transport, version, await find_kerf(transport), account)
     except (ClusterError, msgspec.DecodeError) as error:
-        return Look(transport, version, account=account, fault=str(error))
+        return CheckedCluster(transport, version, account=account, fault=str(error))
 
 
 async def find_kerf(transport: Transport) -> Installed:

@@ -46,7 +46,7 @@ _lease_decoder: Final = Decoder(Lease)
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class KerfView:
     """What a Kerf with some settings can read."""
 
     settings: Settings
@@ -66,7 +66,7 @@ class Site:
         return describe(self.observer, OwnerUsage(self.ledger)) | ({} if self.observer else {"nodes": {}})
 
 
-async def site_of(settings: Settings, transport: Transport, said: Sequence[str] = ()) -> Site:
+async def site_of(settings: Settings, transport: Transport, said: Sequence[str] = ()) -> KerfView:
     """Read nodes and telemetry once."""
     ledger = Ledger(
         reservation_ttl_s=settings.decisions.reservation_ttl_s,
@@ -86,10 +86,10 @@ async def site_of(settings: Settings, transport: Transport, said: Sequence[str] 
             await observer.round()
         finally:
             await observer.stop()
-    return Site(settings, transport, datetime.now(UTC), ledger, observer, unread, said)
+    return KerfView(settings, transport, datetime.now(UTC), ledger, observer, unread, said)
 
 
-def _faults(site: Site) -> Iterator[str]:
+def _faults(site: KerfView) -> Iterator[str]:
     """A sentence for each fault of telemetry."""
     if site.observer is None:
         yield "telemetry is off (setting telemetry.source)"
@@ -117,7 +117,7 @@ def _faults(site: Site) -> Iterator[str]:
     yield from (f"{name}: {count} invalid samples" for name, count in status.report.refused.items())
 
 
-async def reading(site: Site) -> AsyncIterator[Finding]:
+async def reading(site: KerfView) -> AsyncIterator[Finding]:
     """Check telemetry; if Services can't be reached from here, suggest the command to run in the cluster."""
     faults = list(_faults(site))
     for fault in faults:
@@ -134,7 +134,7 @@ async def reading(site: Site) -> AsyncIterator[Finding]:
     yield note(f"Services can rarely be reached from outside the cluster; from inside: {command}")
 
 
-async def certificate(site: Site) -> AsyncIterator[Finding]:
+async def certificate(site: KerfView) -> AsyncIterator[Finding]:
     """Check for a certificate that expires and was not renewed."""
     path = site.settings.server.tls_cert_file
     if path is None or not path.exists():
@@ -149,7 +149,7 @@ async def certificate(site: Site) -> AsyncIterator[Finding]:
         yield broken(f"certificate {path} {fault}")
 
 
-async def stopped(site: Site) -> AsyncIterator[Finding]:
+async def stopped(site: KerfView) -> AsyncIterator[Finding]:
     """Check for what stops silently: gates that are not removed, pods that bypass the webhook, node agents."""
     try:
         pods = (
@@ -168,7 +168,7 @@ async def stopped(site: Site) -> AsyncIterator[Finding]:
             raise
 
 
-async def _gates(site: Site, gated: Sequence[Pod]) -> list[str]:
+async def _gates(site: KerfView, gated: Sequence[Pod]) -> list[str]:
     now = site.now.timestamp()
     old = [pod for pod in gated if now - unix_time(pod.metadata.creation_timestamp) > _SAID_WITHIN_S]
     if unexplained := [pod for pod in old if SKIPPED not in (pod.metadata.annotations or {})]:
@@ -223,7 +223,7 @@ def _named(pods: Sequence[Pod]) -> str:
     return f"{'pod' if one else 'pods'} {names([pod.key for pod in pods], _MAX_NAMED)} {'waits' if one else 'wait'}"
 
 
-async def running(site: Site) -> AsyncIterator[Finding]:
+async def running(site: KerfView) -> AsyncIterator[Finding]:
     """Pass on the faults that a running Kerf reports."""
     for fault in site.said:
         yield broken(fault)

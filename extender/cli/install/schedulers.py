@@ -11,7 +11,7 @@ import yaml
 
 from extender.cli.consoles import names
 from extender.cli.install.findings import ANY, Finding, broken, listed, note, ok
-from extender.cli.install.kerf import CHART, Installed, Look, Pod, mapping_of, node_of, option, scheduler_pods
+from extender.cli.install.kerf import CHART, CheckedCluster, Installed, Pod, mapping_of, node_of, option, scheduler_pods
 from extender.core.annotations import MARKER
 from extender.kube.client import ClusterError, Transport
 from extender.kube.transport import NODES_PATH, PODS_PATH
@@ -59,7 +59,7 @@ _VENDORS: Final = (
 )
 
 
-async def kubernetes(look: Look) -> AsyncIterator[Finding]:
+async def kubernetes(look: CheckedCluster) -> AsyncIterator[Finding]:
     """Check that Kerf supports this Kubernetes version."""
     minor, (oldest, newest) = _minor(look), _TESTED_MINORS
     if minor < _OLDEST_MINOR:
@@ -70,11 +70,11 @@ async def kubernetes(look: Look) -> AsyncIterator[Finding]:
         yield ok(f"1.{minor}")
 
 
-def _minor(look: Look) -> int:
+def _minor(look: CheckedCluster) -> int:
     return int(re.sub(r"\D.*", "", str(look.version.get("minor", ""))) or 0)
 
 
-async def kerf(look: Look) -> AsyncIterator[Finding]:
+async def kerf(look: CheckedCluster) -> AsyncIterator[Finding]:
     """Check that Kerf is installed and ready."""
     installed = look.installed
     if look.fault:
@@ -147,7 +147,7 @@ async def _survives(transport: Transport) -> bool:
     return kubeadm is None or any(isinstance(one, Mapping) and one.get("name") == "config" for one in given or ())
 
 
-async def configuration(look: Look) -> AsyncIterator[Finding]:
+async def configuration(look: CheckedCluster) -> AsyncIterator[Finding]:
     """Check the configuration of the kube-scheduler in Kerf's pod; static pods are checked by `kerf`."""
     installed, scheduler = look.installed, look.installed.scheduler
     if installed.mode == "planner":
@@ -176,7 +176,7 @@ async def configuration(look: Look) -> AsyncIterator[Finding]:
         yield ok(f"pods choose it with schedulerName: {', '.join(profiles)}")
 
 
-async def version_skew(look: Look) -> AsyncIterator[Finding]:
+async def version_skew(look: CheckedCluster) -> AsyncIterator[Finding]:
     """Check that the kube-scheduler in Kerf's pod fits this API server's version."""
     installed, minor = look.installed, _minor(look)
     if installed.scheduler is None:
@@ -193,7 +193,7 @@ async def version_skew(look: Look) -> AsyncIterator[Finding]:
         yield broken(f"{text}: it must be the same minor version or one older", fix)
 
 
-async def control_plane(look: Look) -> AsyncIterator[Finding]:
+async def control_plane(look: CheckedCluster) -> AsyncIterator[Finding]:
     """Check whether the cluster's own kube-scheduler calls Kerf, or can; mode `planner` does not need it."""
     pods = await scheduler_pods(look.transport)
     vendor = await _vendor_of(look)
@@ -205,7 +205,7 @@ async def control_plane(look: Look) -> AsyncIterator[Finding]:
         yield _visible(pods, look.installed) if pods else _unseen(vendor, look.installed)
 
 
-async def _vendor_of(look: Look) -> _Vendor | None:
+async def _vendor_of(look: CheckedCluster) -> _Vendor | None:
     """The cluster's vendor, None if there is none or it is unknown. Raises ClusterError, msgspec.DecodeError."""
     version = str(look.version.get("gitVersion", ""))
     for vendor in _VENDORS:
@@ -264,7 +264,7 @@ async def _uncalled(transport: Transport) -> list[str]:
     ]
 
 
-async def extender_order(look: Look) -> AsyncIterator[Finding]:
+async def extender_order(look: CheckedCluster) -> AsyncIterator[Finding]:
     """Check that no extender filters after Kerf; configurations outside ConfigMaps are not checked."""
     namespaces = dict.fromkeys(["kube-system", look.installed.namespace or "kube-system"])
     paths = [f"/api/v1/namespaces/{namespace}/configmaps" for namespace in namespaces]

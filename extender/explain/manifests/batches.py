@@ -24,7 +24,7 @@ class Batch(NamedTuple):
     """Path of the template in the object."""
 
 
-class Made(NamedTuple):
+class WorkloadPods(NamedTuple):
     """The pods that an object creates."""
 
     batches: list[Batch]

@@ -8,17 +8,17 @@ from typing import Any, Final, cast
 
 from extender.core.faces import faces, named
 from extender.explain.manifests import built_in, frameworks
-from extender.explain.manifests.batches import Made
+from extender.explain.manifests.batches import WorkloadPods
 
 
-def _of_part(where: str) -> Callable[[Any, str], Made]:
+def _of_part(where: str) -> Callable[[Any, str], WorkloadPods]:
     """A reader for a kind of a Kerf part, imported when such an object is given."""
-    return lambda manifest, name: cast(Made, named(where)(manifest, name))
+    return lambda manifest, name: cast(WorkloadPods, named(where)(manifest, name))
 
 
 _VOLCANO: Final = "batch.volcano.sh/"
 
-MAKES: Final[Mapping[str, Callable[[Any, str], Made]]] = {
+MAKES: Final[Mapping[str, Callable[[Any, str], WorkloadPods]]] = {
     "Pod": built_in.one_pod,
     "Job": built_in.job,
     "CronJob": built_in.cron_job,
@@ -53,7 +53,7 @@ PASSIVE: Final = frozenset(
 """Kinds without pods that are commonly given along with workloads."""
 
 
-def read_made(manifest: dict[str, Any], name: str) -> Made:
+def read_made(manifest: dict[str, Any], name: str) -> WorkloadPods:
     """The pods of an object of a known kind, under a name. Raises KindError."""
     kind = manifest["kind"]
     if kind == "Job" and str(manifest.get("apiVersion", "")).startswith(_VOLCANO):

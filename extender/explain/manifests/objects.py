@@ -111,7 +111,7 @@ class Workload:
 
 
 @dataclass(slots=True)
-class Given:
+class GivenObjects:
     """The objects of a request."""
 
     workloads: list[Workload] = field(default_factory=list)
@@ -133,12 +133,12 @@ class _PriorityClass(msgspec.Struct):
     value: int = 0
 
 
-def _read_objects(documents: Sequence[Document], copies: int = 1, namespace: str = "default") -> Given:
+def _read_objects(documents: Sequence[Document], copies: int = 1, namespace: str = "default") -> GivenObjects:
     """The objects of some documents, with each workload copied `copies` times. Raises DocumentError.
 
     `namespace` is the default for objects that have none.
     """
-    given = Given()
+    given = GivenObjects()
     priorities: dict[str, int] = {}
     making: list[Document] = []
     for document in documents:
@@ -184,7 +184,7 @@ def _set_namespace(manifest: dict[str, Any], namespace: str) -> None:
         metadata.setdefault("namespace", namespace)
 
 
-def _add_other(given: Given, document: Document, priorities: dict[str, int]) -> bool:
+def _add_other(given: GivenObjects, document: Document, priorities: dict[str, int]) -> bool:
     """Add an object that makes no pods. Returns False for a workload. Raises DocumentError, KindError."""
     manifest = document.manifest
     kind, version = manifest.get("kind"), str(manifest.get("apiVersion", ""))
@@ -215,7 +215,7 @@ def _add_other(given: Given, document: Document, priorities: dict[str, int]) -> 
 
 
 def _add_workload(
-    given: Given, document: Document, number: int, copies: int, num_before: int, priorities: dict[str, int]
+    given: GivenObjects, document: Document, number: int, copies: int, num_before: int, priorities: dict[str, int]
 ) -> int:
     """Add a workload and return the number of its pods. Raises DocumentError, KindError."""
     manifest = document.manifest
@@ -303,7 +303,9 @@ Texts = _Text | Annotated[list[_Text], msgspec.Meta(max_length=_MAX_TEXTS)]
 """YAML or JSON of one or more documents, or a list of such texts."""
 
 
-def read_given(objects: list[dict[str, Any]], manifest: str | list[str], namespace: str, copies: int = 1) -> Given:
+def read_given(
+    objects: list[dict[str, Any]], manifest: str | list[str], namespace: str, copies: int = 1
+) -> GivenObjects:
     """The objects of a request's keys `objects`, `manifest` and `namespace`, with `copies` of each workload.
 
     Raises DocumentError.

@@ -17,7 +17,7 @@ from extender.core.resources.quantities import format_mib
 from extender.core.resources.requests import GpuRequest, named
 from extender.explain.occupants import Unbooked, unbooked
 from extender.explain.sentences.words import listed
-from extender.ledger.ledger import ClaimState
+from extender.ledger.ledger import AllocationState
 
 _NONE_UNBOOKED = Unbooked(0, 0, 0)
 
@@ -192,11 +192,11 @@ def holding(nearest: Nearest, held: Iterable[Mapping[str, Any]]) -> list[Mapping
     return [one for one in held if not one["gpus"] or nearest.in_the_way & set(one["gpus"])]
 
 
-def who(nearest: Nearest, holders: list[Mapping[str, Any]]) -> str:
+def describe_holders(nearest: Nearest, holders: list[Mapping[str, Any]]) -> str:
     """Holders of the rest of a node: "a/b and a/c hold 2, 1 is in use by unknown processes"; "" if there are none."""
     parts = []
     for bound in (True, False):
-        some = [one for one in holders if (one["state"] == ClaimState.BOUND.name) is bound]
+        some = [one for one in holders if (one["state"] == AllocationState.BOUND.name) is bound]
         if not some:
             continue
         names = list(dict.fromkeys(one["pod"] or "a pod that is being placed" for one in some))

@@ -8,10 +8,10 @@ from typing import Any, Final
 from extender.core.fit.reasons import Kind, Remedy
 from extender.core.resources.requests import GpuRequest, named
 from extender.explain.sentences import remedies
-from extender.explain.sentences.nearest import Nearest, who
+from extender.explain.sentences.nearest import Nearest, describe_holders
 from extender.explain.sentences.words import bounded
-from extender.ledger.ledger import Claim, ClaimState
-from extender.planning.wait_reasons import FOR_WANT_OF_ROOM, Cause, Code, WaitReason
+from extender.ledger.ledger import AllocationState, PodAllocation
+from extender.planning.wait_reasons import ROOM_CODES, Cause, Code, WaitReason
 from extender.plugins.pod_resources import UNMARKED
 
 _BESIDE_ROOM = frozenset(
@@ -20,9 +20,7 @@ _BESIDE_ROOM = frozenset(
         Cause.API,
     }
 )
-_OF_NODES = FOR_WANT_OF_ROOM - {
-    *(Code.NOT_REACHED, Code.NO_GPU_ROOM, Code.LEFT_OUT, Code.KEPT_FOR_HEAD, Code.GANG_TOO_LARGE)
-}
+_OF_NODES = ROOM_CODES - {*(Code.NOT_REACHED, Code.NO_GPU_ROOM, Code.LEFT_OUT, Code.KEPT_FOR_HEAD, Code.GANG_TOO_LARGE)}
 
 _OF_SCHEDULER = [
     Remedy(Kind.SETTING, "check that kube-scheduler's configuration has both of Kerf's entries", "kerf install check"),
@@ -95,12 +93,12 @@ def why_pending(lacking: Lacking, standing: Standing) -> tuple[str, list[Remedy]
     return bounded(f"{sentence}; it {standing.passed}" if standing.passed else sentence), found
 
 
-def of_claim(claim: Claim, refused: str = "") -> str:
+def of_claim(claim: PodAllocation, refused: str = "") -> str:
     """The sentence of a pod that holds GPUs but is not bound yet.
 
     `refused` is the node that kube-scheduler refused before, with its message.
     """
-    if claim.state is ClaimState.RESERVED:
+    if claim.state is AllocationState.RESERVED:
         before = f"; kube-scheduler refused it before: {refused}" if refused else ""
         return bounded(f"reserved on {named(claim.node)}, not bound yet{before}")
     return f"being bound to {named(claim.node)}"
@@ -140,7 +138,7 @@ def _why(lacking: Lacking, standing: Standing) -> tuple[str, list[Remedy]]:
         return f"{room} {standing.unasked}", _OF_SCHEDULER
     if nearest.fits:
         return _with_room(lacking, standing)
-    holds = who(nearest, list(lacking.holders))
+    holds = describe_holders(nearest, list(lacking.holders))
     if lacking.request.devices is not None:
         holds = next((str(change.get("who", "")) for change in lacking.changes if change["change"] == "room"), "")
     found = _of_elsewhere(lacking) + remedies.of_room(

@@ -10,7 +10,7 @@ from extender.core.resources.requests import GpuRequest, named
 from extender.explain import answers
 from extender.explain.sentences.nearest import Nearest
 from extender.explain.sentences.words import bounded, listed
-from extender.ledger.ledger import ClaimState
+from extender.ledger.ledger import AllocationState
 from extender.planning.wait_reasons import Code, WaitReason
 
 _MAX_RELAXED: Final = 2
@@ -125,7 +125,7 @@ def of_room(
     """Remedies for a pod that lacks room. `changes` of its request would make it fit; the pods in the way are
     expected to end in `ends_in_s`."""
     found: list[Remedy] = []
-    bound = [str(one["pod"]) for one in holders if one["pod"] and one["state"] == ClaimState.BOUND.name]
+    bound = [str(one["pod"]) for one in holders if one["pod"] and one["state"] == AllocationState.BOUND.name]
     if nearest.node and bound:
         names = list(dict.fromkeys(bound))
         expected = "" if ends_in_s is None else f", expected in {_duration(ends_in_s)}"

@@ -80,7 +80,7 @@ class Agent:
         ended = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, ended.set)
-        health = Health(self._options.health_port, self.hopeless, self.unready)
+        health = Health(self._options.health_port, self.needs_restart, self.unready)
         await self._transport.start()
         try:
             if self._options.health_port:
@@ -89,7 +89,7 @@ class Agent:
             self._reporter.start()
             if self.steering is not None:
                 self.steering.start()
-            while not ended.is_set() and not self.hopeless():
+            while not ended.is_set() and not self.needs_restart():
                 await until_set(ended, _CHECK_S)
         finally:
             for part in (self.steering, self._reporter):
@@ -100,14 +100,14 @@ class Agent:
             await self._kubelet.close()
             await self._urgent.close()
             await self._transport.close()
-        if why := self.hopeless():
+        if why := self.needs_restart():
             raise AgentError(why)
 
     async def _find_gpus(self) -> None:
         """Have the inventory find the node's GPUs. Raises KubeletError."""
         await self._inventory.gpus(await self._kubelet.allocatable(), time.monotonic())
 
-    def hopeless(self) -> str:
+    def needs_restart(self) -> str:
         """Why the agent needs a restart, "" if it doesn't."""
         tasks = [self._mirror, self._reporter.tasks, *([self.steering.tasks] if self.steering else [])]
         return next((why for part in tasks if (why := part.hopeless())), "")

@@ -22,7 +22,7 @@ _DASHES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class PreferenceRequest:
     """The kubelet's request to a plugin for the preferred devices of one container."""
 
     resource: str
@@ -34,7 +34,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Asker:
+class CandidatePod:
     """A pod that may be the one for which the kubelet requests devices."""
 
     pod: Pod
@@ -47,7 +47,7 @@ class Asker:
 
 
 @dataclass(slots=True)
-class Past:
+class HandledPods:
     """UIDs of pods handled so far."""
 
     settled: Collection[str]
@@ -64,13 +64,17 @@ def gpu_of(device: str) -> str:
     return uuid.rpartition("-")[0] if uuid.count("-") > _DASHES else uuid
 
 
-def askers(known: Mapping[str, Pod], listing: Listing, call: Call, uuids: Mapping[int, str]) -> list[Asker]:
+def candidate_pods(
+    known: Mapping[str, Pod], listing: Listing, call: PreferenceRequest, uuids: Mapping[int, str]
+) -> list[CandidatePod]:
     """The listed pods that request this many devices and have none; `known` are the node's pods by name."""
     found = (_candidate(known[name], containers, call, uuids) for name, containers in listing.items() if name in known)
     return [asker for asker in found if asker is not None]
 
 
-def _candidate(pod: Pod, containers: Mapping[str, Devices], call: Call, uuids: Mapping[int, str]) -> Asker | None:
+def _candidate(
+    pod: Pod, containers: Mapping[str, Devices], call: PreferenceRequest, uuids: Mapping[int, str]
+) -> CandidatePod | None:
     asking = [container for container in pod.lasting if container.asks(call.resource)]
     lacking = [container for container in asking if not containers.get(container.name, {}).get(call.resource)]
     if asking and not lacking:
@@ -78,7 +82,7 @@ def _candidate(pod: Pod, containers: Mapping[str, Devices], call: Call, uuids: M
     if all(container.asks(call.resource) != call.size for container in (*lacking, *pod.passing)):
         return None
     held = frozenset(device for devices in containers.values() for device in devices.get(call.resource, ()))
-    return Asker(pod, pod.assigned(uuids), held, bool(lacking))
+    return CandidatePod(pod, pod.assigned(uuids), held, bool(lacking))
 
 
 def served(pod: Pod, containers: Mapping[str, Devices]) -> bool:
@@ -92,16 +96,16 @@ def served(pod: Pod, containers: Mapping[str, Devices]) -> bool:
     return bool(asking) and all(containers.get(name, {}).get(resource) for name, resource in asking)
 
 
-def certain(asker: Asker, past: Past) -> bool:
+def certain(asker: CandidatePod, past: HandledPods) -> bool:
     """Whether the kubelet may be admitting the pod: not finished, not being deleted, not seen with devices."""
     metadata = asker.pod.metadata
     return not (asker.pod.finished or metadata.deletion_timestamp or metadata.uid in past.settled)
 
 
-def likeliest(found: Iterable[Asker], call: Call, past: Past) -> Asker | None:
+def likeliest(found: Iterable[CandidatePod], call: PreferenceRequest, past: HandledPods) -> CandidatePod | None:
     """The pod for which the kubelet most likely requests devices, None if there is no candidate."""
 
-    def evidence(asker: Asker) -> tuple[bool, bool, bool, bool, bool, str]:
+    def evidence(asker: CandidatePod) -> tuple[bool, bool, bool, bool, bool, str]:
         metadata = asker.pod.metadata
         within = {gpu_of(device) for device in (*call.available, *call.must_include, *asker.held)}
         return (
@@ -116,7 +120,7 @@ def likeliest(found: Iterable[Asker], call: Call, past: Past) -> Asker | None:
     return max(found, key=evidence, default=None)
 
 
-def choose(asker: Asker, call: Call) -> list[str]:
+def choose(asker: CandidatePod, call: PreferenceRequest) -> list[str]:
     """Devices for a pod: `must_include`, then devices of its assigned GPUs, spread evenly over these.
 
     Fewer than requested if not enough are available.
@@ -137,7 +141,7 @@ def choose(asker: Asker, call: Call) -> list[str]:
 
 
 def promised(
-    known: Iterable[Pod], listing: Listing, asker: Asker | None, past: Past, uuids: Mapping[int, str]
+    known: Iterable[Pod], listing: Listing, asker: CandidatePod | None, past: HandledPods, uuids: Mapping[int, str]
 ) -> set[str]:
     """GPUs that Kerf assigned to other pods and that the kubelet has not allocated to them yet."""
     return {
@@ -149,7 +153,7 @@ def promised(
     }
 
 
-def spared(call: Call, chosen: Sequence[str], gpus: Collection[str]) -> list[str]:
+def spared(call: PreferenceRequest, chosen: Sequence[str], gpus: Collection[str]) -> list[str]:
     """Devices from which the rest may be picked; those of `gpus`, promised to other pods, only if necessary."""
     picked = {*call.must_include, *chosen}
     others = [device for device in call.available if device in picked or gpu_of(device) not in gpus]

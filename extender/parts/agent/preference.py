@@ -7,7 +7,18 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from extender.kube.background import until_set
-from extender.parts.agent.choice import Asker, Call, Past, askers, certain, choose, likeliest, promised, served, spared
+from extender.parts.agent.choice import (
+    CandidatePod,
+    HandledPods,
+    PreferenceRequest,
+    candidate_pods,
+    certain,
+    choose,
+    likeliest,
+    promised,
+    served,
+    spared,
+)
 from extender.parts.agent.kubelet import KubeletError, Listing, PodResources
 from extender.parts.agent.pods import NodePods
 
@@ -49,7 +60,7 @@ class Preference:
     _timed_out: set[tuple[str, str]] = field(default_factory=set)
     """Name and, if known, UID of pods for which waiting for the API server timed out."""
 
-    async def answer(self, call: Call) -> Answer:
+    async def answer(self, call: PreferenceRequest) -> Answer:
         """The devices for a call. Never fails."""
         began = time.perf_counter()
         try:
@@ -74,8 +85,8 @@ class Preference:
         others = promised(self.pods.values(), listing, asker, self._past(), self.uuids())
         return Answer(chosen, spared(call, chosen, others))
 
-    def _past(self) -> Past:
-        return Past(self.settled, self._answered, self._last)
+    def _past(self) -> HandledPods:
+        return HandledPods(self.settled, self._answered, self._last)
 
     def _learn(self, listing: Listing) -> None:
         """Update the sets of pods from a listing; drop pods that are gone."""
@@ -88,10 +99,12 @@ class Preference:
         self.settled &= self.pods.keys()
         self.settled |= {uid for uid, pod in self.pods.items() if served(pod, listing.get(pod.key, {}))}
 
-    def _find(self, listing: Listing, call: Call) -> Asker | None:
-        return likeliest(askers(self.pods.by_name(), listing, call, self.uuids()), call, self._past())
+    def _find(self, listing: Listing, call: PreferenceRequest) -> CandidatePod | None:
+        return likeliest(candidate_pods(self.pods.by_name(), listing, call, self.uuids()), call, self._past())
 
-    async def _find_later(self, listing: Listing, call: Call, found: Asker | None) -> Asker | None:
+    async def _find_later(
+        self, listing: Listing, call: PreferenceRequest, found: CandidatePod | None
+    ) -> CandidatePod | None:
         """Wait for the API server to show all pods that the kubelet lists, as it may be admitting one of these."""
         ends_at = time.monotonic() + _WAIT_S
         while unconfirmed := self._unconfirmed(listing, found) - self._timed_out:
@@ -105,12 +118,12 @@ class Preference:
                 break
         return found
 
-    def _unconfirmed(self, listing: Listing, found: Asker | None) -> set[tuple[str, str]]:
+    def _unconfirmed(self, listing: Listing, found: CandidatePod | None) -> set[tuple[str, str]]:
         """Listed pods that are unknown, or possibly known only as an earlier pod of that name."""
         unknown = {(name, "") for name in listing.keys() - self.pods.by_name().keys()}
         return unknown | ({(found.pod.key, found.pod.metadata.uid)} if found is not None else set())
 
-    def _log(self, asker: Asker | None, call: Call, chosen: list[str], took_s: float) -> None:
+    def _log(self, asker: CandidatePod | None, call: PreferenceRequest, chosen: list[str], took_s: float) -> None:
         subject = f"{call.resource} of {asker.pod.key if asker else 'an unknown pod'}"
         if asker is None or not asker.assigned:
             logger.info("%s: Kerf has assigned no GPUs, the plugin picks %d", subject, call.size)

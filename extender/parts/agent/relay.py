@@ -12,7 +12,7 @@ from typing import Any, Final, NoReturn
 import grpc
 from grpc import aio
 
-from extender.parts.agent.choice import Call
+from extender.parts.agent.choice import PreferenceRequest
 from extender.parts.agent.kubelet import OPTIONS, channel
 from extender.parts.agent.kubelet_api.deviceplugin_v1beta1_pb2 import (
     DevicePluginOptions,
@@ -33,7 +33,9 @@ _Context = aio.ServicerContext[bytes, bytes]
 class Relay(grpc.GenericRpcHandler):
     """Serves a separate socket in place of a plugin."""
 
-    def __init__(self, resource: str, plugin: Path, socket: Path, prefer: Callable[[Call], Awaitable[Answer]]) -> None:
+    def __init__(
+        self, resource: str, plugin: Path, socket: Path, prefer: Callable[[PreferenceRequest], Awaitable[Answer]]
+    ) -> None:
         self._resource = resource
         self._prefer = prefer
         self._plugin_prefers = False
@@ -96,7 +98,7 @@ class Relay(grpc.GenericRpcHandler):
             return await self._call("GetPreferredAllocation", request, context)
         (container,) = allocation.container_requests
         answer = await self._prefer(
-            Call(
+            PreferenceRequest(
                 self._resource,
                 list(container.available_deviceIDs),
                 list(container.must_include_deviceIDs),

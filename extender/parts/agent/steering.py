@@ -19,7 +19,7 @@ from grpc import aio
 
 from extender.core.vendors.registry import DEFAULT
 from extender.kube.background import Background
-from extender.parts.agent.choice import Call
+from extender.parts.agent.choice import PreferenceRequest
 from extender.parts.agent.kubelet import OPTIONS, channel
 from extender.parts.agent.kubelet_api.deviceplugin_v1beta1_pb2 import RegisterRequest
 from extender.parts.agent.preference import Answer
@@ -44,7 +44,7 @@ _Identity = tuple[int, int]
 class Steering(Background):
     """Acts as the kubelet towards device plugins, and as the plugins towards the kubelet."""
 
-    def __init__(self, folder: Path, prefer: Callable[[Call], Awaitable[Answer]]) -> None:
+    def __init__(self, folder: Path, prefer: Callable[[PreferenceRequest], Awaitable[Answer]]) -> None:
         """`folder` is the kubelet's folder for device plugins."""
         super().__init__("steering")
         self._folder = folder

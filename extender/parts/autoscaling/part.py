@@ -8,7 +8,7 @@ from extender.api.contributions import Contribution, Kernel
 from extender.metrics.registry import counter
 from extender.parts.autoscaling.releases import AutoscalerReleases
 from extender.parts.autoscaling.settings import AutoscalingSettings
-from extender.queueing.roomless import LetsRoomlessGo
+from extender.queueing.roomless import RoomlessReleaser
 
 
 def build(kernel: Kernel, wanted: AutoscalingSettings) -> Contribution:
@@ -21,4 +21,4 @@ def build(kernel: Kernel, wanted: AutoscalingSettings) -> Contribution:
     def metrics() -> Iterator[Metric]:
         yield counter("kerf_queue_released", "Pods released without a node, for autoscalers.", releases.num)
 
-    return Contribution(offers={LetsRoomlessGo: releases}, metrics=metrics)
+    return Contribution(offers={RoomlessReleaser: releases}, metrics=metrics)

@@ -130,7 +130,7 @@ class AutoscalerReleases:
         pods = unit.pods
         if len(pods) != len(unit.entries) or any(pod.gpus is None or pod.claims for pod in pods):
             return False  # kube-scheduler does not call Kerf for pods without GPUs
-        if self.dispatcher.mode.is_asked:
+        if self.dispatcher.mode.has_extender:
             return True
         entry, request = unit.entries[0], pods[0].gpus
         return not pods[0].gang and (request is None or not is_picky(request) or _names_product(entry.pod))

@@ -52,7 +52,7 @@ class CertificateKeeper(Background):
         self._namespace = namespace
         self._path = f"/api/v1/namespaces/{namespace}/secrets/{self._name}"
         self._webhooks = settings.webhooks
-        self._wanted = own.Wanted(settings.hosts, settings.client, _VALID)
+        self._wanted = own.CertificateSpec(settings.hosts, settings.client, _VALID)
         self._files = files
         self._now = now
         self._look_s = look_s

@@ -39,7 +39,7 @@ _SIGNS: Final = x509.KeyUsage(**{usage: usage == "key_cert_sign" for usage in _U
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class CertificateSpec:
     """The certificates to issue."""
 
     hosts: Sequence[str]
@@ -53,7 +53,7 @@ class _FaultError(Exception):
     """Certificates can't be used or are to be renewed."""
 
 
-def fault(data: Data, wanted: Wanted, now: datetime) -> str:
+def fault(data: Data, wanted: CertificateSpec, now: datetime) -> str:
     """Why the certificates must be replaced, "" if they need not.
 
     Certificates without the CA's key were issued by something else, such as an earlier chart. They are used until they
@@ -74,7 +74,7 @@ def fault(data: Data, wanted: Wanted, now: datetime) -> str:
     return _fault_of(check)
 
 
-def renewed(data: Data, wanted: Wanted, now: datetime) -> dict[str, bytes]:
+def renewed(data: Data, wanted: CertificateSpec, now: datetime) -> dict[str, bytes]:
     """New certificates by the existing CA, or by a new one if it is invalid; its predecessor stays trusted."""
     issued: dict[str, bytes] = {}
     if _fault_of(lambda: _check_authority(_authorities(data)[0], data, now)):

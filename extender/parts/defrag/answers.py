@@ -12,13 +12,13 @@ import msgspec
 
 from extender.core.clusters import Cluster
 from extender.core.policies.policy import Policy
-from extender.explain.processes import Talk, Turns, pages
+from extender.explain.processes import ParentPipe, QuestionQueue, pages
 from extender.kube.client import ApiError, ClusterError, Transport
 from extender.kube.transport import NODES_PATH, PODS_PATH
 from extender.kube.watches import BOUND_PODS, PENDING_PODS
-from extender.ledger.ledger import ClaimState, Ledger
+from extender.ledger.ledger import AllocationState, Ledger
 from extender.ledger.mirror import Mirror
-from extender.parts.defrag.facts import BUDGETS, FACTS, HELD, JOBS, NODES, PENDING, PODS, Costs, Facts, Held
+from extender.parts.defrag.facts import BUDGETS, FACTS, HELD, JOBS, NODES, PENDING, PODS, Costs, Held, PlanInputs
 from extender.parts.defrag.movable import BUDGETS_PATH, JOBS_PATH
 from extender.parts.defrag.plan import RoomPlan
 from extender.parts.defrag.questions import Needs
@@ -57,7 +57,7 @@ class RoomAnswers:
     """Name of the default policy."""
     policies: Callable[[], Mapping[str, Policy]] = dict
     """Copies of the configured policies."""
-    turns: Turns = field(default_factory=Turns)
+    turns: QuestionQueue = field(default_factory=QuestionQueue)
     quotas: Quotas = field(default_factory=Quotas)
     queued: Callable[[], Mapping[str, tuple[str, str]]] = dict
     """Gang and topology of queued pods, by UID."""
@@ -131,7 +131,7 @@ class RoomAnswers:
                         "right to list poddisruptionbudgets"
                     ) from None
 
-    async def _send_jobs(self, talk: Talk) -> str:
+    async def _send_jobs(self, talk: ParentPipe) -> str:
         """Send the list of Jobs; returns why they can't be read, so that their pods stay, "" if they can."""
         try:
             async for page in pages(self.transport, JOBS_PATH, {}):
@@ -144,17 +144,17 @@ class RoomAnswers:
 
     def _snapshot(
         self, no_jobs: str, costs: Costs, sick: Mapping[str, tuple[int, ...]] | None
-    ) -> tuple[Facts, list[Held]]:
+    ) -> tuple[PlanInputs, list[Held]]:
         """A consistent snapshot of Kerf's own state."""
         cluster = self.ledger.snapshot(self.clock())
         held = [
-            Held(claim.uid, claim.pod, claim.node, claim.held, claim.state is ClaimState.BOUND)
+            Held(claim.uid, claim.pod, claim.node, claim.held, claim.state is AllocationState.BOUND)
             for name in cluster.row_of
-            for claim in self.ledger.claims_on(name)
+            for claim in self.ledger.allocations_on(name)
         ]
-        facts = Facts(
+        facts = PlanInputs(
             cluster=replace(cluster, devices=None),
-            pods_on={name: tuple(self.mirror.tenants.on(name)) for name in cluster.row_of},
+            pods_on={name: tuple(self.mirror.bound_pods.on(name)) for name in cluster.row_of},
             policy=self.policy,
             # Only what ranks nodes: the other fields are functions, which can't be pickled.
             policies={

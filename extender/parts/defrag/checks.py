@@ -35,10 +35,10 @@ CROWDED: Final = f"has a controller with more than {_MAX_SIBLINGS} pods waiting 
 class RoomError(ValueError):
     """A plan that can't be carried out; says why."""
 
-    def __init__(self, why: str, of: str = "") -> None:
+    def __init__(self, why: str, pod_uid: str = "") -> None:
         """`of` is the UID of the pod to move, if that pod or its owner is the reason."""
         super().__init__(why)
-        self.of = of
+        self.pod_uid = pod_uid
 
 
 class TargetError(RoomError):
@@ -46,7 +46,7 @@ class TargetError(RoomError):
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class CheckInputs:
     """What a plan is checked against."""
 
     running: Mapping[str, Pod]
@@ -59,7 +59,7 @@ class Facts:
     use: QuotaUse
 
 
-def check(plan: RoomPlan, facts: Facts) -> None:
+def check(plan: RoomPlan, facts: CheckInputs) -> None:
     """Raises RoomError for a plan that does not match the cluster. Whether pods have room is not checked here."""
     if not plan.fits or not plan.moves:
         raise RoomError("the plan has no moves" if plan.fits else "the plan makes no room")
@@ -88,7 +88,7 @@ def targets_of(plan: RoomPlan, waiting: Mapping[str, Entry]) -> list[tuple[Entry
         if entry is None or entry.pod.key != pod.pod:
             raise RoomError(f"pod {pod.pod} does not wait in the queue (any more): no place can be kept for it")
         if entry.planned is None:
-            raise TargetError(f"pod {pod.pod} can't be placed: {entry.fault or entry.left}")
+            raise TargetError(f"pod {pod.pod} can't be placed: {entry.fault or entry.left_to_scheduler}")
         if entry.pod.spec.resource_claims:
             raise RoomError(f"pod {pod.pod} has ResourceClaims: no room is made for them")
         if not entry.stage.waits:
@@ -125,7 +125,7 @@ def is_of(pod: Pod, move: PlannedMove) -> bool:
     return owner is not None and owner.uid == move.controller and pod.metadata.namespace == namespace
 
 
-def _check_target(plan: RoomPlan, facts: Facts) -> int:
+def _check_target(plan: RoomPlan, facts: CheckInputs) -> int:
     """The target's lowest priority, or the plan's if none of its pods exists. Raises RoomError."""
     entries = [entry for entry, _ in targets_of(plan, facts.waiting)]
     pods = [entry.planned for entry in entries if entry.planned is not None]
@@ -145,7 +145,7 @@ def _check_target(plan: RoomPlan, facts: Facts) -> int:
     return min(pod.priority for pod in pods)
 
 
-def _check_move(move: PlannedMove, priority: int, facts: Facts) -> None:
+def _check_move(move: PlannedMove, priority: int, facts: CheckInputs) -> None:
     pod = facts.running.get(move.uid)
     if pod is None or pod.key != move.pod:
         raise RoomError(f"pod {move.pod} no longer runs, or was recreated", move.uid)
@@ -206,7 +206,7 @@ def _replacement_waits(pod: Pod, enabled: Collection[str]) -> bool:
     return label != DISABLED and bool(gated)
 
 
-def _check_gangs(moves: Sequence[PlannedMove], facts: Facts, gangs: Mapping[str, Iterable[Pod]]) -> None:
+def _check_gangs(moves: Sequence[PlannedMove], facts: CheckInputs, gangs: Mapping[str, Iterable[Pod]]) -> None:
     """Raises RoomError if a step moves only part of a gang."""
     uids = {move.uid for move in moves}
     for gang in by_gang(facts.running[uid] for uid in uids):

@@ -50,7 +50,7 @@ class Costs:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class PlanInputs:
     """A consistent snapshot of the cluster, beside the API server's lists."""
 
     cluster: Cluster

@@ -22,18 +22,18 @@ from extender.kube import objects
 from extender.kube.decoding import Decoder, outline
 from extender.kube.objects import Metadata, Pod, unix_time
 from extender.kube.watches import stand_in
-from extender.ledger.tenants import DemandingPod, SpecDemands, asks_resources_alone
+from extender.ledger.bound_pods import DemandingPod, SpecDemands, asks_resources_alone
 from extender.parts.defrag.checks import CROWDED, MOVABLE, why_stays
-from extender.parts.defrag.facts import Costs, Facts, Held
-from extender.planning.demands import Condition
-from extender.planning.moves.problems import Running, keeping_its_model
+from extender.parts.defrag.facts import Costs, Held, PlanInputs
+from extender.planning.demands import LabelRequirement
+from extender.planning.moves.problems import RunningPod, keeping_its_model
 from extender.planning.plans import PlanPod
 from extender.plugins.holdings import NOTHING, Holding, Part
 from extender.plugins.pod_demands import conditions_of
 from extender.plugins.pod_resources import read_compute, while_resized
 from extender.plugins.pods import owner_of
 from extender.queueing.pods.batches import by_gang, gang_of, plan_pod
-from extender.queueing.pods.restrictions import Kinds
+from extender.queueing.pods.restrictions import RestrictionKinds
 
 
 def _booking_of(cluster: Cluster, row: int, holding: Holding, cpu_milli: int, memory_mib: int) -> Booking:
@@ -109,7 +109,7 @@ class Budget(objects.Named):
         return 0 if stale else max(self.status.disruptions_allowed, 0)
 
     @property
-    def conditions(self) -> Sequence[Condition]:
+    def conditions(self) -> Sequence[LabelRequirement]:
         """Conditions, all of which hold for a pod that it covers; an empty selector covers the whole namespace."""
         return conditions_of(self.spec.selector) if self.spec.selector is not None else ()
 
@@ -263,7 +263,7 @@ def _number(text: str) -> int:
 _UNREADABLE: Final = "it can't be read"
 
 
-class Resident(NamedTuple):
+class ListedPod(NamedTuple):
     """A listed pod."""
 
     pod: Pod
@@ -296,7 +296,7 @@ _pods: Final = Decoder(Pod)
 _details: Final = Decoder(_Details)
 
 
-def residents(page: bytes) -> Iterator[Resident]:
+def residents(page: bytes) -> Iterator[ListedPod]:
     """The unfinished pods of a list page; unreadable ones have a `fault`."""
     for item in _items.decode(page).items or ():
         try:
@@ -304,18 +304,18 @@ def residents(page: bytes) -> Iterator[Resident]:
         except msgspec.DecodeError:
             pod = stand_in(outline(item), Pod)
             if not pod.finished:
-                yield Resident(pod, None, _UNREADABLE)
+                yield ListedPod(pod, None, _UNREADABLE)
             continue
         if not pod.finished:
             yield _resident(pod, item)
 
 
-def _resident(pod: Pod, item: msgspec.Raw) -> Resident:
+def _resident(pod: Pod, item: msgspec.Raw) -> ListedPod:
     try:
         details = _details.decode(item)
     except msgspec.DecodeError:
-        return Resident(pod, None)
-    return Resident(pod, details.spec, start_s=_start_s(details.status.conditions or ()))
+        return ListedPod(pod, None)
+    return ListedPod(pod, details.spec, start_s=_start_s(details.status.conditions or ()))
 
 
 def _start_s(conditions: Iterable[_Condition]) -> float | None:
@@ -347,7 +347,7 @@ _MAX_FACTOR: Final = 16.0
 """Bounds of measured restart times, as multiples of the default."""
 
 
-def restart_times(residents: Iterable[Resident], otherwise_s: float) -> dict[str, float]:
+def restart_times(residents: Iterable[ListedPod], otherwise_s: float) -> dict[str, float]:
     """Restart times in seconds by owner (`owner_of`): the median of its pods' starts, at least `_MIN_FACTOR` times the
     default `otherwise_s`, which applies to owners that are missing.
 
@@ -387,7 +387,7 @@ def _stays(
     return "" if movable == "true" else _stays_by_default(pod, demands)
 
 
-def is_left(pod: Running) -> bool:
+def is_left(pod: RunningPod) -> bool:
     """Whether an immovable pod does not keep a node from being emptied: it neither holds nor requests GPUs, and is left
     to `kubectl drain`."""
     booked = pod.booked
@@ -416,17 +416,17 @@ _CLOCK_SKEW_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Neighbourhood:
+class RunningPodInputs:
     """Data about all running pods."""
 
-    facts: Facts
+    facts: PlanInputs
     held: Mapping[str, Held]
     """Ledger entries by UID."""
     budgets: Budgets
     jobs: Jobs
-    kinds: Kinds
+    kinds: RestrictionKinds
 
-    def running(self, residents: Iterable[Resident], target_gang: str) -> list[Running]:
+    def running(self, residents: Iterable[ListedPod], target_gang: str) -> list[RunningPod]:
         """All pods that hold resources, except DaemonSet and static pods. Those of `target_gang` stay."""
         facts, row_of = self.facts, self.facts.cluster.row_of
         known = frozenset(uid for uids in facts.pods_on.values() for uid in uids)
@@ -445,7 +445,7 @@ class Neighbourhood:
         running = [self._of(resident, job_stays.get(resident.pod.metadata.uid, ""), gang_stays) for resident in movable]
         return running + self._being_placed({pod.uid for pod in running})
 
-    def _of(self, resident: Resident, job_stays: str, gang_stays: Mapping[str, str]) -> Running:
+    def _of(self, resident: ListedPod, job_stays: str, gang_stays: Mapping[str, str]) -> RunningPod:
         """`job_stays`: why its Job's pods stay; `gang_stays`: why gangs stay, by name."""
         facts, pod = self.facts, resident.pod
         cluster, costs = facts.cluster, facts.costs
@@ -463,7 +463,7 @@ class Neighbourhood:
         why = why or gang_stays.get(gang, "")
         if not why and holding and cluster.unit[row] in OF_CLAIMS:
             why = "its node offers GPUs through ResourceClaims"
-        return Running(
+        return RunningPod(
             key=pod.key,
             uid=uid,
             row=row,
@@ -481,11 +481,11 @@ class Neighbourhood:
         age_s, rest_s = max(self.facts.now - _started(pod, self.facts.now), 0.0), self.facts.costs.rest_s
         return f"it has run for {age_s:.0f} s, and is left alone for {rest_s:g} s" if age_s < rest_s else ""
 
-    def _being_placed(self, seen: set[str]) -> list[Running]:
+    def _being_placed(self, seen: set[str]) -> list[RunningPod]:
         """Pods that are being placed on a node, and keep it from being empty."""
         cluster: Cluster = self.facts.cluster
         return [
-            Running(
+            RunningPod(
                 key=held.key or "a pod that is being placed",
                 uid=held.uid,
                 row=cluster.row_of[held.node],

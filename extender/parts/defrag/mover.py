@@ -19,11 +19,11 @@ from extender.kube.client import ApiError, ClusterError
 from extender.kube.commit import FencedError
 from extender.kube.objects import Pod
 from extender.kube.watches import BOUND_PODS
-from extender.parts.defrag.checks import Facts, RoomError
+from extender.parts.defrag.checks import CheckInputs, RoomError
 from extender.parts.defrag.evictions import Evictor
 from extender.parts.defrag.places import Places
 from extender.parts.defrag.plan import PlannedMove, RoomPlan
-from extender.parts.defrag.proof import Around
+from extender.parts.defrag.proof import ProofInputs
 from extender.parts.defrag.record import NOT_TO_BE_HAD, Ending, Phase, Progress, Record, RecordError, Records, Stage
 from extender.parts.defrag.settings import DefragSettings
 from extender.parts.defrag.starts import Starter
@@ -216,7 +216,7 @@ class Mover(Background):
                 records.namespace, records.name, reason="RoomStopped", message=f"Plan {record.id}: {why}"
             )
 
-        return Run(record, self._tools.clock, told=report)
+        return Run(record, self._tools.clock, on_stop=report)
 
     def _evicted_lately(self, record: Record | None) -> list[float]:
         now = self._tools.wall_clock()
@@ -226,7 +226,7 @@ class Mover(Background):
         """Keep the places of the whole plan: by reservations where there is room now, else by closing nodes."""
         running = self._tools.facts().running
         for move in run.record.plan.moves:
-            run.asks[move.uid] = self._places.asked(running[move.uid])
+            run.asks[move.uid] = self._places.request_key(running[move.uid])
             if not self._places.hold(running[move.uid], move.to_node):
                 run.unheld.add(move.uid)
         self._keep(run)
@@ -317,7 +317,7 @@ def build_mover(kernel: Kernel, wanted: DefragSettings) -> Mover | None:
         evictor=Evictor(base.transport, base.fence, base.resolver),
         follower=Follower(base.transport, queue, running, places, limits),
         targets=TargetPlacer(queue, running, places, limits),
-        around=Around(
+        around=ProofInputs(
             base.ledger,
             queue.nodes,
             running.values,
@@ -325,7 +325,7 @@ def build_mover(kernel: Kernel, wanted: DefragSettings) -> Mover | None:
             kernel.settings.decisions.policy,
             base.clock,
         ),
-        facts=lambda: Facts(running, queue.backlog.entries, queue.namespaces, exempt, queue.use),
+        facts=lambda: CheckInputs(running, queue.backlog.entries, queue.namespaces, exempt, queue.use),
         fault=queue.fault,
         fence=base.fence,
         events=base.events,

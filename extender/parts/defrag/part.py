@@ -22,7 +22,7 @@ from extender.parts.defrag.settings import DefragSettings
 from extender.parts.defrag.state import RoomState, state_of
 from extender.parts.defrag.targets import by_node
 from extender.planning.quotas import Quotas
-from extender.queueing.kept_places import KeepsPlaces
+from extender.queueing.kept_places import PlaceKeeper
 from extender.settings.telemetry import TelemetrySettings
 from extender.telemetry.service import rules_of
 
@@ -64,8 +64,8 @@ def build(kernel: Kernel, wanted: DefragSettings) -> Contribution:
             Stopped: Stopped(True),
         },
         catch_up=mover.catch_up if mover is not None else None,
-        offers={MakesRoom: room, **({KeepsPlaces: mover} if mover is not None else {})},
-        shown={"moves": policy.told if policy is not None else dict},
+        offers={MakesRoom: room, **({PlaceKeeper: mover} if mover is not None else {})},
+        shown={"moves": policy.to_json if policy is not None else dict},
     )
 
 

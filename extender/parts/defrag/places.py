@@ -53,7 +53,7 @@ class Places:
         self._held.add(pod.metadata.uid)
         return True
 
-    def asked(self, pod: Pod) -> object:
+    def request_key(self, pod: Pod) -> object:
         """A key that is equal for pods with equal requests; None if the request can't be read."""
         try:
             request = self.placer.read_request(pod)
@@ -89,7 +89,7 @@ class Places:
 
     def hold_for(self, pod: Pod, node: str) -> bool:
         """Reserve a released pod's room on its kept node, unless it has a reservation; returns whether it is there."""
-        if (claim := self.ledger.claim(pod.metadata.uid)) is not None:
+        if (claim := self.ledger.allocation(pod.metadata.uid)) is not None:
             return claim.node == node
         try:
             policy, request = self._gpu_request(pod)

@@ -292,7 +292,7 @@ class _PlansRoom(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class DefragConfig:
     """The settings of the same names."""
 
     mode: str
@@ -308,7 +308,7 @@ class Terms:
 
 
 @dataclass(eq=False)
-class Around:
+class PolicyInputs:
     """The policy's inputs from the cluster."""
 
     cluster: Callable[[], Cluster]
@@ -447,7 +447,9 @@ class _Round:
 class MovePolicy(Background):
     """Runs from `start` to `stop`; active while this process leads."""
 
-    def __init__(self, asks: _PlansRoom, mover: Mover | None, teller: Teller, around: Around, terms: Terms) -> None:
+    def __init__(
+        self, asks: _PlansRoom, mover: Mover | None, teller: Teller, around: PolicyInputs, terms: DefragConfig
+    ) -> None:
         """`mover` None: no pods are moved here."""
         super().__init__("defrag policy", needed=False)
         self._asks, self._mover, self._teller, self._around, self._terms = asks, mover, teller, around, terms
@@ -470,7 +472,7 @@ class MovePolicy(Background):
         fault = self._around.standby() or self._fault
         return PolicyState(self._terms.mode, self._is_open(), self.advice, self.counts.begun, fault)
 
-    def told(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """The page's JSON: the first advice that makes room for pods, {} for none."""
         first = next((advice for advice in self.advice if advice.purpose == ROOM), None)
         keys = ("target", "moves", "cost_gpu_s", "why_not")
@@ -641,7 +643,7 @@ class MovePolicy(Background):
         except RoomError as error:
             self.counts.refused += 1
             logger.warning("defrag policy: %s: %s", target_of(plan), error)
-            at_fault = [move for move in plan.moves if move.uid == error.of]
+            at_fault = [move for move in plan.moves if move.uid == error.pod_uid]
             self._outcomes.leave_alone(at_fault, now)
             if not at_fault:
                 self._targets.fail("" if wait is None else wait.namespace, name, now)
@@ -661,7 +663,7 @@ def build_policy(kernel: Kernel, wanted: DefragSettings, room: RoomAnswers, move
 
     def is_there(uid: str) -> bool:
         waits = backlog is not None and uid in backlog.entries
-        return waits or unbound.get(uid) is not None or base.ledger.claim(uid) is not None
+        return waits or unbound.get(uid) is not None or base.ledger.allocation(uid) is not None
 
     def standby() -> str:
         return base.fence.fault() or base.mirror.fault() or (queue.fault() if queue is not None else "")
@@ -669,7 +671,7 @@ def build_policy(kernel: Kernel, wanted: DefragSettings, room: RoomAnswers, move
     def cluster() -> Cluster:
         return base.ledger.snapshot(base.clock())
 
-    around = Around(
+    around = PolicyInputs(
         cluster,
         lambda: _waits_of(backlog, unbound),
         is_there,
@@ -681,8 +683,8 @@ def build_policy(kernel: Kernel, wanted: DefragSettings, room: RoomAnswers, move
     return MovePolicy(room, mover, Teller(base.events), around, _terms(wanted))
 
 
-def _terms(wanted: DefragSettings) -> Terms:
-    return Terms(
+def _terms(wanted: DefragSettings) -> DefragConfig:
+    return DefragConfig(
         mode=wanted.mode.value,
         acts=wanted.mode is Initiative.ACT,
         every_s=wanted.every_s,

@@ -12,18 +12,18 @@ from typing import Any, Final
 
 import msgspec
 
-from extender.explain.processes import Pipe, serve
+from extender.explain.processes import ChildPipe, serve
 from extender.kube.objects import Node
 from extender.kube.watches import ListDecoder
-from extender.ledger.tenants import Crowd
-from extender.parts.defrag.facts import BUDGETS, FACTS, HELD, JOBS, NODES, PENDING, PODS, Facts, Held
+from extender.ledger.bound_pods import BoundPodIndex
+from extender.parts.defrag.facts import BUDGETS, FACTS, HELD, JOBS, NODES, PENDING, PODS, Held, PlanInputs
 from extender.parts.defrag.movable import (
     Budget,
     Budgets,
     Job,
     Jobs,
-    Neighbourhood,
-    Resident,
+    ListedPod,
+    RunningPodInputs,
     is_left,
     residents,
     restart_times,
@@ -31,20 +31,20 @@ from extender.parts.defrag.movable import (
 from extender.parts.defrag.plan import PlannedMove, TargetPod
 from extender.parts.defrag.questions import LeftPod, RoomAnswer, RoomQuestion, needs_of, read_question
 from extender.parts.defrag.targets import (
-    Surroundings,
-    Wanted,
+    RoomTarget,
+    TargetInputs,
     figures,
     gpus_of_use,
     on_sick,
     plan_healing,
+    target_of_question,
     view_after,
-    wanted_of,
     without_sick,
 )
 from extender.planning.moves.planner import plan_moves
 from extender.planning.moves.problems import MovePlan, Problem
 from extender.queueing.node_view import view_of
-from extender.queueing.pods.restrictions import Kinds
+from extender.queueing.pods.restrictions import RestrictionKinds
 
 _SEARCHES_FRAC: Final = 0.5
 """Fraction of the answer's time limit that the search may take."""
@@ -58,8 +58,8 @@ class _Listed:
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
-        self.bound: list[Resident] = []
-        self.waiting: list[Resident] = []
+        self.bound: list[ListedPod] = []
+        self.waiting: list[ListedPod] = []
         self.budgets: list[Budget] = []
         self.unread_budgets: list[str] = []
         self.jobs: list[Job] = []
@@ -85,15 +85,15 @@ class _Listed:
 
 
 def _answer(
-    question: RoomQuestion, listed: _Listed, facts: Facts, make: _MakePlan = plan_moves, began: float | None = None
+    question: RoomQuestion, listed: _Listed, facts: PlanInputs, make: _MakePlan = plan_moves, began: float | None = None
 ) -> RoomAnswer:
     """The moves that make room. `began` is when the caller began to wait, by `time.monotonic`; None: now.
 
     Raises QuestionError.
     """
     began = time.monotonic() if began is None else began
-    kinds, cluster = Kinds(), facts.cluster
-    about = Surroundings(
+    kinds, cluster = RestrictionKinds(), facts.cluster
+    about = TargetInputs(
         cluster=cluster,
         nodes=listed.nodes,
         waiting=listed.waiting,
@@ -104,17 +104,17 @@ def _answer(
         used=facts.used,
         queued=facts.queued,
     )
-    wanted = wanted_of(question, about)
+    wanted = target_of_question(question, about)
     held = {entry.uid: entry for entry in listed.held}
     budgets = Budgets(listed.budgets, listed.unread_budgets)
     costs = replace(facts.costs, restart_s_of=restart_times(listed.bound, facts.costs.restart_s))
-    near = Neighbourhood(replace(facts, costs=costs), held, budgets, Jobs(listed.jobs, facts.no_jobs), kinds)
+    near = RunningPodInputs(replace(facts, costs=costs), held, budgets, Jobs(listed.jobs, facts.no_jobs), kinds)
     running = near.running(listed.bound, wanted.gang)
     left = [pod for pod in running if pod.row in wanted.target.empty and is_left(pod)]
     running = [pod for pod in running if pod.row not in wanted.target.empty or not is_left(pod)]
     num_pods = {name: len(uids) for name, uids in facts.pods_on.items()}
     batch = [*wanted.target.pods, *(pod.pod for pod in running)]
-    crowd = Crowd()
+    crowd = BoundPodIndex()
     for resident in listed.bound:
         crowd.upsert(resident.pod)
     view = view_of(cluster, listed.nodes, kinds, batch, num_pods=num_pods, crowd=crowd)
@@ -146,7 +146,7 @@ def _plan(problem: Problem, refusal: str, heal: bool, make: _MakePlan, expired: 
 
 
 def _to_answer(
-    problem: Problem, plan: MovePlan, wanted: Wanted, id_: str, controllers: Mapping[str, str]
+    problem: Problem, plan: MovePlan, wanted: RoomTarget, id_: str, controllers: Mapping[str, str]
 ) -> RoomAnswer:
     """The plan as an answer, with names of pods and nodes."""
     names, target = problem.view.cluster.node_names, problem.target
@@ -185,7 +185,7 @@ def _to_answer(
     )
 
 
-def _answered(pipe: Pipe) -> bytes:
+def _answered(pipe: ChildPipe) -> bytes:
     """Serve one question: read it, send its needs, read the data message by message, and return the answer."""
     began = time.monotonic()
     question = read_question(pipe.read())

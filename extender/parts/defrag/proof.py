@@ -19,7 +19,7 @@ from extender.planning.plan_state import PlanState
 from extender.planning.plans import PlanPod
 from extender.queueing.node_view import NodeBook, view_of
 from extender.queueing.pods.batches import GANG_TOPOLOGY, Room, plan_pod
-from extender.queueing.pods.restrictions import Kinds
+from extender.queueing.pods.restrictions import RestrictionKinds
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Arrival:
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
+class ProofInputs:
     """The current cluster."""
 
     ledger: Ledger
@@ -52,7 +52,7 @@ class _NodeChanges:
     leaving: list[Arrival] = field(default_factory=list)
 
 
-async def why_not(around: Around, arrivals: Sequence[Arrival]) -> str:
+async def why_not(around: ProofInputs, arrivals: Sequence[Arrival]) -> str:
     """The first pod found without room on its planned node, and why; "" if all have room.
 
     Pods arrive in order of their steps; what the pods of a step leave is free for all of that step.
@@ -70,8 +70,8 @@ async def why_not(around: Around, arrivals: Sequence[Arrival]) -> str:
     return ""
 
 
-def _why_not_on(around: Around, name: str, changes: _NodeChanges, num_pods: int, stand_ins: Sequence[str]) -> str:
-    node, kinds = around.nodes.get(name), Kinds()
+def _why_not_on(around: ProofInputs, name: str, changes: _NodeChanges, num_pods: int, stand_ins: Sequence[str]) -> str:
+    node, kinds = around.nodes.get(name), RestrictionKinds()
     try:
         pods = [_planned(arrival.pod, kinds) for arrival in changes.arrivals]
         leaving = [(arrival, _planned(arrival.pod, kinds)) for arrival in changes.leaving]
@@ -97,7 +97,7 @@ def _why_not_on(around: Around, name: str, changes: _NodeChanges, num_pods: int,
     return ""
 
 
-def _planned(pod: Pod, kinds: Kinds) -> PlanPod:
+def _planned(pod: Pod, kinds: RestrictionKinds) -> PlanPod:
     """A pod's replacement for planning: not restricted to its gang's previous domain. Raises RequestError."""
     topology = (pod.metadata.annotations or {}).get(GANG_TOPOLOGY, "").strip()
     selector = dict(pod.spec.node_selector or {})

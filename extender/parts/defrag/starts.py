@@ -90,7 +90,7 @@ class Starter:
             return
         run.give_up(str(error))
         for progress in run.record.progress:
-            if progress.uid == error.of:
+            if progress.uid == error.pod_uid:
                 run.enter(progress, Stage.LEFT, str(error))
 
     async def _evict(self, run: Run, members: list[Moving]) -> None:

@@ -75,7 +75,7 @@ class Run:
     _since: dict[str, float] = field(default_factory=dict)
     begun: float = field(init=False)
     """Monotonic time."""
-    told: Callable[[str], None] = lambda why: None
+    on_stop: Callable[[str], None] = lambda why: None
     """Called once with the reason when the plan is given up."""
 
     def __post_init__(self) -> None:
@@ -116,7 +116,7 @@ class Run:
         """Begin no further steps; moves under way are finished."""
         if not self.record.why:
             self.record.why, self.record.culprit = why, culprit
-            self.told(why)
+            self.on_stop(why)
 
 
 @dataclass(eq=False)
@@ -188,7 +188,7 @@ class Follower:
         for move, progress in run.under_way():
             if progress.replacement or uid in progress.known or not is_of(pod, move):
                 continue
-            same = run.asks.get(move.uid) in (None, self.places.asked(pod))
+            same = run.asks.get(move.uid) in (None, self.places.request_key(pod))
             if same and self.places.hand_to(pod, move.to_node, move.uid):
                 progress.replacement = uid
                 run.seen[uid] = PodIdentity.of(pod)

@@ -16,16 +16,16 @@ from extender.explain.manifests.gangs import together
 from extender.explain.manifests.objects import read_given, renamed
 from extender.explain.processes import QuestionError
 from extender.kube.objects import Node, Pod, PodSpec, Toleration
-from extender.parts.defrag.movable import Resident, priority_at_most
+from extender.parts.defrag.movable import ListedPod, priority_at_most
 from extender.parts.defrag.questions import MAX_PODS, Figures, RoomQuestion
-from extender.planning.moves.problems import NOBODY_ABOVE, MovePlan, Problem, Running, Target
+from extender.planning.moves.problems import NOBODY_ABOVE, MovePlan, Problem, RunningPod, Target
 from extender.planning.moves.units import Units, units_of
 from extender.planning.plan_state import PlanState, free_units, units
 from extender.planning.plans import PlanPod, View
 from extender.planning.quotas import Quotas
 from extender.queueing.pods.batches import GANG_TOPOLOGY, gang_of, plan_pod
 from extender.queueing.pods.objects import decode_pod
-from extender.queueing.pods.restrictions import Kinds
+from extender.queueing.pods.restrictions import RestrictionKinds
 
 _MAX_TRIED: Final = 32
 """Most pods and gangs tried one by one if not all can leave."""
@@ -39,7 +39,7 @@ def by_node(cluster: Cluster, gpus: Mask) -> dict[str, tuple[int, ...]]:
     return {name: tuple(np.flatnonzero(gpus[row]).tolist()) for row in rows if (name := cluster.node_names[row])}
 
 
-def on_sick(cluster: Cluster, running: Sequence[Running], sick: Mapping[str, tuple[int, ...]]) -> frozenset[int]:
+def on_sick(cluster: Cluster, running: Sequence[RunningPod], sick: Mapping[str, tuple[int, ...]]) -> frozenset[int]:
     """Positions of the pods on unhealthy GPUs.
 
     Pods whose GPUs are unknown count only if all GPUs of their node are unhealthy.
@@ -185,7 +185,7 @@ _OUT_OF_USE: Final = "node.kubernetes.io/"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RoomTarget:
     """A target with details of its pods."""
 
     target: Target
@@ -198,16 +198,16 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class TargetInputs:
     """Data for reading a target."""
 
     cluster: Cluster
     nodes: Sequence[Node]
-    waiting: Sequence[Resident]
+    waiting: Sequence[ListedPod]
     """Pods without a node in the target's namespace."""
-    residents: Sequence[Resident]
+    residents: Sequence[ListedPod]
     """Pods with a node in the whole cluster."""
-    kinds: Kinds
+    kinds: RestrictionKinds
     policy: str
     quotas: Quotas
     used: Mapping[str, float]
@@ -238,7 +238,7 @@ class Surroundings:
         return (pod.metadata.annotations or {}).get(GANG_TOPOLOGY, "").strip() if self.gang_of(pod) else ""
 
 
-def wanted_of(question: RoomQuestion, about: Surroundings) -> Wanted:
+def target_of_question(question: RoomQuestion, about: TargetInputs) -> RoomTarget:
     """The target of a question. Raises QuestionError."""
     if question.for_:
         return _waiting(question.for_, about)
@@ -249,21 +249,21 @@ def wanted_of(question: RoomQuestion, about: Surroundings) -> Wanted:
         if unknown:
             raise QuestionError(f"empty: no node is named {', '.join(unknown[:5])}")
         rows = frozenset(about.cluster.row_of[name] for name in question.empty)
-        return Wanted(Target(NOBODY_ABOVE if question.priority is None else question.priority, empty=rows))
+        return RoomTarget(Target(NOBODY_ABOVE if question.priority is None else question.priority, empty=rows))
     if question.heal:  # `Target.leave` is set later, with the running pods
-        return Wanted(Target(NOBODY_ABOVE if question.priority is None else question.priority))
+        return RoomTarget(Target(NOBODY_ABOVE if question.priority is None else question.priority))
     if question.free_nodes is not None:
-        return Wanted(Target(question.priority or 0, num_empty=question.free_nodes, may_empty=about.with_gpus))
+        return RoomTarget(Target(question.priority or 0, num_empty=question.free_nodes, may_empty=about.with_gpus))
     gpus, num_nodes = question.gpus or 1, question.nodes or 1
     kind = about.kinds.kind_of(_tolerant(about.nodes))
     request = GpuRequest(gpus, AskedUnit.GPU)
     pods = tuple(
         PlanPod(f"room-{position}", gpus=request, kind=kind, policy=about.policy) for position in range(num_nodes)
     )
-    return Wanted(Target(question.priority or 0, pods, apart=True), ("",) * num_nodes)
+    return RoomTarget(Target(question.priority or 0, pods, apart=True), ("",) * num_nodes)
 
 
-def _waiting(name: str, about: Surroundings) -> Wanted:
+def _waiting(name: str, about: TargetInputs) -> RoomTarget:
     """The target of a waiting gang, or of a waiting pod with its gang."""
     pods = [pod for pod, _, fault, _ in about.waiting if not fault and not pod.metadata.deletion_timestamp]
     gangs: dict[str, list[Pod]] = {}
@@ -284,10 +284,10 @@ def _waiting(name: str, about: Surroundings) -> Wanted:
         for pod in waiting
     )
     target = Target(min(map(priority_at_most, waiting)), planned)
-    return Wanted(target, tuple(pod.metadata.uid for pod in waiting), gang, _over_quota(planned, about))
+    return RoomTarget(target, tuple(pod.metadata.uid for pod in waiting), gang, _over_quota(planned, about))
 
 
-def _given(question: RoomQuestion, about: Surroundings) -> Wanted:
+def _given(question: RoomQuestion, about: TargetInputs) -> RoomTarget:
     """The target of pods that do not exist."""
     pods: list[Pod] = []
     for number, manifest in enumerate(question.pods):
@@ -316,10 +316,10 @@ def _given(question: RoomQuestion, about: Surroundings) -> Wanted:
     priorities = [priority_at_most(pod) for pod in pods if pod.spec.priority is not None]
     if len(priorities) < len(pods):
         priorities.append(question.priority or 0)
-    return Wanted(Target(min(priorities), tuple(planned)), ("",) * len(pods), "", _over_quota(planned, about))
+    return RoomTarget(Target(min(priorities), tuple(planned)), ("",) * len(pods), "", _over_quota(planned, about))
 
 
-def _planned(pod: Pod, where: str, about: Surroundings) -> PlanPod:
+def _planned(pod: Pod, where: str, about: TargetInputs) -> PlanPod:
     """A pod in the planner's form. Raises QuestionError."""
     if pod.spec.resource_claims:
         raise QuestionError(f"{where} requests devices by ResourceClaims, for which Kerf can't make room yet")
@@ -330,7 +330,7 @@ def _planned(pod: Pod, where: str, about: Surroundings) -> PlanPod:
     return replace(planned, policy=planned.policy or about.policy)
 
 
-def _over_quota(pods: Iterable[PlanPod], about: Surroundings) -> str:
+def _over_quota(pods: Iterable[PlanPod], about: TargetInputs) -> str:
     """Why pods would exceed the quota of their namespace, "" if they would not."""
     requested: dict[str, float] = {}
     for pod in pods:

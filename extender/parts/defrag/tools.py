@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from extender.kube.events import EventRecorder
-from extender.parts.defrag.checks import Facts
+from extender.parts.defrag.checks import CheckInputs
 from extender.parts.defrag.evictions import Evictor
-from extender.parts.defrag.proof import Around
+from extender.parts.defrag.proof import ProofInputs
 from extender.parts.defrag.record import Records
 from extender.parts.defrag.steps import Follower
 from extender.parts.defrag.target_pods import TargetPlacer
@@ -36,8 +36,8 @@ class Tools:
     evictor: Evictor
     follower: Follower
     targets: TargetPlacer
-    around: Around
-    facts: Callable[[], Facts]
+    around: ProofInputs
+    facts: Callable[[], CheckInputs]
     fault: Callable[[], str]
     """Why the cluster can't be judged now, "" if it can."""
     fence: Fence

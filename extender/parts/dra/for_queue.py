@@ -3,11 +3,11 @@
 from extender.parts.dra.keeper import ClaimKeeper
 from extender.parts.dra.reclaimer import Reclaimer
 from extender.parts.dra.turns import Turns
-from extender.queueing.devices import AllocatesDevices
+from extender.queueing.devices import AllocatorParts
 
 
-def allocating(keeper: ClaimKeeper) -> AllocatesDevices:
+def allocating(keeper: ClaimKeeper) -> AllocatorParts:
     """The allocator with the background tasks of a keeper."""
     maker = {"claims for extended resources": keeper.maker().run} if keeper.classes_to_make else {}
     works = {"queue's ResourceClaims": Reclaimer(keeper).run, **maker}
-    return AllocatesDevices(keeper, Turns(keeper, keeper.dirty), works)
+    return AllocatorParts(keeper, Turns(keeper, keeper.dirty), works)

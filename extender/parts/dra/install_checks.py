@@ -8,7 +8,7 @@ import msgspec
 from extender.cli.consoles import names
 from extender.cli.install.access import policies_in_force
 from extender.cli.install.findings import Check, Finding, Needs, broken, listed, note, ok
-from extender.cli.install.kerf import Installed, Look
+from extender.cli.install.kerf import CheckedCluster, Installed
 from extender.core.dra import owning
 from extender.kube.client import ClusterError
 from extender.parts.dra import facts
@@ -89,7 +89,7 @@ def _extent(pool: str | None) -> str:
     return "all pools of the driver" if pool is None else f"pool {pool}"
 
 
-async def _devices_of_kerf(look: Look) -> AsyncIterator[Finding]:
+async def _devices_of_kerf(look: CheckedCluster) -> AsyncIterator[Finding]:
     """Check that Kerf, and only Kerf, allocates its pools; no findings if it neither allocates nor owns any."""
     transport, installed = look.transport, look.installed
     is_wanted = allocates(installed.settings)
@@ -130,6 +130,6 @@ def _command(rule: facts.Rule) -> str:
     return f"kerf install dra --driver {rule.driver or 'NAME'}{pool}"
 
 
-def checks() -> list[Check[Look]]:
+def checks() -> list[Check[CheckedCluster]]:
     """This part's checks in `kerf install check`."""
     return [Check("DRA devices", Needs.CLUSTER, _devices_of_kerf)]

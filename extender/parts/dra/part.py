@@ -11,7 +11,7 @@ from extender.parts.dra.for_queue import allocating
 from extender.parts.dra.keeper import ClaimKeeper
 from extender.parts.dra.metrics import DeviceFigures, device_metrics
 from extender.parts.dra.settings import DraSettings
-from extender.queueing.devices import AllocatesDevices, MakesAllocation
+from extender.queueing.devices import AllocatorFactory, AllocatorParts
 from extender.queueing.pods.entries import Entry
 from extender.scheduling.build import Foundation
 
@@ -29,7 +29,7 @@ def prepare(base: Foundation, wanted: DraSettings, max_age_s: float) -> Mapping[
         entries: Callable[[], Iterable[Entry]],
         dirty: Callable[[], None],
         changed: Callable[[str], None],
-    ) -> AllocatesDevices:
+    ) -> AllocatorParts:
         claim_keeper = ClaimKeeper(
             transport=base.transport,
             mirror=base.mirror,
@@ -47,7 +47,7 @@ def prepare(base: Foundation, wanted: DraSettings, max_age_s: float) -> Mapping[
         )
         return allocating(claim_keeper)
 
-    return {**offers, MakesAllocation: keeper}
+    return {**offers, AllocatorFactory: keeper}
 
 
 def build(kernel: Kernel, wanted: DraSettings) -> Contribution:

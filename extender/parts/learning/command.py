@@ -23,7 +23,7 @@ def hand_in(
 
     from extender.kube.client import ClusterError
     from extender.kube.transport import is_name
-    from extender.parts.learning.shelf import LearnedModels
+    from extender.parts.learning.model_store import LearnedModels
     from extender.ranking import files
 
     namespace, _, name = to.partition("/")

@@ -19,8 +19,8 @@ from extender.core.clusters import Cluster
 from extender.kube.background import Background, repeat
 from extender.kube.client import ApiError, ClusterError
 from extender.kube.events import EventRecorder
+from extender.parts.learning.model_store import CANDIDATE, SERVING, Contents, LearnedModels, StoredModels
 from extender.parts.learning.settings import LearningSettings
-from extender.parts.learning.shelf import CANDIDATE, SERVING, Contents, LearnedModels, Shelf
 from extender.ranking import course as courses
 from extender.ranking.aside import AsideError
 from extender.ranking.course import Course, Stage
@@ -47,7 +47,7 @@ _RELEASED: Final = "released"
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
+class LearningInputs:
     """Inputs of the controller."""
 
     snapshot: Callable[[], Cluster]
@@ -58,7 +58,7 @@ class Around:
     wall_clock: Callable[[], float]
 
 
-class Learning(Background):
+class ModelTrialController(Background):
     """Controls fitted models from `start` to `stop`, for a rank that serves `auto`."""
 
     def __init__(
@@ -66,7 +66,7 @@ class Learning(Background):
         rank: LearnedRank,
         wanted: LearningSettings,
         models: LearnedModels,
-        around: Around,
+        around: LearningInputs,
         events: EventRecorder,
         *,
         every_s: float,
@@ -118,7 +118,7 @@ class Learning(Background):
         self.course = Course()
         self._apply(self.course)
 
-    async def _reconcile(self, shelf: Shelf) -> None:
+    async def _reconcile(self, shelf: StoredModels) -> None:
         course, leads = shelf.course, not self._around.standby()
         candidate, serving = self._read(shelf.candidate, CANDIDATE), self._read(shelf.serving, SERVING)
         self._known = {model.manifest.sha256: model for model in (candidate, serving) if model is not None}
@@ -136,7 +136,7 @@ class Learning(Background):
                 self._apply(course)
         self.course = course
 
-    def _apply_pin(self, shelf: Shelf) -> None:
+    def _apply_pin(self, shelf: StoredModels) -> None:
         """Let the pinned model serve, and try none."""
         self.course = shelf.course
         self._rank.on_trial.end()
@@ -246,7 +246,7 @@ class Learning(Background):
         self._trial_fault = self.fault = why
         return None
 
-    async def _persist(self, shelf: Shelf, course: Course) -> None:
+    async def _persist(self, shelf: StoredModels, course: Course) -> None:
         """Write a step to the ConfigMap, and only then report it. Raises ClusterError."""
         changes: dict[str, Contents] = {}
         if course.serving != shelf.course.serving:

@@ -11,11 +11,11 @@ from extender.api.contributions import Contribution, Kernel, Work
 from extender.core.clusters import Cluster
 from extender.core.policies.registry import AUTO
 from extender.metrics.registry import by_label, counter, gauge
-from extender.parts.learning.controller import Around, Learning
+from extender.parts.learning.controller import LearningInputs, ModelTrialController
 from extender.parts.learning.evidence import Evidence
+from extender.parts.learning.model_store import LearnedModels
 from extender.parts.learning.settings import LearningSettings
 from extender.parts.learning.shadow import Shadow
-from extender.parts.learning.shelf import LearnedModels
 from extender.ranking.beside import JudgesRanks, SeesDecisions
 from extender.ranking.course import Stage
 from extender.ranking.service import LearnedRank
@@ -29,7 +29,7 @@ class _Judges:
 
     shadow: Shadow | None = None
     trials: Evidence | None = None
-    course: Learning | None = None
+    course: ModelTrialController | None = None
 
     @property
     def said(self) -> str:
@@ -74,8 +74,8 @@ def _judges(kernel: Kernel, wanted: LearningSettings) -> _Judges:
     if not wanted.config_map:
         return _Judges(trials=trials)
     models = LearnedModels(base.transport, *wanted.config_map.split("/"))
-    around = Around(snapshot, ledger.held_by_namespace, standby, clock, time.time)
-    course = Learning(rank, wanted, models, around, base.events, every_s=every_s)
+    around = LearningInputs(snapshot, ledger.held_by_namespace, standby, clock, time.time)
+    course = ModelTrialController(rank, wanted, models, around, base.events, every_s=every_s)
     return _Judges(shadow=Shadow(lambda: rank.on_trial.score), trials=trials, course=course)
 
 
@@ -106,7 +106,7 @@ def _of_trials(rank: LearnedRank, trials: Evidence) -> Iterator[Metric]:
     yield counter("kerf_evidence_changes", "Changes of the policy that auto stands for.", trials.num_changes)
 
 
-def _of_course(learning: Learning) -> Iterator[Metric]:
+def _of_course(learning: ModelTrialController) -> Iterator[Metric]:
     course = learning.course
     stages = {stage.value: float(stage is course.stage) for stage in Stage}
     text = "1 for the stage of the fitted model on trial."

@@ -9,7 +9,7 @@ from extender.api.contributions import Contribution, Kernel
 from extender.explain.processes import BusyError
 from extender.explain.what_if import AnswersWhatIf
 from extender.metrics.registry import gauge
-from extender.parts.missing.looks import MissingNodes
+from extender.parts.missing.search import MissingNodes
 from extender.parts.missing.settings import MissingSettings
 
 _EVERY_S: Final = 300.0
@@ -33,7 +33,7 @@ def build(kernel: Kernel, wanted: MissingSettings) -> Contribution:
         return await answers.answer(question)
 
     missing = MissingNodes(ask, oldest, standby, after_s=wanted.after_s, every_s=_EVERY_S, clock=base.clock)
-    return Contribution(work=[missing], metrics=lambda: _metrics(missing), shown={"missing": missing.told})
+    return Contribution(work=[missing], metrics=lambda: _metrics(missing), shown={"missing": missing.to_json})
 
 
 def _metrics(missing: MissingNodes) -> Iterator[Metric]:

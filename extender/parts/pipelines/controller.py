@@ -23,8 +23,8 @@ from extender.kube.watches import Reflector
 from extender.parts.pipelines.jobs import JOBS_PATH, Job, Manifest, job_of, jobs_path, run_of
 from extender.parts.pipelines.mlflow import BY_FLOW, Flows
 from extender.parts.pipelines.specs import ACCEPTED, PIPELINES_PATH, Pipeline, Status, fault
-from extender.parts.pipelines.states import Start, refused, verdict
-from extender.parts.pipelines.turns import Due, Turns
+from extender.parts.pipelines.states import Start, next_actions, refused
+from extender.parts.pipelines.work_queue import FairWorkers, WorkQueue
 from extender.queueing.pods.objects import PIPELINE_LABEL
 
 logger = logging.getLogger(__name__)
@@ -58,8 +58,8 @@ class PipelineController(Background):
         self._transport = transport
         self._wall_clock = wall_clock
         self._standby = standby
-        self._due = Due(clock)
-        self._turns = Turns("pipeline", self._due, self._key_of, self._advance, standby)
+        self._due = WorkQueue(clock)
+        self._turns = FairWorkers("pipeline", self._due, self._key_of, self._advance, standby)
         self._tried: dict[str, set[bytes]] = {}  # by UID, of pipelines with steps left to dry-run: digests of steps
         self.pipelines = Cache[Pipeline, Pipeline](lambda pipeline: pipeline, indexes=[BY_FLOW])
         self.jobs = Cache[Job, Job](lambda job: job, indexes=[_BY_OWNER])
@@ -100,7 +100,9 @@ class PipelineController(Background):
         """Reconcile pipelines until cancelled."""
         await self._run_rounds(self._due, self.run_round)
 
-    async def _run_rounds(self, due: Due, run_round: Callable[[], Awaitable[None]], *more: Reflector[Any]) -> None:
+    async def _run_rounds(
+        self, due: WorkQueue, run_round: Callable[[], Awaitable[None]], *more: Reflector[Any]
+    ) -> None:
         """Run rounds of pipelines or flows while this process leads and its caches are synced."""
         while True:
             await due.sleep()
@@ -144,7 +146,7 @@ class PipelineController(Background):
         # Ignore Jobs of other namespaces that name it as their owner.
         jobs = (job for job in self.jobs.by(_BY_OWNER, uid) if job.metadata.namespace == pipeline.metadata.namespace)
         runs = [run for job in jobs if (run := run_of(job)) is not None]
-        actions = verdict(pipeline, runs, now)
+        actions = next_actions(pipeline, runs, now)
         stop, start = actions.stop[:_PORTION], actions.start[:_PORTION]
         await all_of(self._suspend(pipeline, run.job) for run in stop)
         await all_of(self._create(pipeline, one) for one in start)

@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from extender.explain.manifests.batches import Batch, KindError, Made, read
+from extender.explain.manifests.batches import Batch, KindError, WorkloadPods, read
 from extender.explain.manifests.built_in import Job, of_job
 from extender.parts.pipelines.jobs import job_of
 from extender.parts.pipelines.mlflow import ConversionError, convert
 from extender.parts.pipelines.specs import Pipeline, fault, needs
 
 
-def pipeline(manifest: Any, name: str) -> Made:
+def pipeline(manifest: Any, name: str) -> WorkloadPods:
     """The pods of the stages that start at once. Raises KindError."""
     parsed = read({**manifest, "metadata": {"name": name, "namespace": "default", "uid": name}}, Pipeline)
     if wrong := fault(parsed.spec):
@@ -27,10 +27,10 @@ def pipeline(manifest: Any, name: str) -> Made:
             batches += of_job(job, f"{name}-{stage.name}-{step.name}", path).batches
     others = len(parsed.spec.stages) - len(first)
     names = ", ".join(stage.name[:80] for stage in first[:4])
-    return Made(batches, [f"the pods of its first stages ({names}); others follow"] if others else ())
+    return WorkloadPods(batches, [f"the pods of its first stages ({names}); others follow"] if others else ())
 
 
-def flow(manifest: Any, name: str) -> Made:
+def flow(manifest: Any, name: str) -> WorkloadPods:
     """The pods of the pipeline that an MLFlow becomes. Raises KindError."""
     try:
         converted = convert(manifest, steps_in_order=True, rules_hold=True).manifest

@@ -27,7 +27,7 @@ from extender.kube.decoding import Decoder
 from extender.kube.watches import Lister, Reflector
 from extender.parts.pipelines.specs import ACCEPTED, API_VERSION, KIND, Condition, Metadata, Pipeline
 from extender.parts.pipelines.states import Phase
-from extender.parts.pipelines.turns import Due, Turns
+from extender.parts.pipelines.work_queue import FairWorkers, WorkQueue
 
 logger = logging.getLogger(__name__)
 
@@ -234,8 +234,8 @@ class Flows:
         """`pipelines` is the cache of all pipelines, with the index `BY_FLOW`."""
         self._transport = transport
         self._wall_clock = wall_clock
-        self.due = Due(clock)
-        self._turns = Turns("MLFlow", self.due, self._key_of, self._reconcile, standby)
+        self.due = WorkQueue(clock)
+        self._turns = FairWorkers("MLFlow", self.due, self._key_of, self._reconcile, standby)
         self.flows = Cache[Flow, Flow](lambda flow: flow)
         self.flows.subscribe(self._flow_changed)
         self._pipelines = pipelines

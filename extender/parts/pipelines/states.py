@@ -45,7 +45,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class NextActions:
     """The new status and the next actions."""
 
     status: Status
@@ -66,7 +66,7 @@ def refused(pipeline: Pipeline, reason: str, message: str, now: str) -> Status:
     )
 
 
-def verdict(pipeline: Pipeline, runs: Iterable[Run], now: str) -> Verdict:
+def next_actions(pipeline: Pipeline, runs: Iterable[Run], now: str) -> NextActions:
     """The status and next actions for an accepted pipeline; `now` is in the API server's format."""
     before, known = pipeline.status, list(runs)
     started: list[Start] = []
@@ -111,7 +111,7 @@ def verdict(pipeline: Pipeline, runs: Iterable[Run], now: str) -> Verdict:
         ),
         stages=stages,
     )
-    return Verdict(status, tuple(started), stop)
+    return NextActions(status, tuple(started), stop)
 
 
 def _phase(pipeline: Pipeline, phases: Sequence[str]) -> Phase:

@@ -11,7 +11,14 @@ from extender.explain.failing_nodes import NamesFailingNodes
 from extender.kube import objects
 from extender.kube.watches import BOUND_PODS, NODES
 from extender.metrics.registry import counter, gauge
-from extender.parts.set_aside.quarantine import AlikeNodes, Failures, Keeper, Lives, Rules, Terms
+from extender.parts.set_aside.quarantine import (
+    AlikeNodes,
+    Failures,
+    FailureThresholds,
+    PodOutcomes,
+    QuarantineConfig,
+    QuarantineController,
+)
 from extender.parts.set_aside.settings import SetAsideSettings
 from extender.settings.section import Initiative
 
@@ -30,14 +37,14 @@ def build(kernel: Kernel, wanted: SetAsideSettings) -> Contribution:
     base = kernel.base
     ledger, hub, acts = base.ledger, base.mirror.hub, wanted.mode is Initiative.ACT
     if acts:
-        ledger.heed_notes()
+        ledger.enable_quarantine()
 
     def has_gpus(pod: objects.Pod) -> bool:
-        claim = ledger.claim(pod.metadata.uid)
+        claim = ledger.allocation(pod.metadata.uid)
         return bool(claim is not None and claim.holding) or bool(pod.spec.resource_claims)
 
-    failures = Failures(Rules(max(_FAILURES, wanted.namespaces), wanted.namespaces, _WINDOW_S))
-    lives = Lives(
+    failures = Failures(FailureThresholds(max(_FAILURES, wanted.namespaces), wanted.namespaces, _WINDOW_S))
+    lives = PodOutcomes(
         transport=base.transport,
         failures=failures,
         nodes=AlikeNodes(ledger, hub.cache(NODES), base.clock),
@@ -47,7 +54,7 @@ def build(kernel: Kernel, wanted: SetAsideSettings) -> Contribution:
         early_s=_EARLY_S,
         window_s=_WINDOW_S,
     )
-    terms = Terms(
+    terms = QuarantineConfig(
         acts=acts,
         namespaces=wanted.namespaces,
         early_s=_EARLY_S,
@@ -55,7 +62,9 @@ def build(kernel: Kernel, wanted: SetAsideSettings) -> Contribution:
         for_s=wanted.for_s,
         max_for_s=max(_MAX_FOR_S, wanted.for_s),
     )
-    keeper = Keeper(base.transport, ledger, base.events, base.fence, failures, lives, terms, base.clock, time.time)
+    keeper = QuarantineController(
+        base.transport, ledger, base.events, base.fence, failures, lives, terms, base.clock, time.time
+    )
     hub.cache(NODES).subscribe(keeper.changed)
     hub.part(BOUND_PODS).subscribe(lives.changed)
 

@@ -171,7 +171,7 @@ _MAX_WORKLOADS: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class FailureThresholds:
     """Thresholds above which failures count against a node."""
 
     failures: int = 5
@@ -196,7 +196,7 @@ class Failure(NamedTuple):
     """Monotonic time."""
 
 
-class Case(NamedTuple):
+class FailureEvidence(NamedTuple):
     """Failures that count against a node."""
 
     failures: tuple[Failure, ...]
@@ -213,7 +213,7 @@ class Case(NamedTuple):
 class Failures:
     """Remembers pods that failed soon after their start, and pods that ran well. Bounded; times are monotonic."""
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: FailureThresholds) -> None:
         self._rules = rules
         self._on: dict[str, dict[str, dict[str, Failure]]] = {}  # by node, namespace and UID
         self._well: dict[str, float] = {}  # by node: start of the youngest pod that runs well there
@@ -245,14 +245,14 @@ class Failures:
         """Start of the youngest pod that runs well on a node, -inf if none is known."""
         return self._well.get(node, float("-inf"))
 
-    def against(self, node: str, now: float, least: int | None = None) -> Case | None:
+    def against(self, node: str, now: float, least: int | None = None) -> FailureEvidence | None:
         """Failures that count against a node, None below the thresholds; `least` overrides the rules' `failures`."""
         self._drop_old(node, now)
         since = self.well_since(node)
         found = (failure for of in self._on.get(node, {}).values() for failure in of.values() if failure.at > since)
         return self._case(node, found, now, least)
 
-    def stands(self, node: str, case: Case, now: float, least: int | None = None) -> bool:
+    def stands(self, node: str, case: FailureEvidence, now: float, least: int | None = None) -> bool:
         """Whether a case still holds against its node, given what was recorded since."""
         since = self.well_since(node)
         found = (failure for failure in case.failures if failure.at > since)
@@ -275,13 +275,13 @@ class Failures:
             else:
                 del self._namespace_on[namespace]
 
-    def _case(self, node: str, failures: Iterable[Failure], now: float, least: int | None) -> Case | None:
+    def _case(self, node: str, failures: Iterable[Failure], now: float, least: int | None) -> FailureEvidence | None:
         found = tuple(failure for failure in failures if not self._is_pods_fault(failure, node, now))
         num_of: dict[str, int] = {}
         for failure in found:
             num_of[failure.namespace] = min(num_of.get(failure.namespace, 0) + 1, self._rules.per_namespace)
         enough = sum(num_of.values()) >= (self._rules.failures if least is None else least)
-        return Case(found) if enough and len(num_of) >= self._rules.namespaces else None
+        return FailureEvidence(found) if enough and len(num_of) >= self._rules.namespaces else None
 
     def _is_pods_fault(self, failure: Failure, node: str, now: float) -> bool:
         """Whether the pod is at fault rather than the node, judged by its failures on other nodes."""
@@ -344,7 +344,7 @@ class _TrackedPod:
     """Whether it was recorded as failed; a pod is counted once."""
 
 
-class Lives:
+class PodOutcomes:
     """Follows bound pods with GPUs, and records which fail early and which run well."""
 
     def __init__(
@@ -480,7 +480,7 @@ _MAX_NAMED: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class QuarantineConfig:
     """How many nodes are quarantined, and for how long."""
 
     acts: bool
@@ -493,7 +493,7 @@ class Terms:
     max_for_s: float
 
 
-class Keeper(Background):
+class QuarantineController(Background):
     """Quarantines and releases nodes, from `start` to `stop`. Subscribes to nodes with `changed`."""
 
     def __init__(  # noqa: PLR0913, PLR0917 - its dependencies
@@ -503,8 +503,8 @@ class Keeper(Background):
         events: EventRecorder,
         fence: Fence,
         failures: Failures,
-        lives: Lives,
-        terms: Terms,
+        lives: PodOutcomes,
+        terms: QuarantineConfig,
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
     ) -> None:
@@ -514,9 +514,9 @@ class Keeper(Background):
         self.lives = lives
         self._notes: dict[str, Note] = {}  # as the watch shows them
         self._in_flight: dict[str, tuple[Note | None, float]] = {}  # written, but not shown by the watch yet
-        self._cases: dict[str, Case] = {}  # why this process quarantined nodes
+        self._cases: dict[str, FailureEvidence] = {}  # why this process quarantined nodes
         self._opened: dict[str, float] = {}  # when this process first saw that a node is on trial
-        self._failing: dict[str, Case] = {}
+        self._failing: dict[str, FailureEvidence] = {}
         self._pauses = Pauses()
 
     # Reading
@@ -622,7 +622,7 @@ class Keeper(Background):
 
     async def _quarantine_failing(self, now: float) -> None:
         """Quarantine nodes whose failures exceed the thresholds, those with the most failures first."""
-        candidates: list[tuple[str, objects.Node, Case, int]] = []
+        candidates: list[tuple[str, objects.Node, FailureEvidence, int]] = []
         for name in self._failures.nodes:
             node, note = self._ledger.rows.manifest(name), self._notes.get(name) if self._terms.acts else None
             quarantined = note is not None and not note.trial
@@ -632,7 +632,7 @@ class Keeper(Background):
             case = self._failures.against(name, now, None if note is None else self._terms.namespaces)
             if case is not None:
                 candidates.append((name, node, case, 1 if note is None else min(note.times + 1, MAX_TIMES)))
-        failing: dict[str, Case] = {}
+        failing: dict[str, FailureEvidence] = {}
         allowed = self._num_allowed(now)
         for name, node, case, times in sorted(candidates, key=lambda entry: (-len(entry[2].failures), entry[0])):
             if self._terms.acts and allowed > 0 and await self._quarantine(node, case, times):
@@ -650,7 +650,7 @@ class Keeper(Background):
         most = max(int(self._terms.max_frac * num_nodes), 1) if num_nodes > 1 and self._terms.max_frac else 0
         return most - len({name for name, note in self._notes.items() if not note.trial} | in_flight)
 
-    async def _quarantine(self, node: objects.Node, case: Case, times: int) -> bool:
+    async def _quarantine(self, node: objects.Node, case: FailureEvidence, times: int) -> bool:
         wall = int(self._wall_clock())
         for_s = min(self._terms.for_s * 2 ** (times - 1), self._terms.max_for_s)
         until = wall + max(int(for_s), 1)
@@ -661,7 +661,9 @@ class Keeper(Background):
         self._cases[node.metadata.name] = case
         return True
 
-    async def _write(self, node: objects.Node, note: Note | None, why: str, case: Case | None = None) -> bool:
+    async def _write(
+        self, node: objects.Node, note: Note | None, why: str, case: FailureEvidence | None = None
+    ) -> bool:
         """Write a node's note, or remove it, unless the node changed meanwhile; whether that succeeded."""
         name = node.metadata.name
         if self._pauses.why("", name, self._clock()) is not None:
@@ -686,7 +688,7 @@ class Keeper(Background):
         self._emit(name, "SetAside" if quarantined else "OnTrial" if note else "TakesPodsAgain", why, case)
         return True
 
-    def _emit(self, name: str, reason: str, why: str, case: Case | None) -> None:
+    def _emit(self, name: str, reason: str, why: str, case: FailureEvidence | None) -> None:
         """Emit an event and log it; only the log names the pods' namespaces."""
         self._events.emit_about_node(name, reason=reason, message=why)
         namespaces = "" if case is None else f" (namespaces {', '.join(case.namespaces[:_MAX_NAMED])})"

@@ -15,8 +15,8 @@ from extender.parts.usage.questions import (
     LABELS,
     OF_HOLDERS,
     OF_MODELS,
-    Answer,
-    Question,
+    PrometheusAnswer,
+    PrometheusQuery,
     Step,
     query,
     series_name,
@@ -29,18 +29,18 @@ _NICE: Final = 10
 _NO_HOLDERS: Final = (0.0,) * len(OF_HOLDERS)
 
 
-def _ask(question: Question) -> Answer:
+def _ask(question: PrometheusQuery) -> PrometheusAnswer:
     """The answer of Prometheus, or one that says why there is none."""
     prometheus = Prometheus(question.url, question.access)
     try:
         return _steps(prometheus, question) if question.step_s else _totals(prometheus, question)
     except SourceError as error:
-        return Answer(fault=str(error))
+        return PrometheusAnswer(fault=str(error))
     finally:
         prometheus.close()
 
 
-def _totals(prometheus: Prometheus, question: Question) -> Answer:
+def _totals(prometheus: Prometheus, question: PrometheusQuery) -> PrometheusAnswer:
     rows: dict[str, list[float]] = {}
     for number, what in enumerate(OF_HOLDERS):
         for item in prometheus.counted(query(question, what)):
@@ -55,10 +55,10 @@ def _totals(prometheus: Prometheus, question: Question) -> Answer:
         for item in prometheus.counted(query(question, what)):
             if math.isfinite(amount := to_float(item.value[1])):
                 totals[number], known = amount, True
-    return Answer(_limited(rows, question), totals) if known else _nothing(question)
+    return PrometheusAnswer(_limited(rows, question), totals) if known else _nothing(question)
 
 
-def _limited(rows: dict[str, list[float]], question: Question) -> dict[str, list[float]]:
+def _limited(rows: dict[str, list[float]], question: PrometheusQuery) -> dict[str, list[float]]:
     """The `most` rows that booked most; the others are summed as OTHER, as users choose the names of owners."""
     names = sorted(rows, key=lambda name: (-rows[name][0], name))
     kept = {name: rows[name] for name in names[: question.most]}
@@ -70,12 +70,14 @@ def _limited(rows: dict[str, list[float]], question: Question) -> dict[str, list
     return kept
 
 
-def _nothing(question: Question) -> Answer:
+def _nothing(question: PrometheusQuery) -> PrometheusAnswer:
     name = series_name("capacity")
-    return Answer(fault=f"{question.url} has no {name} of that time: has it scraped Kerf for a minute or more?")
+    return PrometheusAnswer(
+        fault=f"{question.url} has no {name} of that time: has it scraped Kerf for a minute or more?"
+    )
 
 
-def _steps(prometheus: Prometheus, question: Question) -> Answer:
+def _steps(prometheus: Prometheus, question: PrometheusQuery) -> PrometheusAnswer:
     """The counts by step; a sample belongs to the step that ends at its time."""
     step_s, begins = question.step_s, range(question.first, question.last, question.step_s)
     names = (*OF_MODELS, *OF_HOLDERS)
@@ -107,7 +109,7 @@ def _steps(prometheus: Prometheus, question: Question) -> Answer:
             steps[at].seconds = seconds
     found = [steps[at] for at in sorted(known)]
     _limit_namespaces(found, question.most)
-    return Answer(steps=found) if known else _nothing(question)
+    return PrometheusAnswer(steps=found) if known else _nothing(question)
 
 
 def _limit_namespaces(steps: Sequence[Step], most: int) -> None:
@@ -126,7 +128,7 @@ def _limit_namespaces(steps: Sequence[Step], most: int) -> None:
 def main() -> None:
     """Answer the question on standard input."""
     os.nice(_NICE)
-    question = msgspec.json.decode(sys.stdin.buffer.read(), type=Question)
+    question = msgspec.json.decode(sys.stdin.buffer.read(), type=PrometheusQuery)
     sys.stdout.buffer.write(msgspec.json.encode(_ask(question)))
 
 

@@ -70,7 +70,7 @@ class Budgets:
             oldest, amount = parts[0]  # counts by the fraction that is in the window
             self._own[namespace] = sum(one for _, one in parts) - amount * min(max(began - oldest, 0.0), 1.0)
 
-    def told(self, hours: Mapping[str, float]) -> None:
+    def record_prometheus(self, hours: Mapping[str, float]) -> None:
         """Record what Prometheus has for the window, in GPU-hours."""
         self._from_prometheus_s = self._noted_s
         self._from_prometheus = {name: (hours.get(name, 0.0), self._counted.get(name, 0.0)) for name in self.limits}

@@ -87,7 +87,7 @@ class _IdleTimes:
         of_owner: dict[str, list[int]] = {}
         for number in np.flatnonzero(self._milli).tolist():
             if (holder := self.holders.at(number)) is not None:
-                of_owner.setdefault("/".join(holder.who), []).append(number)
+                of_owner.setdefault("/".join(holder.ownership), []).append(number)
         for name, numbers in of_owner.items():
             booked, _, measured, idle = rows.get(name, (0.0, 0.0, 0.0, 0.0))
             whole = window_s * int(self._milli[numbers].sum()) / WHOLE_MILLI
@@ -112,7 +112,7 @@ class _IdleTimes:
             holder = self.holders.at(number)
             if holder is not None:
                 idle_s, gpus = now - float(self._since_s[number]), int(self._milli[number]) / WHOLE_MILLI
-                yield _IdlePod(holder.name, *holder.who, holder.node, gpus, idle_s)
+                yield _IdlePod(holder.name, *holder.ownership, holder.node, gpus, idle_s)
 
 
 _IDLE_BELOW_FRAC: Final = 0.05
@@ -128,7 +128,7 @@ _S: Final = 1000  # ms
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class MeterInputs:
     """Inputs of the meter."""
 
     ledger: Ledger
@@ -147,7 +147,7 @@ class Sight:
 class Meter(Background):
     """Counts GPU-hours, from `start` to `stop`."""
 
-    def __init__(self, wanted: UsageSettings, sight: Sight) -> None:
+    def __init__(self, wanted: UsageSettings, sight: MeterInputs) -> None:
         super().__init__("meter", needed=False)
         self.wanted, self._sight = wanted, sight
         self.holders = Holders(sight.ledger)
@@ -302,7 +302,7 @@ class Meter(Background):
         for number in to_assign:
             holder = self.holders.at(number)
             if holder is not None:
-                key = Key(*holder.who, self.occupants.model_of(holder.node))
+                key = Key(*holder.ownership, self.occupants.model_of(holder.node))
                 lines = self.accounts.report.number(key), self.accounts.series.number(key)
                 group = self._group_at.setdefault(lines, len(self._lines_of_groups))
                 if group == len(self._lines_of_groups):

@@ -13,7 +13,7 @@ from extender.api.reads import Reads
 from extender.explain.counting import CountsGpuHours
 from extender.parts.usage.answers import By, Source, UsageOverTime, UsageReport
 from extender.parts.usage.budgets import DAY_S, Budgets
-from extender.parts.usage.meter import Meter, Sight
+from extender.parts.usage.meter import Meter, MeterInputs
 from extender.parts.usage.metrics import gpu_hour_metrics
 from extender.parts.usage.over_time import over_time
 from extender.parts.usage.past import Past
@@ -37,7 +37,7 @@ _AnswerT = TypeVar("_AnswerT")
 def build(kernel: Kernel, wanted: UsageSettings) -> Contribution:
     """A meter that counts while this process leads, its metrics and routes."""
     base, mix = kernel.base, kernel.rank.mix.counts
-    sight = Sight(
+    sight = MeterInputs(
         ledger=base.ledger,
         led=base.fence.led,
         standby=base.fence.standby,

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from extender.children import Child
-from extender.parts.usage.questions import Answer, PastError, Question, Step
+from extender.parts.usage.questions import PastError, PrometheusAnswer, PrometheusQuery, Step
 from extender.parts.usage.steps import Span
 from extender.telemetry.sources.source import Access
 
@@ -40,9 +40,9 @@ class Past:
     """Namespaces that always get a row: those with a budget."""
     _busy: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     _num_waiting: int = field(default=0, init=False)
-    _kept: dict[tuple[int, str, int], tuple[float, Answer]] = field(default_factory=dict, init=False)
+    _kept: dict[tuple[int, str, int], tuple[float, PrometheusAnswer]] = field(default_factory=dict, init=False)
 
-    async def answer(self, window_s: int, by: str) -> Answer:
+    async def answer(self, window_s: int, by: str) -> PrometheusAnswer:
         """The counts of the last `window_s` seconds. Raises PastError."""
         return await self._cached((window_s, by, 0), self._question(window_s, by))
 
@@ -54,11 +54,11 @@ class Past:
         question.last = -int(-now // span.step_s) * span.step_s
         return (await self._cached((span.window_s, question.by, span.step_s), question)).steps
 
-    def _question(self, window_s: int, by: str) -> Question:
+    def _question(self, window_s: int, by: str) -> PrometheusQuery:
         access = msgspec.structs.replace(self.access, timeout_s=max(self.access.timeout_s, _SLOW_S))
-        return Question(self.url, access, window_s, by, self.matchers, always=list(self.always))
+        return PrometheusQuery(self.url, access, window_s, by, self.matchers, always=list(self.always))
 
-    async def _cached(self, key: tuple[int, str, int], question: Question) -> Answer:
+    async def _cached(self, key: tuple[int, str, int], question: PrometheusQuery) -> PrometheusAnswer:
         if self._num_waiting >= _MAX_WAITING:
             raise PastError(f"{_MAX_WAITING} questions are waiting already; try again later")
         self._num_waiting += 1
@@ -76,7 +76,7 @@ class Past:
         finally:
             self._num_waiting -= 1
 
-    async def _ask(self, question: Question) -> Answer:
+    async def _ask(self, question: PrometheusQuery) -> PrometheusAnswer:
         try:
             child = await Child.start(sys.executable, "-m", "extender.parts.usage.asking")
             try:
@@ -84,7 +84,7 @@ class Past:
                     _, printed, _ = await child.finished(msgspec.json.encode(question))
             finally:
                 await child.end()
-            answer = msgspec.json.decode(printed, type=Answer)
+            answer = msgspec.json.decode(printed, type=PrometheusAnswer)
         except TimeoutError:
             raise PastError(f"{self.url}: no answer within {_MAX_S:g} s") from None
         except (OSError, msgspec.DecodeError) as error:

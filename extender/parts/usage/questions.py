@@ -23,7 +23,7 @@ class PastError(Exception):
     """There are no figures for the time; the message says why."""
 
 
-class Question(msgspec.Struct):
+class PrometheusQuery(msgspec.Struct):
     """Asks for the increase of all counters over the last `window_s`; with `step_s`, in each step."""
 
     url: str
@@ -57,7 +57,7 @@ class Step(msgspec.Struct):
     """GPU-seconds by namespace."""
 
 
-class Answer(msgspec.Struct):
+class PrometheusAnswer(msgspec.Struct):
     """The figures, in GPU-seconds."""
 
     rows: dict[str, list[float]] = {}
@@ -74,19 +74,19 @@ def series_name(what: str) -> str:
     return f"kerf_{what}_gpu_seconds_total"
 
 
-def query(question: Question, what: str) -> str:
+def query(question: PrometheusQuery, what: str) -> str:
     """PromQL for the increase of a counter over the window, summed over all leaders."""
     labels = "namespace, owner" if question.by == "owner" else LABELS[question.by]
     by = f"by ({labels}) " if what in OF_HOLDERS else ""
     return f"sum {by}({_increase(question, series_name(what), question.window_s)})"
 
 
-def step_query(question: Question, name: str, by: str = "") -> str:
+def step_query(question: PrometheusQuery, name: str, by: str = "") -> str:
     """PromQL for the increase of a counter in a step, summed over all leaders."""
     return f"sum {f'by ({by}) ' if by else ''}({_increase(question, name, question.step_s)})"
 
 
-def _increase(question: Question, name: str, window_s: int) -> str:
+def _increase(question: PrometheusQuery, name: str, window_s: int) -> str:
     matchers = f"{{{question.matchers}}}" if question.matchers else ""
     return f"increase({name}{matchers}[{window_s}s])"
 

@@ -197,7 +197,7 @@ class BudgetWatch(Background):
             except PastError as error:
                 logger.info("budgets: %s", error)
             else:
-                usage.budgets.told({name: row[0] / HOUR_S for name, row in answer.rows.items()})
+                usage.budgets.record_prometheus({name: row[0] / HOUR_S for name, row in answer.rows.items()})
         self._rounds += 1
         for namespace, text in usage.budgets.warnings().items():
             logger.warning("namespace %s: %s", namespace, text)

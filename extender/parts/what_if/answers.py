@@ -13,7 +13,7 @@ from extender.core.clusters import Cluster
 from extender.core.dra.devices import Inventory, NodeDevices
 from extender.core.policies.policy import Policy
 from extender.dra.objects import ResourceClaim
-from extender.explain.processes import Turns, whole
+from extender.explain.processes import QuestionQueue, whole
 from extender.explain.stranded import Stranding
 from extender.kube.client import Transport
 from extender.kube.transport import NODES_PATH, PODS_PATH
@@ -21,9 +21,9 @@ from extender.kube.watches import PENDING_PODS
 from extender.ledger.ledger import Ledger
 from extender.ledger.mirror import Mirror
 from extender.parts.what_if.claims import DeviceFacts, PackedDevices, pack
-from extender.parts.what_if.grounds import Facts
+from extender.parts.what_if.inputs import WhatIfInputs
 from extender.parts.what_if.questions import Needs
-from extender.parts.what_if.waiting import Waiting
+from extender.parts.what_if.waiting import PendingState
 
 _PENDING: Final = {"fieldSelector": PENDING_PODS.field_selector}
 
@@ -42,8 +42,8 @@ class WhatIfAnswers:
     """Default policy."""
     policies: Callable[[], Mapping[str, Policy]] = dict
     """The configured policies, for another process."""
-    turns: Turns = field(default_factory=Turns)
-    waiting: Callable[[], Waiting] = Waiting
+    turns: QuestionQueue = field(default_factory=QuestionQueue)
+    waiting: Callable[[], PendingState] = PendingState
     """The queue's state of the pending pods."""
     stranding: Callable[[], Stranding | None] = lambda: None
     """Computes stranded GPUs; None if this process does not count them."""
@@ -57,28 +57,28 @@ class WhatIfAnswers:
             facts = await self._facts(needs)
             return await talk.ask(pickle.dumps(facts, pickle.HIGHEST_PROTOCOL))
 
-    async def _facts(self, needs: Needs) -> Facts:
+    async def _facts(self, needs: Needs) -> WhatIfInputs:
         nodes = await whole(self.transport, NODES_PATH)
         known = self.ledger.snapshot(self.clock()).row_of
         drained = [name for name in needs.drain if name in known]
         on = {name: {"fieldSelector": f"spec.nodeName={name}"} for name in drained}
         pods_on = {name: await whole(self.transport, PODS_PATH, query) for name, query in on.items()}
         pending = await whole(self.transport, PODS_PATH, _PENDING) if needs.waiting else None
-        crowd = await self.mirror.tenants.crowd.packed(labels=needs.rules)
+        crowd = await self.mirror.bound_pods.index.packed(labels=needs.rules)
         # No await from here on, so that all state is of one moment.
         cluster = self.ledger.snapshot(self.clock())
-        num_pods = {name: len(self.mirror.tenants.on(name)) for name in cluster.row_of}
+        num_pods = {name: len(self.mirror.bound_pods.on(name)) for name in cluster.row_of}
         # Without the other functions of a policy, which can't be pickled.
         policies = {
             name: replace(policy, apart=None, terms=None, breakdown=None) for name, policy in self.policies().items()
         }
-        ledger = self.ledger.apart(self.clock()) if needs.adds else None
-        waiting = self.waiting() if needs.waiting else Waiting()
+        ledger = self.ledger.without_holders(self.clock()) if needs.adds else None
+        waiting = self.waiting() if needs.waiting else PendingState()
         named = dict.fromkeys((*needs.claims, *waiting.claims))
         devices, claims = self._claims(named, drained, cluster)
         device_facts = await self._devices(devices, claims) if devices else None
         stranding = self.stranding()
-        return Facts(
+        return WhatIfInputs(
             nodes=nodes,
             pods_on=pods_on,
             cluster=replace(cluster, devices=None),
@@ -91,7 +91,7 @@ class WhatIfAnswers:
             waiting=waiting,
             max_s=self.turns.max_s,
             crowd=tuple(crowd),
-            ignored=self.mirror.tenants.crowd.ignored,
+            ignored=self.mirror.bound_pods.index.ignored,
             stranding=None if stranding is None else stranding.packed(),
         )
 

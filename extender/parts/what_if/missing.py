@@ -15,13 +15,13 @@ from extender.core.clusters import Cluster, Mask
 from extender.core.resources.quantities import MIB, parse_quantity
 from extender.core.vendors.registry import DOMAINS
 from extender.kube.objects import Node, PodSpec, Taint
-from extender.parts.what_if.grounds import Added, Ground
+from extender.parts.what_if.inputs import Added, QuestionCluster
 from extender.parts.what_if.questions import HOSTNAME, copied
-from extender.planning.missing_nodes import Cost, Group, Missing, Unit, alone, missing_nodes
+from extender.planning.missing_nodes import Cost, Group, Missing, Unit, max_copies, missing_nodes
 from extender.planning.plan_state import PlanState
 from extender.planning.plans import GREEDY, Plan, PlanPod, View, units_of
+from extender.planning.retries import waits_for_others
 from extender.planning.rounds import place_unit
-from extender.planning.turns import waits_for_others
 
 _MAX_SHAPES: Final = 64
 """Shapes taken from the cluster."""
@@ -190,7 +190,7 @@ class _Offer(NamedTuple):
 
 
 def found_nodes(
-    ground: Ground, specs: Sequence[PodSpec], candidates: Sequence[Node], enough: Callable[[], bool]
+    ground: QuestionCluster, specs: Sequence[PodSpec], candidates: Sequence[Node], enough: Callable[[], bool]
 ) -> tuple[View, Plan, dict[str, Any]]:
     """The view and plan with the nodes that were found, and the missing nodes as JSON data.
 
@@ -225,7 +225,7 @@ def found_nodes(
     return final.view, plan, _report(offers, found, plan)
 
 
-def _state(ground: Ground, more: Added) -> PlanState:
+def _state(ground: QuestionCluster, more: Added) -> PlanState:
     return PlanState(ground.view(more), ground.batch)
 
 
@@ -302,7 +302,7 @@ def _offers(state: PlanState, units: Sequence[Unit], shapes: Sequence[_Shape], t
         fits = state.fits(positions[0])
         helping = [number for number in order if fits[rows[number]]]
         for number in helping:
-            needs[number] += -(-len(positions) // max(alone(state, positions[0], rows[number], len(positions)), 1))
+            needs[number] += -(-len(positions) // max(max_copies(state, positions[0], rows[number], len(positions)), 1))
         chosen.update(helping[:1])
     for number in order:
         if needs[number] and len(chosen) < _MAX_OFFERS:

@@ -12,7 +12,7 @@ from extender.parts.what_if.claims import AskedClaims
 from extender.planning.demands import Demands
 from extender.planning.plans import PlanPod
 from extender.queueing.pods.batches import plan_pod
-from extender.queueing.pods.restrictions import Kinds
+from extender.queueing.pods.restrictions import RestrictionKinds
 
 _CLAIMS: Final = "its ResourceClaims, which Kerf doesn't allocate"
 _RUNTIME_CLASS: Final = "what its RuntimeClass adds to it"
@@ -29,7 +29,7 @@ class PodReader:
     policy: str
     """Policy of pods that choose none."""
     claims: AskedClaims
-    kinds: Kinds = field(default_factory=Kinds)
+    kinds: RestrictionKinds = field(default_factory=RestrictionKinds)
 
     def planned(self, pods: Iterable[Pod]) -> tuple[list[tuple[Pod, PlanPod]], dict[str, str]]:
         """The planned pods, and by pod key the errors of invalid ones."""
@@ -48,7 +48,7 @@ class PodReader:
         return batch, faults
 
 
-class Newcomers:
+class NewPods:
     """Anticipates what admission changes in pods that do not exist yet, or notes it as not checked."""
 
     def __init__(self, nodes: Iterable[Node], *, assume: bool) -> None:

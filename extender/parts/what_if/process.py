@@ -16,14 +16,14 @@ from typing import Any, Final
 import msgspec
 
 from extender.explain.manifests.gangs import together
-from extender.explain.processes import Pipe, serve
+from extender.explain.processes import ChildPipe, serve
 from extender.kube.objects import Node, Pod
 from extender.kube.watches import ListDecoder
-from extender.ledger.tenants import Crowd
+from extender.ledger.bound_pods import BoundPodIndex
 from extender.parts.what_if.claims import AskedClaims, read_claims, read_templates
-from extender.parts.what_if.grounds import Facts, Ground
+from extender.parts.what_if.inputs import QuestionCluster, WhatIfInputs
 from extender.parts.what_if.missing import found_nodes
-from extender.parts.what_if.pods import Newcomers, PodReader
+from extender.parts.what_if.pods import NewPods, PodReader
 from extender.parts.what_if.questions import (
     Objects,
     Question,
@@ -40,7 +40,7 @@ from extender.planning import reports
 from extender.planning.plan_state import fragments, state_after
 from extender.planning.planners import PLANNERS
 from extender.planning.plans import GREEDY, Plan, View
-from extender.planning.turns import made_in_turns
+from extender.planning.retries import plan_with_retries
 
 _SEARCH_FRAC: Final = 0.4
 """Fraction of the time for an answer that the search for new nodes may take."""
@@ -49,7 +49,7 @@ _nodes_decoder: Final = ListDecoder(Node)
 _pods_decoder: Final = ListDecoder(Pod)
 
 
-def _answer(question: Question, facts: Facts) -> WhatIfResult:
+def _answer(question: Question, facts: WhatIfInputs) -> WhatIfResult:
     """Where the pods would go; assumes added tolerations only if that places more pods. Raises WhatIfError."""
     until = time.monotonic() + _SEARCH_FRAC * facts.max_s
     found, tolerant = _answered_once(question, facts, until, assume=False)
@@ -60,7 +60,7 @@ def _answer(question: Question, facts: Facts) -> WhatIfResult:
     return found
 
 
-def _answered_once(question: Question, facts: Facts, until: float, *, assume: bool) -> tuple[WhatIfResult, bool]:
+def _answered_once(question: Question, facts: WhatIfInputs, until: float, *, assume: bool) -> tuple[WhatIfResult, bool]:
     """The answer, and whether admission may add tolerations to the new pods; `assume` adds them. Raises WhatIfError."""
     request, given = question.asked, question.given
     nodes, moving = _nodes_and_moving(request.drain, facts)
@@ -69,7 +69,7 @@ def _answered_once(question: Question, facts: Facts, until: float, *, assume: bo
     candidates = [decoded_node(manifest, "candidates") for manifest in question.candidates]
     added = added_nodes(question.add_nodes, by_name)
     reader = PodReader(facts.default_policy, _claims(question, facts))
-    new = Newcomers((*nodes, *(node for node, _ in added), *candidates), assume=assume)
+    new = NewPods((*nodes, *(node for node, _ in added), *candidates), assume=assume)
     first = [*moving, *waiting, *new.as_admitted(asked_pods(request))]
     planned, faults = reader.planned(first)
     batch = [one for _, one in planned]
@@ -79,18 +79,20 @@ def _answered_once(question: Question, facts: Facts, until: float, *, assume: bo
     gangs = together([(pod, objects.copied(pod, one)) for pod, one in planned_objects], batch, given.groups)
     batch = [new.noted(one) for one in (*batch, *gangs.batch)]
     faults |= more_faults | gangs.faults
-    crowd = Crowd.unpacked(facts.crowd, facts.ignored)
+    crowd = BoundPodIndex.unpacked(facts.crowd, facts.ignored)
     for pod in moving:
         crowd.remove(pod.metadata.uid)
-    ground = Ground(facts, nodes, added, reader.kinds, batch, tuple(request.drain), crowd)
+    ground = QuestionCluster(facts, nodes, added, reader.kinds, batch, tuple(request.drain), crowd)
     missing: dict[str, Any] | None = None
     if request.find_nodes:
         specs = [pod.spec for pod in (*first, *object_pods)]
         view, plan, missing = found_nodes(ground, specs, candidates, lambda: time.monotonic() > until)
     else:
         view = ground.view()
-        plan = made_in_turns(PLANNERS[GREEDY], view, batch)
-    before = made_in_turns(PLANNERS[GREEDY], replace(ground, added=()).view(), batch) if question.adds_alone else plan
+        plan = plan_with_retries(PLANNERS[GREEDY], view, batch)
+    before = (
+        plan_with_retries(PLANNERS[GREEDY], replace(ground, added=()).view(), batch) if question.adds_alone else plan
+    )
     stranded_before, stranded = _stranded(facts, view, plan, request.drain)
     unplanned = faults | held
     report = _report(view, plan, unplanned)
@@ -123,7 +125,9 @@ def _report(view: View, plan: Plan, faults: Mapping[str, str]) -> reports.PlanRe
     return report
 
 
-def _stranded(facts: Facts, view: View, plan: Plan, drained: Sequence[str]) -> tuple[float, float] | tuple[None, None]:
+def _stranded(
+    facts: WhatIfInputs, view: View, plan: Plan, drained: Sequence[str]
+) -> tuple[float, float] | tuple[None, None]:
     """The stranded fraction of all GPUs now and after the plan; None if the service does not count it."""
     if facts.stranding is None:
         return None, None
@@ -140,7 +144,7 @@ def _not_checked(view: View, plan: Plan) -> dict[str, int]:
     return dict(Counter(what for pod in placed for what in view.unchecked(pod)).most_common())
 
 
-def _nodes_and_moving(drain: Sequence[str], facts: Facts) -> tuple[list[Node], list[Pod]]:
+def _nodes_and_moving(drain: Sequence[str], facts: WhatIfInputs) -> tuple[list[Node], list[Pod]]:
     """The cluster's nodes, and the pods to move from drained nodes. Raises WhatIfError."""
     try:
         nodes = _nodes_decoder.decode(facts.nodes).items
@@ -159,7 +163,7 @@ def _nodes_and_moving(drain: Sequence[str], facts: Facts) -> tuple[list[Node], l
     return nodes, moving
 
 
-def _claims(question: Question, facts: Facts) -> AskedClaims:
+def _claims(question: Question, facts: WhatIfInputs) -> AskedClaims:
     """The ResourceClaims of the question's pods. Raises WhatIfError."""
     request, given = question.asked, question.given
     claims, templates = [*request.claims, *given.claims], [*request.claim_templates, *given.claim_templates]
@@ -169,12 +173,12 @@ def _claims(question: Question, facts: Facts) -> AskedClaims:
         raise WhatIfError(f"claims: {error}") from None
 
 
-def _answered(pipe: Pipe) -> bytes:
+def _answered(pipe: ChildPipe) -> bytes:
     """Read a question, write its `Needs`, read the `Facts`, and return the answer."""
     question = read_question(pipe.read())
     pipe.tell(msgspec.json.encode(needs_of(question)))
     # Written by the service, never by the client, so unpickling is safe.
-    facts: Facts = pickle.loads(pipe.read())  # noqa: S301
+    facts: WhatIfInputs = pickle.loads(pipe.read())  # noqa: S301
     return msgspec.json.encode(_answer(question, facts))
 
 

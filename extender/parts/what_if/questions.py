@@ -9,7 +9,7 @@ import msgspec
 
 from extender.core.resources.requests import RequestError
 from extender.explain.manifests.documents import DocumentError, drop_nulls
-from extender.explain.manifests.objects import MAX_PODS, Given, Texts, Workload, read_given, refusal_of, renamed
+from extender.explain.manifests.objects import MAX_PODS, GivenObjects, Texts, Workload, read_given, refusal_of, renamed
 from extender.explain.processes import QuestionError
 from extender.kube.objects import Node, Pod
 from extender.parts.what_if.claims import claims_of, names_of, pods_of
@@ -120,7 +120,7 @@ class Question:
     """The request, with its objects decoded."""
 
     asked: WhatIf
-    given: Given
+    given: GivenObjects
 
     @property
     def adds_alone(self) -> bool:
@@ -254,7 +254,7 @@ class Objects:
     """By pod UID: the number of the workload's copy, 0 if there is only one."""
 
     @classmethod
-    def of(cls, given: Given, taken: Iterable[str]) -> "Objects":
+    def of(cls, given: GivenObjects, taken: Iterable[str]) -> "Objects":
         """The objects of a request; `taken` are the keys of its other pods."""
         pods_of = renamed(given.workloads, taken)
         copies = {

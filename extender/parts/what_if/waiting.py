@@ -12,7 +12,7 @@ from extender.explain.manifests.objects import MAX_PODS
 from extender.kube.objects import Pod
 from extender.kube.watches import ListDecoder
 from extender.parts.what_if.questions import WhatIfError
-from extender.planning.wait_reasons import FOR_WANT_OF_ROOM
+from extender.planning.wait_reasons import ROOM_CODES
 from extender.plugins.pods import read_pod_request
 from extender.queueing.pods.backlog import Backlog
 from extender.queueing.pods.objects import is_gated, other_gates
@@ -22,7 +22,7 @@ _ON_ITS_WAY: Final = "on its way to a node"
 """Pods held for this reason are left out of the answer."""
 
 
-class Waiting(msgspec.Struct):
+class PendingState(msgspec.Struct):
     """The queue's state of the pending pods."""
 
     held: dict[str, str] = {}
@@ -31,14 +31,14 @@ class Waiting(msgspec.Struct):
     """`namespace/name` of the ResourceClaims that the other pods name."""
 
 
-def waiting_in(backlog: Backlog | None) -> Waiting:
+def waiting_in(backlog: Backlog | None) -> PendingState:
     """The state of a queue's pods; empty without a queue."""
-    result = Waiting({}, [])
+    result = PendingState({}, [])
     for uid, entry in (backlog.entries if backlog is not None else {}).items():
         why = entry.fault or entry.skips.reason
         if not entry.stage.waits and (entry.node or entry.stage.is_written):
             result.held[uid] = _ON_ITS_WAY
-        elif why is not None and why.code not in FOR_WANT_OF_ROOM:
+        elif why is not None and why.code not in ROOM_CODES:
             result.held[uid] = str(why)
         else:
             result.claims += claim_keys(entry.pod)

@@ -8,10 +8,10 @@ import numpy as np
 
 from extender.core.clusters import Floats, Mask
 from extender.planning.moves.evictions import Prices
-from extender.planning.moves.obstacles import never, no_place
+from extender.planning.moves.obstacles import impossible_reasons, no_place
 from extender.planning.moves.placements import Placing
-from extender.planning.moves.steps import Found, proved
-from extender.planning.moves.trials import Trial
+from extender.planning.moves.steps import Solution, proved
+from extender.planning.moves.trials import MoveTrial
 
 Expired = Callable[[], bool]
 Way = tuple[Prices, dict[int, Mask]]
@@ -28,7 +28,7 @@ _NO_TIME: Final = "the search ran out of time: there may still be a way to make 
 class Construction:
     """Constructions on a trial, each verified on another one."""
 
-    def __init__(self, trial: Trial, proof: Trial, rng: np.random.Generator, expired: Expired) -> None:
+    def __init__(self, trial: MoveTrial, proof: MoveTrial, rng: np.random.Generator, expired: Expired) -> None:
         self.trial = trial
         self._proof = proof
         self._rng = rng
@@ -45,11 +45,11 @@ class Construction:
         self._cut_short = False
         """Whether time ran out before all ways were tried."""
 
-    def best(self) -> tuple[Found, Prices] | None:
+    def best(self) -> tuple[Solution, Prices] | None:
         """The best solution with its prices, applied to the trial; None if there is none."""
         trial = self.trial
         start = trial.mark()
-        best: tuple[Found, Way] | None = None
+        best: tuple[Solution, Way] | None = None
         for number, way in enumerate(self._ways()):
             if number and self._expired():
                 self._cut_short = True
@@ -62,7 +62,7 @@ class Construction:
             trial.rollback(start)
             if best is not None and not self._learning:
                 break
-            if number == 0 and best is None and never(trial):
+            if number == 0 and best is None and impossible_reasons(trial):
                 return None
         if best is None:
             return None
@@ -72,7 +72,7 @@ class Construction:
     def why_none(self) -> list[str]:
         """Sentences that say why nothing was found."""
         problem = self.trial.problem
-        reasons = never(self.trial)
+        reasons = impossible_reasons(self.trial)
         if reasons:
             return reasons
         if self._cut_short:

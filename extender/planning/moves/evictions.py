@@ -12,7 +12,7 @@ import numpy as np
 
 from extender.core.clusters import Floats, Longs, Mask, Rows
 from extender.core.resources.requests import AskedUnit, GpuRequest
-from extender.planning.moves.trials import Trial
+from extender.planning.moves.trials import MoveTrial
 from extender.planning.plan_state import free_units
 
 
@@ -63,7 +63,7 @@ class Prices:
     """Cache of the cheapest evictions, by pod, row and the pods there."""
 
 
-def cheapest(trial: Trial, position: int, allowed: Mask, prices: Prices) -> Eviction | None:
+def cheapest(trial: MoveTrial, position: int, allowed: Mask, prices: Prices) -> Eviction | None:
     """The cheapest eviction that makes room for a pod on a node of `allowed` (N,); None without one within `max_moves`.
 
     Nodes are examined in order of their lower bound, until no other can be cheaper.
@@ -88,7 +88,7 @@ def cheapest(trial: Trial, position: int, allowed: Mask, prices: Prices) -> Evic
     return best
 
 
-def cheapest_at(trial: Trial, position: int, row: int, prices: Prices) -> tuple[int, ...] | None:
+def cheapest_at(trial: MoveTrial, position: int, row: int, prices: Prices) -> tuple[int, ...] | None:
     """The cheapest units to evict from one node for a pod; () if it fits already, None if nothing helps."""
     state = trial.state
     key = (*state.view.alike(trial.pods[position]), row, trial.marks[row], state.neighbours_version)
@@ -105,14 +105,14 @@ def counts_whole(request: GpuRequest | None) -> bool:
     return request.count > 0 and request.unit in (AskedUnit.GPU, AskedUnit.WHOLE, AskedUnit.PART)
 
 
-def _priced(trial: Trial, row: int, units: tuple[int, ...], prices: Prices) -> Eviction:
+def _priced(trial: MoveTrial, row: int, units: tuple[int, ...], prices: Prices) -> Eviction:
     chosen = list(units)
     price = float(prices.of_unit[chosen].sum()) + (0.0 if prices.of_row is None else float(prices.of_row[row]))
     num_pods = int(trial.units.size[chosen].sum())
     return Eviction(price, num_pods, int(trial.state.cluster.tie_rank[row]), row, units)
 
 
-def least_prices(trial: Trial, position: int, prices: Prices) -> Floats:
+def least_prices(trial: MoveTrial, position: int, prices: Prices) -> Floats:
     """(N,) lower bound on the price of room for a pod on each row; inf where it never fits."""
     units, pod = trial.units, trial.pods[position]
     present = np.ones(len(units.members), np.bool_)
@@ -121,7 +121,7 @@ def least_prices(trial: Trial, position: int, prices: Prices) -> Floats:
     parts = present[units.part_unit]
     row, price = units.part_row[parts], prices.of_unit[units.part_unit[parts]]
     view = trial.state.view
-    may = view.could_run(pod)
+    may = view.fits_empty(pod)
     fits = trial.state.fits(position)
     # At least one unit has to leave.
     cheapest_one = np.full(view.num_nodes, np.inf)
@@ -135,7 +135,7 @@ def least_prices(trial: Trial, position: int, prices: Prices) -> Floats:
     return least
 
 
-def _search(trial: Trial, position: int, row: int, prices: Prices) -> tuple[int, ...] | None:
+def _search(trial: MoveTrial, position: int, row: int, prices: Prices) -> tuple[int, ...] | None:
     if trial.state.has_room(position, row):
         return ()
     candidates = [unit for unit in trial.at_home(row) if np.isfinite(prices.of_unit[unit])]
@@ -149,7 +149,7 @@ def _search(trial: Trial, position: int, row: int, prices: Prices) -> tuple[int,
     return _spared(trial, position, row, candidates, prices)
 
 
-def _fits_without(trial: Trial, position: int, row: int, units: Sequence[int]) -> bool:
+def _fits_without(trial: MoveTrial, position: int, row: int, units: Sequence[int]) -> bool:
     """Whether a pod fits on a row once some units have left."""
     state, at = trial.state, trial.units.at[row]
     begun = state.num_steps
@@ -161,7 +161,7 @@ def _fits_without(trial: Trial, position: int, row: int, units: Sequence[int]) -
     return fits
 
 
-def _choices(trial: Trial, position: int, row: int, candidates: list[int], prices: Prices) -> list[list[int]]:
+def _choices(trial: MoveTrial, position: int, row: int, candidates: list[int], prices: Prices) -> list[list[int]]:
     """Subsets of the units that suffice by numbers, the cheapest first; ties break by number of pods."""
     pod, state, units = trial.pods[position], trial.state, trial.units
     freed = np.array([_freed(trial, row, unit) for unit in candidates])  # (C, 4)
@@ -187,7 +187,7 @@ def _subsets(num: int) -> Longs:
     return (np.arange(1, 2**num)[:, None] >> np.arange(num)) & 1
 
 
-def _freed(trial: Trial, row: int, unit: int) -> tuple[int, int, int, int]:
+def _freed(trial: MoveTrial, row: int, unit: int) -> tuple[int, int, int, int]:
     """GPUs, CPU, memory and pods that a unit frees on a row; a share counts as a whole GPU."""
     booked = [trial.home[member][1] for member in trial.units.at[row][unit]]
     gpus = sum(len(booking.all_gpus) + booking.unknown for booking in booked)
@@ -195,7 +195,7 @@ def _freed(trial: Trial, row: int, unit: int) -> tuple[int, int, int, int]:
     return gpus, cpu_milli, sum(booking.memory_mib for booking in booked), len(booked)
 
 
-def _spared(trial: Trial, position: int, row: int, candidates: list[int], prices: Prices) -> tuple[int, ...]:
+def _spared(trial: MoveTrial, position: int, row: int, candidates: list[int], prices: Prices) -> tuple[int, ...]:
     """A minimal subset of units that make room together, found by sparing units one by one in two orders."""
     units = trial.units
     per_gpu = {unit: prices.of_unit[unit] / max(_freed(trial, row, unit)[0], 1) for unit in candidates}

@@ -5,11 +5,11 @@ import numpy as np
 from extender.core.clusters import Floats, Longs, Mask
 from extender.planning.moves.evictions import MOST_LISTED, Prices, cheapest_at, counts_whole, cover_costs, least_prices
 from extender.planning.moves.obstacles import may_be_emptied
-from extender.planning.moves.trials import Trial
+from extender.planning.moves.trials import MoveTrial
 from extender.planning.plan_state import free_units, units
 
 
-def least_cost(trial: Trial) -> float:
+def least_cost(trial: MoveTrial) -> float:
     """GPU-seconds that moves lose at least for the target to fit; inf if none can make it fit.
 
     On `trial` only the forced units are away. The bound ignores where moved pods go. The cost of a unit on several
@@ -19,7 +19,7 @@ def least_cost(trial: Trial) -> float:
     return forced + max(_of_rows(trial), _of_gpus(trial), _of_emptied(trial))
 
 
-def _shares(trial: Trial) -> Floats:
+def _shares(trial: MoveTrial) -> Floats:
     """(U,) the share of a unit's cost counted on each of its nodes; inf for units that stay."""
     of_units = trial.units
     num_rows = np.bincount(of_units.part_unit, minlength=len(of_units.members))
@@ -29,7 +29,7 @@ def _shares(trial: Trial) -> Floats:
     return np.where(of_units.movable, cost, np.inf)
 
 
-def _of_rows(trial: Trial) -> float:
+def _of_rows(trial: MoveTrial) -> float:
     """Bound by pods no two of which fit one node: the sum of the cheapest such nodes."""
     target = trial.problem.target
     prices = Prices(_shares(trial))
@@ -44,12 +44,12 @@ def _of_rows(trial: Trial) -> float:
     return float(np.sort(smallest)[: len(alone)].sum())
 
 
-def _fills_half(trial: Trial, position: int) -> bool:
+def _fills_half(trial: MoveTrial, position: int) -> bool:
     request = trial.pods[position].gpus
     return counts_whole(request) and 2 * trial.pods[position].num_gpus > int(units(trial.state.cluster).max(initial=0))
 
 
-def _of_pod(trial: Trial, position: int, prices: Prices) -> Floats:
+def _of_pod(trial: MoveTrial, position: int, prices: Prices) -> Floats:
     """(N,) lowest cost of making room for a pod on each node."""
     costs = least_prices(trial, position, prices)
     costs[trial.closed] = np.inf
@@ -62,7 +62,7 @@ def _of_pod(trial: Trial, position: int, prices: Prices) -> Floats:
     return costs
 
 
-def _of_gpus(trial: Trial) -> float:
+def _of_gpus(trial: MoveTrial) -> float:
     """Bound by all pods of whole GPUs together: the cheapest way to free that many GPUs anywhere."""
     pods = [pod for pod in trial.problem.target.pods if counts_whole(pod.gpus)]
     may: Mask = np.zeros(len(trial.closed), np.bool_)
@@ -80,7 +80,7 @@ def _of_gpus(trial: Trial) -> float:
     return float(cover_costs(np.array([missing]), np.zeros(len(gpus), np.intp), gpus, price)[0])
 
 
-def _of_emptied(trial: Trial) -> float:
+def _of_emptied(trial: MoveTrial) -> float:
     """Bound by `Target.num_empty`: the sum of the cheapest nodes to empty."""
     num = trial.problem.target.num_empty
     share = _shares(trial)

@@ -8,7 +8,7 @@ import numpy as np
 
 from extender.core.clusters import Mask
 from extender.planning.moves.problems import Problem
-from extender.planning.moves.trials import Trial
+from extender.planning.moves.trials import MoveTrial
 from extender.planning.moves.units import Units, forced
 
 _MAX_NAMED: Final = 3
@@ -32,7 +32,7 @@ def in_the_way(problem: Problem, units: Units) -> list[str]:
     return reasons
 
 
-def never(trial: Trial) -> list[str]:
+def impossible_reasons(trial: MoveTrial) -> list[str]:
     """Why the target would not fit even with all movable pods gone; empty if no reason is known."""
     begun = trial.mark()
     _evict_all(trial)
@@ -41,7 +41,7 @@ def never(trial: Trial) -> list[str]:
     return reasons
 
 
-def no_place(trial: Trial, stuck: Iterable[int]) -> list[str]:
+def no_place(trial: MoveTrial, stuck: Iterable[int]) -> list[str]:
     """The pods that found no place, the most frequent first; `stuck` has their positions."""
     if why := _not_together(trial):
         return [why]
@@ -54,14 +54,14 @@ def no_place(trial: Trial, stuck: Iterable[int]) -> list[str]:
     return reasons
 
 
-def _evict_all(trial: Trial) -> None:
+def _evict_all(trial: MoveTrial) -> None:
     """Evict all movable units."""
     for unit in np.flatnonzero(trial.units.movable).tolist():
         if unit not in trial.away:
             trial.evict(unit)
 
 
-def _not_together(trial: Trial) -> str:
+def _not_together(trial: MoveTrial) -> str:
     """How many pods of the target fit together with all movable pods gone; "" if all do."""
     begun = trial.mark()
     _evict_all(trial)
@@ -78,7 +78,7 @@ def _not_together(trial: Trial) -> str:
     return why and f"{placed} of {trial.num_target} pods fit with all movable pods gone; {why}"
 
 
-def _pods_without_room(trial: Trial) -> list[str]:
+def _pods_without_room(trial: MoveTrial) -> list[str]:
     pods, state = trial.problem.target.pods, trial.state
     first = {state.view.alike(pod): position for position, pod in reversed(list(enumerate(pods)))}
     reasons = []
@@ -88,7 +88,7 @@ def _pods_without_room(trial: Trial) -> list[str]:
     return reasons
 
 
-def _why_no_room(trial: Trial, position: int) -> str:
+def _why_no_room(trial: MoveTrial, position: int) -> str:
     """Why a pod fits nowhere with all movable pods gone, and who stays on the node with the fewest in its way."""
     units, state = trial.units, trial.state
     why = str(state.why_not(position))
@@ -106,7 +106,7 @@ def _why_no_room(trial: Trial, position: int) -> str:
     return f"{why}; nearest is {name}, where {_who_stays(trial.problem, units, row, staying[row])}"
 
 
-def _too_few_to_empty(trial: Trial) -> list[str]:
+def _too_few_to_empty(trial: MoveTrial) -> list[str]:
     problem, units = trial.problem, trial.units
     target = problem.target
     if not target.num_empty:
@@ -124,7 +124,7 @@ def _too_few_to_empty(trial: Trial) -> list[str]:
     return reasons
 
 
-def may_be_emptied(trial: Trial) -> Mask:
+def may_be_emptied(trial: MoveTrial) -> Mask:
     """(N,) candidates for `Target.num_empty`."""
     target = trial.problem.target
     exists = np.array([bool(name) for name in trial.state.cluster.node_names], np.bool_)

@@ -8,7 +8,7 @@ import numpy as np
 from extender.core.clusters import Ints, Mask
 from extender.planning.moves.evictions import Prices, cheapest
 from extender.planning.moves.obstacles import may_be_emptied
-from extender.planning.moves.trials import Trial
+from extender.planning.moves.trials import MoveTrial
 from extender.planning.plans import units_of
 
 
@@ -16,7 +16,7 @@ from extender.planning.plans import units_of
 class Placing:
     """Places a trial's pods with given eviction prices and barred nodes."""
 
-    trial: Trial
+    trial: MoveTrial
     prices: Prices
     barred: dict[int, Mask] = field(default_factory=dict)
     """(N,) rows that a pod may not use; by position."""
@@ -45,7 +45,7 @@ class Placing:
         """Place the target's unplaced pods, the largest gangs and pods first; False if one does not fit."""
         pods = self.trial.problem.target.pods
         waiting = [
-            unit for unit in units_of(pods) if any(self.trial.state.found(position) is None for position in unit)
+            unit for unit in units_of(pods) if any(self.trial.state.location(position) is None for position in unit)
         ]
         waiting.sort(key=lambda unit: (not pods[unit[0]].topology, *_largest_first(self.trial, unit)))
         return all(self._target_unit(unit) for unit in waiting)
@@ -72,7 +72,7 @@ class Placing:
 
     def _lacks_place(self, unit: int) -> bool:
         trial = self.trial
-        return any(trial.state.found(trial.position(member)) is None for member in trial.units.members[unit])
+        return any(trial.state.location(trial.position(member)) is None for member in trial.units.members[unit])
 
     def _size(self, unit: int) -> tuple[int, int, int, int]:
         return _largest_first(self.trial, [self.trial.position(member) for member in self.trial.units.members[unit]])
@@ -80,7 +80,7 @@ class Placing:
     def _target_unit(self, unit: Sequence[int]) -> bool:
         """Place a pod, or all of a gang in the cheapest domain of its topology."""
         trial = self.trial
-        unplaced = [position for position in unit if trial.state.found(position) is None]
+        unplaced = [position for position in unit if trial.state.location(position) is None]
         rows = [row for position in unit if (row := trial.row(position)) is not None]
         domains = [domain for domain in _domains_of(trial, unit) if domain[rows].all()]
         if len(domains) == 1:
@@ -137,7 +137,7 @@ class Placing:
         homes = {trial.position(member): trial.home[member][0] for member in trial.units.members[unit]}
         first = trial.home[trial.units.members[unit][0]][0]
         for position in positions:
-            if trial.state.found(position) is not None:
+            if trial.state.location(position) is not None:
                 trial.take(position)
         domains = sorted(_domains_of(trial, positions), key=lambda domain: not domain[first])
         for may_evict in (False, True):
@@ -200,13 +200,13 @@ class Placing:
         return True
 
 
-def rows_of_target(trial: Trial) -> set[int]:
+def rows_of_target(trial: MoveTrial) -> set[int]:
     """Rows of the target's placed pods."""
     rows = (trial.row(position) for position in range(trial.num_target))
     return {row for row in rows if row is not None}
 
 
-def _largest_first(trial: Trial, positions: Sequence[int]) -> tuple[int, int, int, int]:
+def _largest_first(trial: MoveTrial, positions: Sequence[int]) -> tuple[int, int, int, int]:
     """Sort key, larger first: GPUs or compute of a share, CPU, memory."""
     pods = [trial.pods[position] for position in positions]
     return (
@@ -217,13 +217,13 @@ def _largest_first(trial: Trial, positions: Sequence[int]) -> tuple[int, int, in
     )
 
 
-def anywhere(trial: Trial, position: int) -> Mask:
+def anywhere(trial: MoveTrial, position: int) -> Mask:
     """(N,) the nodes that a single pod's topology allows."""
     numbers = trial.state.view.domains_of([trial.pods[position]])
     return np.ones(len(trial.closed), np.bool_) if numbers is None else numbers >= 0
 
 
-def _domains_of(trial: Trial, positions: Sequence[int]) -> Iterator[Mask]:
+def _domains_of(trial: MoveTrial, positions: Sequence[int]) -> Iterator[Mask]:
     """Masks (N,) of the nodes that pods may use together, one per domain of their topology."""
     numbers: Ints | None = trial.state.view.domains_of([trial.pods[position] for position in positions])
     if numbers is None:

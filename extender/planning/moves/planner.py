@@ -8,7 +8,7 @@ from extender.core.policies.tightest import tightest
 from extender.planning.moves.obstacles import in_the_way
 from extender.planning.moves.problems import MovePlan, Problem
 from extender.planning.moves.search import searched
-from extender.planning.moves.trials import Trial
+from extender.planning.moves.trials import MoveTrial
 from extender.planning.moves.units import forced, units_of
 
 
@@ -24,8 +24,8 @@ def plan_moves(problem: Problem, seed: int = 0, expired: Callable[[], bool] = _n
     an inconsistent problem.
     """
     units = units_of(problem)
-    trial = Trial(problem, units, _plain(problem.view.policies))
-    proof = Trial(problem, units)
+    trial = MoveTrial(problem, units, _plain(problem.view.policies))
+    proof = MoveTrial(problem, units)
     if why := in_the_way(problem, units):
         return MovePlan(problem.view.cluster.version, False, impossible=tuple(why))
     trial.close(problem.target.empty)

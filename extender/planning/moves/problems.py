@@ -57,7 +57,7 @@ NOBODY_ABOVE: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class RunningPod:
     """A pod that holds resources on a node."""
 
     key: str
@@ -107,7 +107,7 @@ class Problem:
 
     view: View
     """The cluster with all running pods. `View.allowed` and `View.domains` cover the kinds of `running` too."""
-    running: Sequence[Running]
+    running: Sequence[RunningPod]
     """All pods that hold resources, also immovable ones; DaemonSet pods only if a node is not empty with them. Other
     usage in the cluster's arrays stays."""
     target: Target
@@ -123,7 +123,7 @@ class Problem:
 class Move:
     """A pod that is evicted and restarts on another node; a gang's member may restart on the same one."""
 
-    pod: Running
+    pod: RunningPod
     row: int
     """Row of its new node."""
     gpus: tuple[int, ...]

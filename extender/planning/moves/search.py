@@ -11,8 +11,8 @@ from extender.planning.moves.evictions import Prices
 from extender.planning.moves.lower_bounds import least_cost
 from extender.planning.moves.placements import Placing, rows_of_target
 from extender.planning.moves.problems import MovePlan
-from extender.planning.moves.steps import Found, by_rank, in_steps, proved
-from extender.planning.moves.trials import Trial
+from extender.planning.moves.steps import Solution, by_rank, in_steps, proved
+from extender.planning.moves.trials import MoveTrial
 from extender.planning.plans import units_of
 
 _ROUNDS: Final = 600
@@ -23,7 +23,7 @@ _SLACK: Final = 0.03
 """The search continues from solutions that cost up to this fraction more than the best; shrinks without gains."""
 
 
-def searched(trial: Trial, proof: Trial, seed: int, expired: Expired) -> MovePlan:
+def searched(trial: MoveTrial, proof: MoveTrial, seed: int, expired: Expired) -> MovePlan:
     """The cheapest plan found on `trial`, or one with reasons why there is none.
 
     Moves are verified on `proof`, where nodes are scored as in a live decision.
@@ -45,7 +45,7 @@ class _Search:
     """Rounds of removing and rebuilding moves."""
 
     def __init__(
-        self, construction: Construction, proof: Trial, rng: np.random.Generator, learned: Prices, expired: Expired
+        self, construction: Construction, proof: MoveTrial, rng: np.random.Generator, learned: Prices, expired: Expired
     ) -> None:
         self._construction = construction
         self._trial = construction.trial
@@ -54,7 +54,7 @@ class _Search:
         self._expired = expired
         self._prices = (learned, Prices(construction.unit_prices()))
 
-    def improved(self, best: Found, least: float) -> Found:
+    def improved(self, best: Solution, least: float) -> Solution:
         """The best after all rounds. Stops earlier without gains, and soon after reaching the lower bound `least`."""
         trial = self._trial
         last_gain = 0

@@ -7,7 +7,7 @@ import numpy as np
 
 from extender.planning.moves.placements import anywhere
 from extender.planning.moves.problems import Move, MovePlan
-from extender.planning.moves.trials import Trial
+from extender.planning.moves.trials import MoveTrial
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Assignment:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Solution:
     """A verified solution."""
 
     cost: tuple[float, int]
@@ -31,14 +31,14 @@ class Found:
     plan: MovePlan
 
 
-def proved(trial: Trial, proof: Trial) -> Found | None:
+def proved(trial: MoveTrial, proof: MoveTrial) -> Solution | None:
     """A trial's solution, verified by making its moves one by one on another trial; None if that fails."""
     assignment = _assignment_of(trial)
     plan = in_steps(proof, assignment)
-    return None if plan is None else Found(trial.cost, assignment, plan)
+    return None if plan is None else Solution(trial.cost, assignment, plan)
 
 
-def _assignment_of(trial: Trial) -> Assignment:
+def _assignment_of(trial: MoveTrial) -> Assignment:
     """The assignment on a trial."""
     rows: dict[int, dict[int, int]] = {}
     for unit in reversed(trial.away):  # the last evicted makes room for earlier ones
@@ -48,7 +48,7 @@ def _assignment_of(trial: Trial) -> Assignment:
     return Assignment(rows, target, tuple(np.flatnonzero(trial.closed).tolist()))
 
 
-def in_steps(trial: Trial, wanted: Assignment) -> MovePlan | None:
+def in_steps(trial: MoveTrial, wanted: Assignment) -> MovePlan | None:
     """The moves in an order in which each finds room, the target last; None if there is none.
 
     If units wait for each other's room in a cycle, one of them goes to another node with room. Leaves the trial
@@ -61,7 +61,7 @@ def in_steps(trial: Trial, wanted: Assignment) -> MovePlan | None:
         trial.rollback(begun)
 
 
-def _made(trial: Trial, wanted: Assignment) -> MovePlan | None:
+def _made(trial: MoveTrial, wanted: Assignment) -> MovePlan | None:
     trial.close(wanted.emptied)
     waiting = list(wanted.row_of)
     made: list[int] = []
@@ -80,7 +80,7 @@ def _made(trial: Trial, wanted: Assignment) -> MovePlan | None:
     return _plan(trial, made, wanted.emptied)
 
 
-def _move(trial: Trial, unit: int, row_of: Mapping[int, int]) -> bool:
+def _move(trial: MoveTrial, unit: int, row_of: Mapping[int, int]) -> bool:
     begun = trial.mark()
     trial.evict(unit)
     for member, row in row_of.items():
@@ -91,7 +91,7 @@ def _move(trial: Trial, unit: int, row_of: Mapping[int, int]) -> bool:
     return True
 
 
-def _move_elsewhere(trial: Trial, unit: int) -> bool:
+def _move_elsewhere(trial: MoveTrial, unit: int) -> bool:
     """Move a single pod to any node that has room now."""
     members = trial.units.members[unit]
     if len(members) > 1:
@@ -103,14 +103,14 @@ def _move_elsewhere(trial: Trial, unit: int) -> bool:
     return row is not None and _move(trial, unit, {members[0]: row})
 
 
-def _plan(trial: Trial, made: Sequence[int], emptied: tuple[int, ...]) -> MovePlan:
+def _plan(trial: MoveTrial, made: Sequence[int], emptied: tuple[int, ...]) -> MovePlan:
     running, state = trial.problem.running, trial.state
     moves = []
     for step, unit in enumerate(made):
         for member in trial.units.members[unit]:
-            row, booked = state.found(trial.position(member)) or (-1, trial.home[member][1])
+            row, booked = state.location(trial.position(member)) or (-1, trial.home[member][1])
             moves.append(Move(running[member], row, booked.all_gpus, step))
-    target = [state.found(position) for position in range(trial.num_target)]
+    target = [state.location(position) for position in range(trial.num_target)]
     return MovePlan(
         version=trial.problem.view.cluster.version,
         fits=True,
@@ -121,7 +121,7 @@ def _plan(trial: Trial, made: Sequence[int], emptied: tuple[int, ...]) -> MovePl
     )
 
 
-def by_rank(trial: Trial, wanted: Assignment) -> Assignment:
+def by_rank(trial: MoveTrial, wanted: Assignment) -> Assignment:
     """The same moves, with each single pod on its best-scored node given where all others are."""
     begun = trial.mark()
     trial.close(wanted.emptied)
@@ -150,6 +150,6 @@ def by_rank(trial: Trial, wanted: Assignment) -> Assignment:
     return Assignment(rows, wanted.target, wanted.emptied)
 
 
-def _put_if_room(trial: Trial, position: int, row: int) -> None:
+def _put_if_room(trial: MoveTrial, position: int, row: int) -> None:
     if trial.state.has_room(position, row):
         trial.put(position, row)

@@ -15,7 +15,7 @@ from extender.planning.plan_state import PlanState
 from extender.planning.plans import PlanPod, View
 
 
-class Trial:
+class MoveTrial:
     """A `PlanState` on which all pods have positions: the target's first, then the running ones.
 
     An evicted unit is away, also while placed elsewhere, until `bring_home` restores it.
@@ -66,7 +66,7 @@ class Trial:
 
     def row(self, position: int) -> int | None:
         """A pod's row; None while it is on no node."""
-        location = self.state.found(position)
+        location = self.state.location(position)
         return None if location is None else location[0]
 
     def close(self, rows: Iterable[int]) -> None:
@@ -98,7 +98,7 @@ class Trial:
             return False
         begun = self.mark()
         for member in self.units.members[unit]:
-            if self.state.found(self.position(member)) is not None:
+            if self.state.location(self.position(member)) is not None:
                 self.take(self.position(member))
         for member in self.units.members[unit]:
             row, booked = self.home[member]
@@ -127,7 +127,7 @@ class Trial:
         return bool(enough) and all((array[row] >= 0).all() for array in free) and self.state.slots_free(row) >= 0
 
     def _take(self, position: int, num_guests: int) -> None:
-        location = self.state.found(position)
+        location = self.state.location(position)
         if location is None:
             raise AssertionError(f"{self.pods[position].key} is on no node")
         token = _token(position, location[1], guest=num_guests != 0)
@@ -137,7 +137,7 @@ class Trial:
     def _record(self, position: int, row: int, num_guests: int, token: int | None = None) -> None:
         """Record the state's last step for `rollback`."""
         if token is None:
-            location = self.state.found(position)
+            location = self.state.location(position)
             token = 0 if location is None else _token(position, location[1], guest=num_guests != 0)
 
         def undo() -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from extender.core.clusters import Floats, Longs, Mask, Rows
-from extender.planning.moves.problems import Problem, Running
+from extender.planning.moves.problems import Problem, RunningPod
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +107,11 @@ def _check(problem: Problem) -> None:
         raise ValueError("the target has neither pods nor nodes to be emptied, nor pods that are to leave")
 
 
-def _num_gpus(pod: Running) -> int:
+def _num_gpus(pod: RunningPod) -> int:
     return len(pod.booked.all_gpus) + pod.booked.unknown
 
 
-def _stays(problem: Problem, unit: Sequence[Running]) -> str:
+def _stays(problem: Problem, unit: Sequence[RunningPod]) -> str:
     """Why a unit may not move, "" if it may; all members have to be movable."""
     for pod in unit:
         if why := _stays_alone(problem, pod):
@@ -128,7 +128,7 @@ def _stays(problem: Problem, unit: Sequence[Running]) -> str:
     return ""
 
 
-def _stays_alone(problem: Problem, pod: Running) -> str:
+def _stays_alone(problem: Problem, pod: RunningPod) -> str:
     if pod.stays:
         return pod.stays
     if pod.priority > problem.target.priority:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from extender.planning.plans import GREEDY, Plan, PlanPod, View
-from extender.planning.rounds import Rules, greedy_round
+from extender.planning.rounds import RoundRules, greedy_round
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,4 +17,4 @@ class Greedy:
 
     def make(self, view: View, pods: Sequence[PlanPod], seed: int = 0) -> Plan:
         """The plan. It is deterministic and ignores the seed."""
-        return greedy_round(view, pods, Rules()).plan
+        return greedy_round(view, pods, RoundRules()).plan

@@ -62,7 +62,7 @@ class Follower:
         if self.fence.standby():
             for claim in self.ledger.firm():  # the leader's ledger counts
                 self.ledger.release(claim.uid)
-        self._unassigned = {uid for uid in self._unassigned if self.ledger.claim(uid) is not None}
+        self._unassigned = {uid for uid in self._unassigned if self.ledger.allocation(uid) is not None}
         if not self.fence.fault():
             now = self.clock()
             due = [
@@ -107,7 +107,7 @@ class Follower:
         if is_elsewhere(pod):
             return True
         uid = pod.metadata.uid
-        annotations, claim = pod.metadata.annotations or {}, self.ledger.claim(uid)
+        annotations, claim = pod.metadata.annotations or {}, self.ledger.allocation(uid)
         if assigned_node(pod) or PLANNED_BY not in annotations or claim is None or uid in self._unassigned:
             return False
         return not claim.holding.parts and self.assignments.matters(claim)
@@ -123,7 +123,7 @@ class Follower:
     async def _correct(self, pod: Pod) -> None:
         """Write a bound pod's assignment on its node, or remove the one for another node."""
         uid, node = pod.metadata.uid, pod.spec.node_name
-        claim, term = self.ledger.claim(uid), self.fence.as_of_now()
+        claim, term = self.ledger.allocation(uid), self.fence.as_of_now()
         try:
             wanted = claim is not None and self.assignments.matters(claim)
             assignment = self.assignments.on_its_node(pod, claim) if claim is not None and wanted else None

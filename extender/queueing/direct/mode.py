@@ -34,7 +34,7 @@ from extender.scheduling.placer import Placer
 
 
 @dataclass(eq=False)
-class Direct:
+class DirectMode:
     """The `dispatch.Mode` without an extender."""
 
     transport: Transport
@@ -52,7 +52,7 @@ class Direct:
     pods: Part[Pod]
     """The pods with a node."""
     wall_clock: Callable[[], float]
-    is_asked: ClassVar[bool] = False
+    has_extender: ClassVar[bool] = False
     follower: Follower = field(init=False)
 
     def __post_init__(self) -> None:
@@ -147,7 +147,7 @@ class Direct:
 class _Doubt(Target[Pod]):
     """An assignment that may or may not be written on a pod, and may have to be withdrawn."""
 
-    def __init__(self, mode: Direct, entry: Entry) -> None:
+    def __init__(self, mode: DirectMode, entry: Entry) -> None:
         super().__init__(entry.namespace, entry.uid, f"pod {entry.pod.key} of the queue")
         self._mode, self._entry = mode, entry
         self._withdrawn_pod: Pod | None = None

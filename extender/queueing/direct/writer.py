@@ -23,7 +23,7 @@ from extender.kube.commit import Outcome, Result, Term
 from extender.kube.decoding import Decoder
 from extender.kube.objects import Pod
 from extender.kube.patches import Annotations, Patch, write
-from extender.ledger.ledger import Claim, Ledger
+from extender.ledger.ledger import Ledger, PodAllocation
 from extender.planning.plans import PlanPod
 from extender.plugins.kerf import ASSIGNED_NODE, ASSIGNMENT, EXPLANATION
 from extender.plugins.protocol import Handover
@@ -104,14 +104,14 @@ class DirectAssignments:
         handover = self._handover(pod, assignment).annotations
         return {**handover, **assignment.annotations, ASSIGNED_NODE: assignment.node}
 
-    def matters(self, claim: Claim) -> bool:
+    def matters(self, claim: PodAllocation) -> bool:
         """Whether the choice of GPUs takes effect: the node's plugin follows it, or no plugin serves the pod.
 
         The vendor's plugin picks GPUs by itself.
         """
         return bool(claim.holding) and (claim.holding.unserved or self.ledger.rows.plugin_on(claim.node).told)
 
-    def on_its_node(self, pod: Pod, claim: Claim) -> Assignment | None:
+    def on_its_node(self, pod: Pod, claim: PodAllocation) -> Assignment | None:
         """Return an assignment for a bound pod on its node, None if too little is free. Raises RequestError."""
         request = self.placer.read_request(pod)
         alone = self.ledger.without(claim.node, {claim.uid}, self.clock())

@@ -22,7 +22,7 @@ from extender.queueing.pods.nominations import (
     written_by_author,
 )
 from extender.queueing.pods.objects import is_gated, other_gates
-from extender.queueing.pods.restrictions import Kinds
+from extender.queueing.pods.restrictions import RestrictionKinds
 
 ON_ITS_WAY_S: Final = 30.0
 _SEEN_OPEN_WITHIN_S: Final = 15.0
@@ -61,7 +61,7 @@ class Backlog:
         self._changed = changed
         self._left = left
         self._found_open = found_open
-        self.kinds = Kinds()
+        self.kinds = RestrictionKinds()
         self.entries: dict[str, Entry] = {}
 
     def waiting(self) -> list[Entry]:
@@ -150,7 +150,7 @@ class Backlog:
         """Forget restrictions that no entry has any more. This renumbers them, so not while planning."""
         if self.kinds.count <= 2 * len(self.entries) + _SPARE_KINDS:
             return
-        self.kinds = Kinds()
+        self.kinds = RestrictionKinds()
         for entry in self.entries.values():
             if entry.planned is not None:
                 self.read_again(entry)
@@ -272,7 +272,7 @@ class Backlog:
 
     def read_again(self, entry: Entry) -> None:
         """Parse an entry's pod again, including the gang domain written on it at release."""
-        entry.planned, entry.fault, entry.left = None, None, ""
+        entry.planned, entry.fault, entry.left_to_scheduler = None, None, ""
         self._name(entry, claim_keys(entry.pod))
         if others := other_gates(entry.pod):  # if released, it would hold a node while they stay shut
             entry.fault = Code.OTHER_GATE.reason(gates=", ".join(others)[:_MAX_FAULT])
@@ -286,7 +286,7 @@ class Backlog:
                 entry.fault = Code.CLAIM_UNDECIDED.reason(claim=claims.undecided)
                 return
             if claims.left and claims.asked is None:
-                entry.left = "kube-scheduler allocates the devices of its ResourceClaims"
+                entry.left_to_scheduler = "kube-scheduler allocates the devices of its ResourceClaims"
                 return
             planned = plan_pod(entry.pod, self.kinds, claims)
             self._check(planned)

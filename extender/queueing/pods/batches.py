@@ -21,7 +21,7 @@ from extender.plugins.pod_demands import read_demands
 from extender.plugins.pod_resources import requested
 from extender.plugins.pods import once, read_pod_request, read_policy
 from extender.queueing.pods.objects import check_bounds
-from extender.queueing.pods.restrictions import Kinds
+from extender.queueing.pods.restrictions import RestrictionKinds
 
 GANG: Final = "kerf.dev/gang"
 GANG_SIZE: Final = "kerf.dev/gang-size"
@@ -68,7 +68,7 @@ def asked_of(pod: Pod) -> Room:
     return Room(_bounded(ceil(cpu * 1000)), _bounded(ceil(memory / MIB)), 1)
 
 
-def plan_pod(pod: Pod, kinds: Kinds, claims: PodClaims = NO_CLAIMS) -> PlanPod:
+def plan_pod(pod: Pod, kinds: RestrictionKinds, claims: PodClaims = NO_CLAIMS) -> PlanPod:
     """Convert a pod with its ResourceClaims for planners. Raises RequestError with a sentence for its author."""
     request = read_pod_request(pod)
     if claims.asked is not None:

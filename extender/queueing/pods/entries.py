@@ -9,7 +9,7 @@ from typing import Final
 
 from extender.kube.objects import Pod, PodSpec
 from extender.planning.plans import PlanPod
-from extender.planning.wait_reasons import FOR_WANT_OF_ROOM, Cause, Code, WaitReason
+from extender.planning.wait_reasons import ROOM_CODES, Cause, Code, WaitReason
 from extender.queueing.pods.nominations import NOMINATION_LOST, is_for_autoscalers, nominated_node, planned_node
 from extender.queueing.pods.objects import is_gated
 
@@ -87,7 +87,7 @@ class Entry:
     """Its form for planners, None when it can't be planned."""
     fault: WaitReason | None = None
     """Why it can't be planned."""
-    left: str = ""
+    left_to_scheduler: str = ""
     """Why it is left to kube-scheduler, "" if it is not."""
     stage: Stage = Stage.GATED
     opened: float = float("-inf")
@@ -147,7 +147,7 @@ class Entry:
     def lacks_only_room(self) -> bool:
         """Whether it waits for a plan and, by the last round, lacks room only."""
         reason = self.skips.reason
-        return self.stage.waits and self.planned is not None and (reason is None or reason.code in FOR_WANT_OF_ROOM)
+        return self.stage.waits and self.planned is not None and (reason is None or reason.code in ROOM_CODES)
 
     @property
     def may_be_refused(self) -> bool:
@@ -159,8 +159,8 @@ class Entry:
         if why is None or why.code is Code.NOT_REACHED or not self.stage.waits:
             return
         last = self.skips.reason
-        waited_for_else = last is not None and last.code not in FOR_WANT_OF_ROOM and last.code.cause is not Cause.API
-        if waited_for_else and why.code in FOR_WANT_OF_ROOM:
+        waited_for_else = last is not None and last.code not in ROOM_CODES and last.code.cause is not Cause.API
+        if waited_for_else and why.code in ROOM_CODES:
             self.lacks_room_since = max(now, self.created)
         self.skips.add(why)
 

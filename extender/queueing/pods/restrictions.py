@@ -70,7 +70,7 @@ class _Values:
         return rows, np.array([numbers[code] for code in self.codes[rows].tolist()], np.int64)
 
 
-class Terrain:
+class NodeRestrictions:
     """The labels and taints of a cluster's nodes, indexed so that a pod's restrictions need no loop over the nodes."""
 
     def __init__(self, cluster: Cluster, nodes: Iterable[Node]) -> None:
@@ -167,13 +167,13 @@ class Terrain:
         return mask
 
 
-class Kinds:
+class RestrictionKinds:
     """The kinds of restrictions seen so far, and the nodes that each allows. Kind 0 is no restriction."""
 
     def __init__(self) -> None:
         self._number_of: dict[bytes, int] = {}
         self._specs: list[tuple[PodSpec, Sequence[NodeSelector]]] = []
-        self._terrain: Terrain | None = None
+        self._terrain: NodeRestrictions | None = None
         self._masks: list[Mask] = []
         self._refusals: dict[int, WaitReason] = {}
         self.kind_of(PodSpec())
@@ -193,7 +193,7 @@ class Kinds:
             self._specs.append((spec, selectors))
         return number
 
-    def masks(self, terrain: Terrain) -> Mask:
+    def masks(self, terrain: NodeRestrictions) -> Mask:
         """Return (K, N) the nodes that each kind allows, cached for the terrain."""
         self._compute(terrain, len(self._specs))
         return np.stack(self._masks)
@@ -202,20 +202,20 @@ class Kinds:
         """Return by kind why its pods may run nowhere on the terrain of `masks`."""
         return dict(self._refusals)
 
-    def eligible(self, terrain: Terrain, number: int, *, by_affinity: bool, by_taints: bool) -> Mask:
+    def eligible(self, terrain: NodeRestrictions, number: int, *, by_affinity: bool, by_taints: bool) -> Mask:
         """Return (N,) the nodes that count for topology spread of a kind's pods."""
         spec, selectors = self._specs[number]
         mask = terrain.chosen(spec, selectors) if by_affinity else np.ones(terrain.cluster.num_nodes, np.bool_)
         return mask & terrain.tolerated(spec) if by_taints else mask
 
-    async def work_out(self, terrain: Terrain) -> None:
+    async def work_out(self, terrain: NodeRestrictions) -> None:
         """Compute `masks`, yielding to the event loop: authors may write thousands of kinds of any complexity."""
         self._compute(terrain, _PORTION)
         while len(self._masks) < len(self._specs):
             await give_way()
             self._compute(terrain, _PORTION)
 
-    def _compute(self, terrain: Terrain, most: int) -> None:
+    def _compute(self, terrain: NodeRestrictions, most: int) -> None:
         """Compute up to `most` further masks."""
         if terrain is not self._terrain:
             self._terrain, self._masks, self._refusals = terrain, [], {}

@@ -5,23 +5,23 @@ from typing import Final
 
 from extender.core.clusters import Longs, Mask
 from extender.kube.background import give_way
-from extender.ledger.tenants import Crowd
-from extender.planning.demands import Term
+from extender.ledger.bound_pods import BoundPodIndex
+from extender.planning.demands import AffinityTerm
 from extender.planning.neighbours import Neighbours
 from extender.planning.plans import PlanPod
-from extender.queueing.pods.restrictions import Kinds, Terrain
+from extender.queueing.pods.restrictions import NodeRestrictions, RestrictionKinds
 
 _PORTION: Final = 256
 
 
-class Surroundings:
+class NeighboursBuilder:
     """Computes `neighbours` in portions."""
 
     def __init__(
         self,
-        crowd: Crowd,
-        terrain: Terrain,
-        kinds: Kinds,
+        crowd: BoundPodIndex,
+        terrain: NodeRestrictions,
+        kinds: RestrictionKinds,
         batch: Collection[PlanPod],
         offered: Callable[[str], Longs],
         placed: Iterable[tuple[PlanPod, str]] = (),
@@ -79,7 +79,7 @@ class Surroundings:
             for row, count in self._by_row(num_pods) if term in neighbours.repelling else ():
                 neighbours.repel(term, row, count)
         yield
-        if any(demands.near or demands.apart or demands.spread for _, demands in demanded):
+        if any(demands.affinity or demands.anti_affinity or demands.spread for _, demands in demanded):
             yield from self._count_matching(neighbours)
         row_of = self._terrain.cluster.row_of
         for pod, node in self._placed:
@@ -116,10 +116,10 @@ class Surroundings:
         }
 
 
-def _apart(pod: PlanPod) -> tuple[Term, ...]:
-    return pod.demands.apart if pod.demands is not None else ()
+def _apart(pod: PlanPod) -> tuple[AffinityTerm, ...]:
+    return pod.demands.anti_affinity if pod.demands is not None else ()
 
 
-def _concerns(term: Term, namespaces: frozenset[str]) -> bool:
+def _concerns(term: AffinityTerm, namespaces: frozenset[str]) -> bool:
     chosen = term.pods.namespaces
     return chosen is None or not chosen.isdisjoint(namespaces)

@@ -23,7 +23,7 @@ from extender.core.fit.relaxations import obstacles, relaxations
 from extender.core.policies.registry import POLICIES
 from extender.core.resources.requests import AskedUnit, GpuRequest
 from extender.explain.sentences.nearest import nearest_of
-from extender.ledger.arrays import Held
+from extender.ledger.arrays import HeldAmounts
 from extender.settings.load import SettingsError, load_settings
 from tests.api import bodies
 from tests.api.services import running
@@ -213,7 +213,7 @@ def test_results_are_not_cached_by_state_where_a_filter_depends_on_names() -> No
     memo.evaluate(arrays.snapshot(), ONE, tightest)
     for held in ([0], [1], [0], []):
         for row in (0, 1):
-            arrays.set_held(row, Held(wholly(state.offer, held), 0))
+            arrays.set_held(row, HeldAmounts(wholly(state.offer, held), 0))
             cluster = arrays.snapshot()
             known = memo.evaluate(cluster, ONE, tightest).evaluation
             assert known.reason.tolist() == evaluate(cluster, ONE, tightest, all_rows(cluster)).reason.tolist()
@@ -234,7 +234,7 @@ def test_results_are_cached_by_state_where_the_filter_allows_it(by_state: bool) 
     memo.evaluate(arrays.snapshot(), ONE, POLICIES["tightest"])
     looked.clear()
     for row in (0, 1):
-        arrays.set_held(row, Held(wholly(state.offer, [0]), 0))
+        arrays.set_held(row, HeldAmounts(wholly(state.offer, [0]), 0))
         memo.evaluate(arrays.snapshot(), ONE, POLICIES["tightest"])
     assert set(looked) == ({0} if by_state else {0, 1})
 

@@ -15,7 +15,7 @@ from extender.core.fit.fittings import keep, mig_devices, most_memory_mib, nth_l
 from extender.core.fit.reasons import Fit, Reason
 from extender.core.resources.nodes import MAX_GPUS_PER_NODE, GpuUnit, LeftOut, read_node
 from extender.core.resources.requests import AskedUnit, GpuRequest
-from extender.ledger.arrays import Held
+from extender.ledger.arrays import HeldAmounts
 from tests.core.builders import (
     A100,
     ONE,
@@ -38,7 +38,7 @@ BY_MEMORY = GpuRequest(1, memory_each_mib=1024)
 
 def test_mig_profiles_not_installed_are_reported_before_busy_ones() -> None:
     arrays = arrays_of({"n": node(T4, T4, mig={"1g.5gb": 2, "2g.10gb": 1})})
-    arrays.set_held(0, Held({}, 0, (("1g.5gb", 1),)))
+    arrays.set_held(0, HeldAmounts({}, 0, (("1g.5gb", 1),)))
     for asked, reason, available in (
         ((("1g.5gb", 1), ("2g.10gb", 1)), Reason.FITS, 2),
         ((("1g.5gb", 2), ("2g.10gb", 1)), Reason.BUSY, 1),

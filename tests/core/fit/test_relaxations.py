@@ -11,7 +11,7 @@ from extender.core.fit.fits import fit
 from extender.core.fit.relaxations import Relaxation, relaxations, shortfalls
 from extender.core.resources.nodes import GpuUnit
 from extender.core.resources.requests import AskedUnit, GpuRequest
-from extender.ledger.arrays import Held
+from extender.ledger.arrays import HeldAmounts
 from tests.core.builders import (
     A100,
     A100_40,
@@ -178,7 +178,7 @@ def test_what_a_node_lacks() -> None:
 
 def test_missing_mig_devices_are_summed_over_profiles() -> None:
     arrays = arrays_of({"none": node(mig={"7g.40gb": 1}), "n": NodeState(node(mig={"1g.5gb": 3, "2g.10gb": 3}).offer)})
-    arrays.set_held(1, Held({}, 0, (("1g.5gb", 2), ("2g.10gb", 2))))
+    arrays.set_held(1, HeldAmounts({}, 0, (("1g.5gb", 2), ("2g.10gb", 2))))
     for asked, text in (
         ({"1g.5gb": 1, "2g.10gb": 2}, "1 more MIG device free"),
         ({"1g.5gb": 3, "2g.10gb": 3}, "4 more MIG devices free"),

@@ -16,7 +16,7 @@ from extender.core.policies.kerf import KerfWeights, LearnedScore, serving
 from extender.core.resources.requests import AskedUnit, GpuRequest
 from extender.core.valuenet.features import Hosting, Outlook, Worth
 from extender.core.valuenet.potentials import Potential, prospect
-from extender.ledger.arrays import ClusterArrays, Held
+from extender.ledger.arrays import ClusterArrays, HeldAmounts
 from model.engine.node_scores import learned_on
 from model.engine.ranks import Rank
 from tests.core.builders import (
@@ -148,7 +148,7 @@ def test_cached_scores_equal_computed_ones(steps: list[tuple[int, int, int, int]
         GpuRequest(2, cpu_milli=8000, memory_mib=1024),
     ]
     for row, milli, gpu, cpu in steps:
-        arrays.set_held(row, Held({gpu: (milli, MIB * milli // 1000)}, 0))
+        arrays.set_held(row, HeldAmounts({gpu: (milli, MIB * milli // 1000)}, 0))
         arrays.set_compute(row, cpu, 100_000)
         cluster = arrays.snapshot()
         for request in requests:

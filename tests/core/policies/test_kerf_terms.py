@@ -14,7 +14,7 @@ from extender.core.policies.policy import Policy
 from extender.core.policies.registry import POLICIES
 from extender.core.resources.requests import AskedUnit, GpuRequest
 from extender.core.valuenet.potentials import prospect
-from extender.ledger.arrays import Held
+from extender.ledger.arrays import HeldAmounts
 from tests.core.builders import ONE, T4, all_rows, arrays_of, choose_gpus, cluster_of, fit_all, node, scores_of, wholly
 from tests.core.learning import kerf_on, only, plain_outlook
 from tests.core.observing import observed_cluster
@@ -153,7 +153,7 @@ def test_calls_for_another_cluster_leave_the_cache_alone(call: str) -> None:
         assert terms(what_if, serving(score))["gainGPUs"] == pytest.approx(-1 / 3, abs=1e-6)
     else:
         assert score.share(what_if, HALF, 0, fit_all(what_if, HALF).room[0]) == 0
-    arrays.set_held(1, Held(wholly(THREE.offer, [0]), 0))
+    arrays.set_held(1, HeldAmounts(wholly(THREE.offer, [0]), 0))
     fresh = LearnedScore(prospect(potential, plain_outlook(cluster)), serial=1)
     assert scores(arrays.snapshot(), serving(score)) == scores(arrays.snapshot(), serving(fresh))
 

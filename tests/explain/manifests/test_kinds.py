@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from extender.explain.manifests.documents import DocumentError, given_documents, read_documents
-from extender.explain.manifests.objects import Given, _read_objects
+from extender.explain.manifests.objects import GivenObjects, _read_objects
 from extender.plugins.pods import read_pod_request
 from extender.queueing.gangs import Group
 from extender.queueing.pods.batches import gang_of
@@ -18,11 +18,11 @@ CONTAINERS = {"containers": [{"name": "c"}]}
 TEMPLATE = {"template": {"spec": CONTAINERS}}
 
 
-def of_text(text: str, copies: int = 1) -> Given:
+def of_text(text: str, copies: int = 1) -> GivenObjects:
     return _read_objects(read_documents(text), copies)
 
 
-def of(*manifests: dict[str, Any], copies: int = 1) -> Given:
+def of(*manifests: dict[str, Any], copies: int = 1) -> GivenObjects:
     return _read_objects(given_documents(manifests, "objects"), copies)
 
 
@@ -30,11 +30,11 @@ def deployment(replicas: object) -> dict[str, Any]:
     return {"kind": "Deployment", "spec": TEMPLATE | {"replicas": replicas}}
 
 
-def names(given: Given) -> list[str]:
+def names(given: GivenObjects) -> list[str]:
     return [pod.key for pod in given.pods]
 
 
-def gpus_of(given: Given) -> list[int]:
+def gpus_of(given: GivenObjects) -> list[int]:
     requests = [read_pod_request(pod).gpus for pod in given.pods]
     return [request.count if request else 0 for request in requests]
 

@@ -16,8 +16,8 @@ from extender.core.occupancies import ObservedRules
 from extender.core.resources.nodes import GpuUnit
 from extender.core.resources.requests import AskedUnit, GpuRequest
 from extender.explain.occupants import Unbooked
-from extender.explain.sentences.nearest import Nearest, holding, in_short, nearest_of, who
-from extender.ledger.arrays import Held
+from extender.explain.sentences.nearest import Nearest, describe_holders, holding, in_short, nearest_of
+from extender.ledger.arrays import HeldAmounts
 from tests.core.builders import A100, T4, NodeState, all_rows, arrays_of, cluster_of, node, pattern
 from tests.core.fit.claims import OF_A100, ask, asked, gpus, owned
 from tests.core.observing import observed_cluster
@@ -124,7 +124,7 @@ def told() -> Iterator[str]:
         if not found.fits:
             yield f"  in short: {short(cluster, request)}"
     for title, found, holders in HOLDERS:
-        yield f"held by {title}: {who(found, holders)}"
+        yield f"held by {title}: {describe_holders(found, holders)}"
 
 
 def test_all_that_is_told_of_the_nearest_node(golden: Golden) -> None:
@@ -160,7 +160,7 @@ def test_what_is_observed_counts_as_the_policy_has_it() -> None:
 
 def test_mig_devices_that_others_hold() -> None:
     arrays = arrays_of({"m": node(mig={"1g.5gb": 1}), "n": node(mig={"1g.5gb": 3})})
-    arrays.set_held(1, Held({}, 0, (("1g.5gb", 2),)))
+    arrays.set_held(1, HeldAmounts({}, 0, (("1g.5gb", 2),)))
     request, cluster = GpuRequest(3, AskedUnit.MIG, mig=(("1g.5gb", 3),)), arrays.snapshot()
     found = nearest_of(cluster, request, None, all_rows(cluster))
     assert found.words == "needs 3 x mig-1g.5gb; n would need 2 more MIG devices free"

@@ -26,7 +26,7 @@ from extender.explain.workloads import belonging
 from extender.kube.commit import Resolver
 from extender.kube.objects import Node, Pod, unix_time
 from extender.kube.watches import BOUND_PODS, NODES, PENDING_PODS, PODS, Feed, ReflectorTimes
-from extender.ledger.ledger import ClaimState, Ledger
+from extender.ledger.ledger import AllocationState, Ledger
 from extender.ledger.mirror import Mirror
 from extender.planning.quotas import Quotas
 from extender.plugins.holdings import Holding
@@ -35,9 +35,9 @@ from extender.plugins.pod_demands import read_presence
 from extender.plugins.pod_resources import read_compute, while_resized
 from extender.plugins.protocol import DevicePlugin
 from extender.plugins.registry import NATIVE, plugin_of
-from extender.queueing.asked import Asked
 from extender.queueing.controller import _NAMESPACES, QueueController
 from extender.queueing.direct.follower import Follower
+from extender.queueing.extender_mode import ExtenderMode
 from extender.queueing.options import Counts, Options
 from extender.queueing.pods.entries import Stage
 from extender.ranking.demands import Kind, kind_of
@@ -134,8 +134,8 @@ class Process:
             standby=str,
             mirror_fault=self.mirror.fault,
             events=self,  # type: ignore[arg-type]
-            mode=partial(Asked, resolver=Resolver(open_fence(), self.clock)),
-            crowd=self.mirror.tenants.crowd,
+            mode=partial(ExtenderMode, resolver=Resolver(open_fence(), self.clock)),
+            crowd=self.mirror.bound_pods.index,
         )
 
     async def begin(self, order: Sequence[str]) -> None:
@@ -283,8 +283,10 @@ class LedgerAccount(Consumer):
         }
         holding = {uid: held_by(told, stay) for uid, stay in holders(told, made_up=True).items()}
         there = told.there(BOUND, made_up=True)
-        assert {claim.uid: (claim.node, claim.pod, claim.state, claim.holding) for claim in ledger.rows.claims} == {
-            uid: (there[uid].last.spec.node_name, there[uid].last.key, ClaimState.BOUND, held)
+        assert {
+            claim.uid: (claim.node, claim.pod, claim.state, claim.holding) for claim in ledger.rows.allocations
+        } == {
+            uid: (there[uid].last.spec.node_name, there[uid].last.key, AllocationState.BOUND, held)
             for uid, held in holding.items()
         }
         assert {uid for uid in self.process.cluster.pods if ledger.is_bound(uid)} == set(there)
@@ -340,7 +342,7 @@ class TenantsAccount(Consumer):
     subscriptions = LedgerAccount.subscriptions
 
     def check(self, told: Told) -> None:
-        tenants, nodes, on = self.process.mirror.tenants, told.nodes(), on_node(told)
+        tenants, nodes, on = self.process.mirror.bound_pods, told.nodes(), on_node(told)
         for name in {*nodes, *on}:
             assert {
                 uid: (one.key, one.priority, one.started, one.leaving) for uid, one in tenants.on(name).items()
@@ -365,7 +367,7 @@ class CrowdAccount(Consumer):
     subscriptions = LedgerAccount.subscriptions
 
     def check(self, told: Told) -> None:
-        crowd, there = self.process.mirror.tenants.crowd, told.there(BOUND, made_up=True)
+        crowd, there = self.process.mirror.bound_pods.index, told.there(BOUND, made_up=True)
         pods = [stay.last for stay in there.values()]
         assert {one.uid: (one.namespace, one.node, one.labels, one.leaving) for one in crowd.of(None)} == {
             pod.metadata.uid: (pod.metadata.namespace, pod.spec.node_name, pod.metadata.labels or {}, is_ending(pod))
@@ -380,7 +382,7 @@ class CrowdAccount(Consumer):
                 dongles[pod.spec.node_name or ""] += units if name == "example.com/dongle" else 0
             for port in demands.ports if demands else ():
                 ports.setdefault(port, Counter())[pod.spec.node_name or ""] += 1
-            for term in demands.apart if demands else ():
+            for term in demands.anti_affinity if demands else ():
                 apart.setdefault((pod.metadata.namespace, term), Counter())[pod.spec.node_name or ""] += 1
         assert crowd.used("example.com/dongle") == dongles
         assert dict(crowd.holding("TCP", 8080)) == ports
@@ -876,7 +878,7 @@ class HoldersAccount(Consumer):
             for number, held in self.holders.on(name):
                 holder = self.holders.at(number)
                 assert holder is not None
-                on[holder.key] = f"{holder.who.namespace}/{holder.who.owner}", held
+                on[holder.key] = f"{holder.ownership.namespace}/{holder.ownership.owner}", held
             self.on[name], self.closed[name] = on, self.holders.closed(name)
             if name not in told.nodes():
                 self.holders.forget_node(name)

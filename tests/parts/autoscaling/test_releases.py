@@ -122,20 +122,20 @@ def test_it_is_nominated_when_a_node_comes_and_the_next_is_let_go() -> None:
     """Until then it evicts nobody, and is held to its quota, which others may have used up by then."""
     rig = waiting(rig_with(), "p", "q")
     entry = rig.queue.backlog.entries["p"]
-    assert (asked(rig, "p"), rig.queue.evicts_nobody("runs"), entry.by_kerf) == ("", "", False)
-    assert rig.queue.evicts_nobody("p")
+    assert (asked(rig, "p"), rig.queue.preemption_refusal("runs"), entry.by_kerf) == ("", "", False)
+    assert rig.queue.preemption_refusal("p")
     rig.refuse("p")
     rig.round()
-    assert (stage(rig, "p"), bool(rig.queue.evicts_nobody("p"))) == (Stage.LOST, True), "it waits for a plan"
+    assert (stage(rig, "p"), bool(rig.queue.preemption_refusal("p"))) == (Stage.LOST, True), "it waits for a plan"
     rig.node("new", 2)
     rig.round()
     assert rig.node_of("p") == rig.note("p", "planned-node") == "new"
-    assert rig.queue.evicts_nobody("p") == ""
+    assert rig.queue.preemption_refusal("p") == ""
     assert opened(rig) == ["p", "q"], "p has a node in view"
     rig.remove_node("new")
     rig.refuse("p")
     rig.round(60)
-    assert (stage(rig, "p"), rig.queue.evicts_nobody("p")) == (Stage.LOST, ""), "as any other that was nominated"
+    assert (stage(rig, "p"), rig.queue.preemption_refusal("p")) == (Stage.LOST, ""), "as any other that was nominated"
 
 
 def test_kube_scheduler_may_find_a_node_for_it_by_itself() -> None:
@@ -306,7 +306,7 @@ def test_where_kube_scheduler_asks_nobody_those_stay_that_it_would_place_wrongly
         (model, by_terms(None), False),
     ):
         rig = rig_with()
-        rig.queue.mode.is_asked = False  # type: ignore[misc]
+        rig.queue.mode.has_extender = False  # type: ignore[misc]
         rig.pod("p", 2, **annotations)
         rig.api.pods["p"]["spec"] |= spec
         rig.told("p")
@@ -379,13 +379,13 @@ def test_of_pods_without_gpus_and_of_those_with_claims_kerf_is_not_asked_by_kube
 def test_only_those_are_out_that_have_neither_a_node_nor_a_nomination() -> None:
     rig = waiting(rig_with(), "p")
     entry = rig.queue.backlog.entries["p"]
-    assert rig.queue.evicts_nobody("unknown") == ""
+    assert rig.queue.preemption_refusal("unknown") == ""
     entry.node = "n"
-    assert rig.queue.evicts_nobody("p") == ""
+    assert rig.queue.preemption_refusal("p") == ""
     entry.node = ""
     for stage, out in ((Stage.LOST, True), (Stage.RENOMINATING, False), (Stage.GATED, False), (Stage.OPENED, True)):
         entry.stage = stage
-        assert bool(rig.queue.evicts_nobody("p")) is out
+        assert bool(rig.queue.preemption_refusal("p")) is out
     rig.api.pods["p"]["metadata"]["annotations"]["kerf.dev/planned-node"] = "n"
     rig.told("p")
-    assert rig.queue.evicts_nobody("p") == ""
+    assert rig.queue.preemption_refusal("p") == ""

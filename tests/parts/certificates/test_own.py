@@ -12,13 +12,13 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.parts.certificates.own import Wanted, fault, renewed
+from extender.parts.certificates.own import CertificateSpec, fault, renewed
 from tests.api.certificates import Authority
 
 NOW = datetime(2026, 11, 24, 12, 0, tzinfo=UTC)
 DAY = timedelta(days=1)
-WEBHOOK = Wanted(["kerf-webhook.gpu.svc"], "", 90 * DAY)
-SERVICE = Wanted(["kerf.gpu.svc", "10.0.0.7"], "kube-scheduler", 90 * DAY)
+WEBHOOK = CertificateSpec(["kerf-webhook.gpu.svc"], "", 90 * DAY)
+SERVICE = CertificateSpec(["kerf.gpu.svc", "10.0.0.7"], "kube-scheduler", 90 * DAY)
 NAMES = ["ca.crt", "ca.key", "tls.crt", "tls.key", "client.crt", "client.key"]
 
 
@@ -66,7 +66,7 @@ def test_a_renewal_leaves_the_ca_and_the_client_s_as_they_are() -> None:
 
 def test_another_host_is_another_certificate_by_the_same_ca() -> None:
     first = renewed({}, SERVICE, NOW)
-    more = Wanted([*SERVICE.hosts, "10.0.0.8"], SERVICE.client, SERVICE.valid)
+    more = CertificateSpec([*SERVICE.hosts, "10.0.0.8"], SERVICE.client, SERVICE.valid)
     assert fault(first, more, NOW) == "tls.crt is not for 10.0.0.8"
     second = first | renewed(first, more, NOW)
     assert (second["ca.crt"], fault(second, more, NOW)) == (first["ca.crt"], "")

@@ -241,7 +241,7 @@ class Defrag:
 
     def claimed(self, uid: str) -> str:
         """The node on which the ledger holds something for a pod, "" for none."""
-        claim = self.rig.ledger.claim(uid)
+        claim = self.rig.ledger.allocation(uid)
         return "" if claim is None else claim.node
 
     # What happens

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from extender.parts.defrag.checks import (
-    Facts,
+    CheckInputs,
     RoomError,
     TargetError,
     check,
@@ -26,9 +26,9 @@ from tests.parts.defrag.rigs import MOVE_V, Defrag, gang, move, plan, scattered
 from tests.queueing.rigs import GATES
 
 
-def facts(defrag: Defrag, *, exempt: Collection[str] = ()) -> Facts:
+def facts(defrag: Defrag, *, exempt: Collection[str] = ()) -> CheckInputs:
     queue = defrag.rig.queue
-    return Facts(defrag.running, queue.backlog.entries, queue.namespaces, frozenset(exempt), queue.use)
+    return CheckInputs(defrag.running, queue.backlog.entries, queue.namespaces, frozenset(exempt), queue.use)
 
 
 def refusal(defrag: Defrag, given: RoomPlan, *, exempt: Collection[str] = ()) -> RoomError:
@@ -85,7 +85,7 @@ def test_refused_plans(golden: Golden) -> None:
         plan(v, move("unqueued", "b", "a")),
     ]
     errors = [refusal(defrag, given) for given in plans]
-    lines = [f"{error}{f' (of {error.of})' if error.of else ''}" for error in errors]
+    lines = [f"{error}{f' (of {error.pod_uid})' if error.pod_uid else ''}" for error in errors]
     golden("defrag/refused_plans.txt", [line.partition("; use one of")[0] for line in lines])
     assert [isinstance(error, TargetError) for error in errors] == ["invalid can't be" in line for line in lines]
     check(plan(move("v", "a", "b", 3)), facts(defrag))
@@ -93,7 +93,7 @@ def test_refused_plans(golden: Golden) -> None:
 
 def test_a_queued_pod_that_can_t_be_placed_says_why() -> None:
     defrag = scattered()
-    left = Entry(decode_pod(defrag.api.pods["big"]), 0.0, 0.0, left="kube-scheduler allocates its devices")
+    left = Entry(decode_pod(defrag.api.pods["big"]), 0.0, 0.0, left_to_scheduler="kube-scheduler allocates its devices")
     with pytest.raises(TargetError, match=r"^pod ns/big can't be placed: kube-scheduler allocates its devices$"):
         targets_of(plan(), {"big": left})
 
@@ -141,13 +141,13 @@ def test_no_pod_above_the_targets_lowest_priority_moves() -> None:
     check(for_pods(not_yet, moved="above", priority=4), facts(defrag))  # the plan's own priority
     for given in (for_pods(*target, moved="above", priority=9), for_pods(not_yet, moved="above", priority=3)):
         error = refusal(defrag, given)
-        assert (str(error), error.of) == ("pod ns/above has priority 4, above the target's 3", "above")
+        assert (str(error), error.pod_uid) == ("pod ns/above has priority 4, above the target's 3", "above")
 
 
 def test_pods_of_exempt_namespaces_do_not_move() -> None:
     defrag = scattered()
     error = refusal(defrag, MOVE_V, exempt=("kube-system", "ns"))
-    assert (str(error), error.of) == ("pod ns/v is left alone: namespace ns is exempt", "v")
+    assert (str(error), error.pod_uid) == ("pod ns/v is left alone: namespace ns is exempt", "v")
     check(MOVE_V, facts(defrag, exempt=("kube-system",)))
 
 
@@ -160,7 +160,7 @@ def test_a_gang_moves_whole_in_one_step() -> None:
     check(plan(*moves, move("m1", "b", "a")), facts(defrag))
     for part in (plan(*moves), plan(*moves, move("m1", "b", "a", 1))):
         error = refusal(defrag, part)
-        assert (str(error), error.of) == ("gang ns/g would be moved in part: pod ns/m1 stays", "m2")
+        assert (str(error), error.pod_uid) == ("gang ns/g would be moved in part: pod ns/m1 stays", "m2")
     defrag.api.pods["m1"]["status"]["phase"] = "Succeeded"
     defrag.told(decode_pod(defrag.api.pods["m1"]))
     check(plan(*moves), facts(defrag))

@@ -11,7 +11,7 @@ from extender.core.resources.requests import AskedUnit, GpuRequest
 from extender.parts.defrag.part import _trusted_rules
 from extender.parts.defrag.targets import by_node, gpus_of_use, on_sick, plan_healing, without_sick
 from extender.planning.moves.planner import plan_moves
-from extender.planning.moves.problems import NOBODY_ABOVE, MovePlan, Problem, Running, Target
+from extender.planning.moves.problems import NOBODY_ABOVE, MovePlan, Problem, RunningPod, Target
 from extender.settings.telemetry import TelemetrySettings
 from tests.core.builders import node
 from tests.core.observing import observed_cluster
@@ -21,7 +21,7 @@ from tests.queueing.builders import A100
 
 
 def problem(
-    nodes: int, pods: list[tuple[int, Running]], sick_gpus: dict[int, tuple[int, ...]], **other: Any
+    nodes: int, pods: list[tuple[int, RunningPod]], sick_gpus: dict[int, tuple[int, ...]], **other: Any
 ) -> Problem:
     """Nodes of four GPUs, some of which became unhealthy after the pods were placed; `sick_gpus` by row."""
     view, running = in_use(empty_view(nodes, 4), pods)
@@ -51,7 +51,7 @@ def moved(plan: MovePlan) -> dict[str, int]:
 
 
 def test_pods_on_unhealthy_gpus_move_and_others_only_for_them() -> None:
-    cases: list[tuple[int, list[tuple[int, Running]], dict[int, tuple[int, ...]], dict[str, int]]] = [
+    cases: list[tuple[int, list[tuple[int, RunningPod]], dict[int, tuple[int, ...]], dict[str, int]]] = [
         (2, [(0, runs("default/a", 2)), (0, runs("default/b", 1))], {0: (1,)}, {"default/a": 1}),
         (2, [(0, runs("default/a", 1))], {0: (3,)}, {}),
         (2, [(0, runs("default/a", 2))], {0: (0,), 1: (3,)}, {"default/a": 1}),

@@ -96,7 +96,7 @@ def test_clear_releases_all_reservations_and_opens_all_nodes() -> None:
 
 def test_pods_are_compared_by_their_requests() -> None:
     ground = Ground()
-    asked = ground.places.asked
+    asked = ground.places.request_key
     assert asked(ground.pod("unread")) is None
     assert asked(ground.pod("v")) == asked(ground.waiting("same").pod) == (GpuRequest(1), 1000, 0)
     limits = {"nvidia.com/gpu": 1, "cpu": 1, "memory": "1Gi"}

@@ -10,7 +10,7 @@ from extender.core.policies.registry import POLICIES
 from extender.kube.objects import Node
 from extender.ledger.ledger import Ledger
 from extender.parts.defrag import process
-from extender.parts.defrag.facts import Costs, Facts
+from extender.parts.defrag.facts import Costs, PlanInputs
 from extender.parts.defrag.process import _answer, _Listed
 from extender.parts.defrag.questions import RoomQuestion
 from extender.planning.moves.problems import MovePlan, Problem
@@ -32,10 +32,10 @@ class Clock:
         return self.now
 
 
-def facts(node: Node) -> Facts:
+def facts(node: Node) -> PlanInputs:
     ledger = Ledger(reservation_ttl_s=1.0)
     ledger.upsert_node(node)
-    return Facts(
+    return PlanInputs(
         *(ledger.snapshot(0.0), {}, "tightest", POLICIES, Quotas(), {}, {}, None, Costs()),
         now=time.time(),
         max_s=60.0,

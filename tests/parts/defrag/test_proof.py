@@ -5,7 +5,7 @@ from typing import Any
 
 from extender.kube.watches import NODES
 from extender.parts.defrag.places import stand_in_of
-from extender.parts.defrag.proof import Around, Arrival, why_not
+from extender.parts.defrag.proof import Arrival, ProofInputs, why_not
 from extender.plugins.holdings import whole_gpus
 from extender.queueing.pods.objects import decode_node
 from tests.parts.defrag.rigs import Defrag, gang
@@ -17,7 +17,7 @@ class Ground(Defrag):
     def __init__(self) -> None:
         super().__init__()
         rig = self.rig
-        self.around = Around(
+        self.around = ProofInputs(
             *(rig.ledger, rig.queue.nodes, self.running.values, lambda: {"mine": rig.placer.policies["tightest"]}),
             *("mine", lambda: rig.now),
         )

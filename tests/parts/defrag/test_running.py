@@ -18,7 +18,7 @@ from extender.parts.defrag.movable import (
     Budgets,
     Job,
     Jobs,
-    Resident,
+    ListedPod,
     _booking_of,
     _cost_of,
     _gpus_held,
@@ -36,11 +36,11 @@ from tests.parts.defrag.clusters import STARTED, budget, running
 NOW = unix_time(STARTED) + 1000.0
 
 
-def read(*manifests: dict[str, Any]) -> list[Resident]:
+def read(*manifests: dict[str, Any]) -> list[ListedPod]:
     return list(residents(msgspec.json.encode({"items": manifests})))
 
 
-def resident(**changes: Any) -> Resident:
+def resident(**changes: Any) -> ListedPod:
     """A pod of a ReplicaSet on two GPUs; `changes` as of `running`, or `spec__...`, `metadata__...`, `status__...`."""
     parts = {key: changes.pop(key) for key in list(changes) if "__" in key}
     manifest = running("a", "n-0", 2, **changes)
@@ -55,7 +55,7 @@ def budgets_of(*manifests: dict[str, Any]) -> Budgets:
     return Budgets(msgspec.convert(manifests, list[Budget]))
 
 
-def why_stays(found: Resident, *budgets: dict[str, Any], costs: Costs | None = None, gated: Any = None) -> str:
+def why_stays(found: ListedPod, *budgets: dict[str, Any], costs: Costs | None = None, gated: Any = None) -> str:
     return found.fault or _stays(found.pod, found.demands, budgets_of(*budgets), costs or Costs(), gated)
 
 
@@ -303,7 +303,7 @@ def test_when_all_pods_leave_the_node_is_as_empty_as_before() -> None:
             ledger.upsert_pod(one, 0.0)
             sizes[one.metadata.uid] = (4000, 16 * 1024)
         found = bookable(ledger.snapshot(0.0))
-        for claim in ledger.claims_on("n"):
+        for claim in ledger.allocations_on("n"):
             book(found, 0, _booking_of(found, 0, claim.held, *sizes.pop(claim.uid)), 1)
         for cpu, memory in sizes.values():
             book(found, 0, _booking_of(found, 0, Holding(0), cpu, memory), 1)

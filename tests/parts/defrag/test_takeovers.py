@@ -141,9 +141,9 @@ def test_a_replacement_has_its_place_if_kube_scheduler_asks_before_the_mover_run
         assert (after.mover.place_kept(of_others), after.mover.place_kept(pod)) == ("", "b")
         request, names = after.rig.placer.read_request(pod).gpus, NodeNames(b'["a","b"]')
         assert request is not None
-        assert after.rig.placer.keeps("v2", request, names, kept="b") == "b"
-        assert after.rig.placer.keeps("v2", request, names) == ""
-        assert after.rig.placer.keeps("v2", request, NodeNames(b'["b"]')) == "b"
+        assert after.rig.placer.reserved_candidate("v2", request, names, kept="b") == "b"
+        assert after.rig.placer.reserved_candidate("v2", request, names) == ""
+        assert after.rig.placer.reserved_candidate("v2", request, NodeNames(b'["b"]')) == "b"
         assert after.claimed("v2") == "b"
 
 

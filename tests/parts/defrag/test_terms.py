@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from extender.kube.client import ApiError, ClusterError
-from extender.ledger.claims import ClaimState
+from extender.ledger.allocations import AllocationState
 from extender.parts.defrag.checks import RoomError
 from tests.ledger.builders import until
 from tests.parts.defrag.rigs import MOVE_V, Defrag, evicted, moved, scattered, two_moves
@@ -93,10 +93,10 @@ def test_a_standby_shows_and_does_nothing() -> None:
     defrag.rig.fence.shut(lambda: "another leads")
     assert (defrag.mover.busy, defrag.phase, defrag.kept) == (False, "none", [])
     assert defrag.mover.state().fault == "standby: another leads"
-    assert defrag.rig.ledger.num_claims(ClaimState.RESERVED)
+    assert defrag.rig.ledger.num_allocations(AllocationState.RESERVED)
     defrag.tick()
     assert defrag.rig.ledger.rows.closed == frozenset()
-    assert not defrag.rig.ledger.num_claims(ClaimState.RESERVED)
+    assert not defrag.rig.ledger.num_allocations(AllocationState.RESERVED)
     defrag = scattered()
     defrag.rig.fence.shut(lambda: "another leads")
     defrag.tick()

@@ -19,11 +19,11 @@ from extender.kube.watches import WatchHub
 from extender.parts.dra.for_queue import allocating
 from extender.parts.dra.keeper import ClaimKeeper
 from extender.parts.dra.reclaimer import Reclaimer
-from extender.queueing.devices import AllocatesDevices
+from extender.queueing.devices import AllocatorParts
 from extender.queueing.pods.batches import plan_pod
 from extender.queueing.pods.entries import Entry
 from extender.queueing.pods.objects import decode_pod
-from extender.queueing.pods.restrictions import Kinds
+from extender.queueing.pods.restrictions import RestrictionKinds
 from tests.dra.claim_api import ClaimApi
 from tests.dra.owned_rig import OwnedRig
 
@@ -132,7 +132,7 @@ class ClaimRig(OwnedRig):
             reflector.num_lists = 1
         return keeper
 
-    def make_allocation(self, **of_queue: Any) -> AllocatesDevices:
+    def make_allocation(self, **of_queue: Any) -> AllocatorParts:
         return allocating(self.make_keeper(**of_queue))
 
     def wait(self, seconds: float = 0.0) -> None:
@@ -173,7 +173,7 @@ class ClaimRig(OwnedRig):
     def planned(self, name: str, *claims: str, namespace: str = "default") -> Entry:
         """Such a pod as it enters a plan; a namespace is charged for it, though its claims are in `default`."""
         entry = self.pod(name, *claims)
-        entry.planned = plan_pod(entry.pod, Kinds(), self.keeper.read(entry.pod))
+        entry.planned = plan_pod(entry.pod, RestrictionKinds(), self.keeper.read(entry.pod))
         return in_namespace(entry, namespace)
 
     def decide(self, pod: Pod, node: str = "n") -> bool:

@@ -9,8 +9,8 @@ import pytest
 from extender.kube.cache import Cache
 from extender.kube.client import ApiError, Transport
 from extender.planning.plans import Plan
-from extender.queueing.asked import Asked
 from extender.queueing.dispatch import Dispatcher
+from extender.queueing.extender_mode import ExtenderMode
 from extender.queueing.node_view import NodeBook
 from extender.queueing.options import Counts
 from extender.queueing.pods.backlog import Backlog
@@ -43,7 +43,7 @@ class PlannedPod:
             "ledger": rig.ledger, "placer": placer, "backlog": backlog, "counts": self.counts, "clock": rig.clock,
             "nodes": NodeBook(Cache(lambda node: node), lambda: None), "changed": lambda: None,
         }  # fmt: skip
-        mode = Asked(transport=cast(Transport, rig.api), taken=lambda *_: None, resolver=rig.resolver, **shared)
+        mode = ExtenderMode(transport=cast(Transport, rig.api), taken=lambda *_: None, resolver=rig.resolver, **shared)
         self.dispatcher = Dispatcher(mode=mode, claims=rig.keeper, **shared)
 
     def finish(self) -> None:
@@ -126,7 +126,7 @@ def test_nothing_is_reserved_for_a_pod_whose_devices_can_not_be_held() -> None:
     planned = PlannedPod(allotted=False)
     planned.rig.fence.others_lead = "another one leads"
     assert not planned.dispatcher.reserve([(planned.entry, "n")])
-    assert (planned.rig.free(), planned.rig.ledger.claim("p-a")) == (2, None)
+    assert (planned.rig.free(), planned.rig.ledger.allocation("p-a")) == (2, None)
 
 
 def test_a_pod_that_lost_its_node_is_not_nominated_again_while_its_claims_are_not_written() -> None:

@@ -22,7 +22,7 @@ CLASSES = {"nvidia.com/gpu": "gpu.class"}
 
 def test_the_allocator_uses_the_shared_parts() -> None:
     with running(NODES, **ON, dra__rewrite_extended_resources=CLASSES, cluster__max_age_s=77.0) as kerf:
-        parts = kerf.app.state.parts 
+        parts = kerf.app.state.parts
         keeper, base = parts.queue.claims, parts.base
         assert isinstance(keeper, ClaimKeeper)
         assert (keeper.mirror, keeper.ledger, keeper.owned) == (base.mirror, base.ledger, base.ledger.rows.owned)
@@ -40,7 +40,7 @@ def test_its_metrics_are_on_its_page() -> None:
 
 def test_rewriting_alone_allocates_nothing() -> None:
     with running(NODES, dra__rewrite_extended_resources=CLASSES) as kerf:
-        parts = kerf.app.state.parts 
+        parts = kerf.app.state.parts
         assert parts.base.ledger.rows.owned is None
         assert parts.capabilities.get(RewritesRequests) == Rewriting(CLASSES)
 

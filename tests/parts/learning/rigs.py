@@ -14,7 +14,7 @@ from extender.core.valuenet.features import FEATURES
 from extender.core.valuenet.potentials import linear
 from extender.kube import objects
 from extender.kube.memory import MemoryCluster
-from extender.parts.learning.controller import Learning
+from extender.parts.learning.controller import ModelTrialController
 from extender.parts.learning.part import _Judges
 from extender.ranking import files
 from tests.api.bodies import node, pod
@@ -59,7 +59,7 @@ class Rig:
         self.num_pods = 0
 
     @property
-    def learning(self) -> Learning:
+    def learning(self) -> ModelTrialController:
         course = judges_of(self.kerf).course
         assert course is not None
         return course

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from extender.core.policies.registry import CANDIDATE
-from extender.parts.learning.shelf import _COURSE, _PIN
+from extender.parts.learning.model_store import _COURSE, _PIN
 from extender.ranking import files
 from tests.parts.learning.rigs import PACKS, SPREADS, Contents, Rig, rig, sha, written
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from extender.history import files as histories
-from extender.parts.learning.shelf import _PIN
+from extender.parts.learning.model_store import _PIN
 from extender.ranking.files import _read_manifest
 from tests.controlplane.kerf import ROOT, SCHEDULER_CONFIG
 from tests.controlplane.objects import gpu_node, pod

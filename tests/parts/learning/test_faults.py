@@ -11,7 +11,7 @@ import pytest
 from extender.core.policies.registry import CANDIDATE
 from extender.kube.client import UnreachableError
 from extender.parts.learning import controller
-from extender.parts.learning.shelf import _COURSE, _PIN
+from extender.parts.learning.model_store import _COURSE, _PIN
 from extender.ranking import files
 from extender.ranking.aside import AsideError
 from extender.ranking.demands import Kind

@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from extender.explain.manifests.documents import DocumentError, given_documents, read_documents
-from extender.explain.manifests.objects import Given, _read_objects
+from extender.explain.manifests.objects import GivenObjects, _read_objects
 from extender.plugins.pods import read_pod_request
 from extender.queueing.pods.batches import gang_of
 
 SAMPLES = Path(__file__).parent / "samples"
 
 
-def of_sample(name: str) -> Given:
+def of_sample(name: str) -> GivenObjects:
     return _read_objects(read_documents((SAMPLES / f"{name}.yaml").read_text()), 1)
 
 

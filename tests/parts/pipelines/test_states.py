@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from extender.parts.pipelines.jobs import JobPhase, Run, job_name
 from extender.parts.pipelines.specs import Metadata, Pipeline, Spec, Stage, Status, Step
-from extender.parts.pipelines.states import Phase, refused, verdict
+from extender.parts.pipelines.states import Phase, next_actions, refused
 
 T = "2026-01-01T00:00:00Z"
 LATER = "2026-01-01T01:00:00Z"
@@ -33,7 +33,7 @@ class World:
     def settle(self, now: str = T) -> Status:
         """Follow verdicts until there is nothing more to do."""
         for _ in range(100):
-            found = verdict(self.pipeline, self.runs.values(), now)
+            found = next_actions(self.pipeline, self.runs.values(), now)
             for run in found.stop:
                 self.runs[run.job] = replace(self.runs[run.job], stopped=True)
             for start in found.start:

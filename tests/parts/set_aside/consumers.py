@@ -5,7 +5,14 @@ from typing import Final
 from extender.kube.objects import Pod
 from extender.kube.transport import PODS_PATH
 from extender.kube.watches import BOUND_PODS, NODES
-from extender.parts.set_aside.quarantine import AlikeNodes, Failures, Keeper, Lives, Rules, Terms
+from extender.parts.set_aside.quarantine import (
+    AlikeNodes,
+    Failures,
+    FailureThresholds,
+    PodOutcomes,
+    QuarantineConfig,
+    QuarantineController,
+)
 from tests.kube.consumers.histories import NODE_NAMES, SLOTS
 from tests.kube.consumers.servers import is_unreadable
 from tests.kube.consumers.table import Consumer, Process, has_gpus, is_ending, note_of
@@ -29,11 +36,11 @@ class QuarantineAccount(Consumer):
         super().__init__(process)
 
         def holds(pod: Pod) -> bool:
-            claim = process.ledger.claim(pod.metadata.uid)
+            claim = process.ledger.allocation(pod.metadata.uid)
             return bool(claim is not None and claim.holding) or bool(pod.spec.resource_claims)
 
-        failures = Failures(Rules(failures=5, namespaces=3, window_s=_WINDOW_S))
-        self.lives = Lives(
+        failures = Failures(FailureThresholds(failures=5, namespaces=3, window_s=_WINDOW_S))
+        self.lives = PodOutcomes(
             transport=process.line,
             failures=failures,
             nodes=AlikeNodes(process.ledger, process.hub.cache(NODES), process.clock),
@@ -43,14 +50,14 @@ class QuarantineAccount(Consumer):
             early_s=_EARLY_S,
             window_s=_WINDOW_S,
         )
-        self.keeper = Keeper(
+        self.keeper = QuarantineController(
             process.line,
             process.ledger,
             process,  # type: ignore[arg-type]
             open_fence(),
             failures,
             self.lives,
-            Terms(acts=True, namespaces=3, early_s=_EARLY_S, max_frac=1.0, for_s=60.0, max_for_s=600.0),
+            QuarantineConfig(acts=True, namespaces=3, early_s=_EARLY_S, max_frac=1.0, for_s=60.0, max_for_s=600.0),
             process.clock,
             process.wall_clock,
         )

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.parts.set_aside.quarantine import Failure, Failures, Rules
+from extender.parts.set_aside.quarantine import Failure, Failures, FailureThresholds
 
-RULES = Rules(failures=5, namespaces=3, window_s=600.0)
+RULES = FailureThresholds(failures=5, namespaces=3, window_s=600.0)
 
 
 @dataclass

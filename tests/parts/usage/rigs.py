@@ -15,7 +15,7 @@ from extender.kube.leadership import Led
 from extender.ledger.arrays import SampleTimes
 from extender.ledger.ledger import Ledger
 from extender.parts.usage.accounts import MICRO
-from extender.parts.usage.meter import Meter, Sight
+from extender.parts.usage.meter import Meter, MeterInputs
 from extender.parts.usage.settings import UsageSettings
 from extender.ranking.demands import gpu_mix, guessed
 from tests.api.bodies import pod
@@ -47,7 +47,7 @@ class Rig:
 
     def __post_init__(self) -> None:
         self.ledger.arrays.observe(SampleTimes())
-        sight = Sight(
+        sight = MeterInputs(
             *(self.ledger, lambda: self.led, lambda: self.standby, lambda: self.fault, default_mix),
             *(self.clock, lambda: 1e9 + self.clock()),
         )

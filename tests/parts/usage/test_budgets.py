@@ -61,7 +61,7 @@ def test_prometheus_knows_what_others_have_counted_unless_it_has_just_begun_to_s
     for told, spent in ((70.0, 75.0), (0.5, 15.0)):
         found = budgets(a=100.0)
         found.note({"a": 10 * HOUR}, 1e9)
-        found.told({"a": told})
+        found.record_prometheus({"a": told})
         found.note({"a": 15 * HOUR}, 1e9)
         assert found.spent()["a"].spent == spent
 
@@ -69,14 +69,14 @@ def test_prometheus_knows_what_others_have_counted_unless_it_has_just_begun_to_s
 def test_what_prometheus_tells_is_not_replaced_by_what_is_out_of_the_window() -> None:
     found = budgets(1, a=100.0)
     booked_for(found, 47)
-    found.told({"a": 24.0})
+    found.record_prometheus({"a": 24.0})
     assert found.spent()["a"].spent == pytest.approx(24.0)
 
 
 def test_what_a_prometheus_told_that_answers_no_more_leaves_the_window() -> None:
     found = budgets(2, a=100.0)
     found.note({}, 0.0)
-    found.told({"a": 40.0})
+    found.record_prometheus({"a": 40.0})
     spent = []
     for day in (1, 2, 3):
         found.note({}, day * DAY_S)

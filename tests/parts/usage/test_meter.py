@@ -12,7 +12,7 @@ from extender.kube.leadership import Led
 from extender.kube.objects import PodClaim
 from extender.parts.usage.budgets import DAY_S, Budgets
 from extender.parts.usage.lines import Key
-from extender.parts.usage.questions import Answer, PastError
+from extender.parts.usage.questions import PastError, PrometheusAnswer
 from extender.parts.usage.report import IdleRecall, Usage
 from extender.parts.usage.settings import UsageSettings
 from extender.plugins.holdings import whole_gpus
@@ -368,12 +368,12 @@ class Told:
     def __init__(self, faults: int) -> None:
         self.faults, self.asked = faults, 0
 
-    async def answer(self, window_s: int, by: str) -> Answer:
+    async def answer(self, window_s: int, by: str) -> PrometheusAnswer:
         self.asked += 1
         if self.asked <= self.faults:
             raise PastError("no connection")
         assert (window_s, by) == (1800, "owner")
-        return Answer({"default/Pod/sleeps": [1800.0, 0.0, 1800.0, 1800.0]}, [])
+        return PrometheusAnswer({"default/Pod/sleeps": [1800.0, 0.0, 1800.0, 1800.0]}, [])
 
 
 @pytest.mark.parametrize(("faults", "asked"), [(0, 1), (2, 3), (9, 5)])

@@ -15,7 +15,7 @@ from extender.parts.usage.asking import _ask
 from extender.parts.usage.budgets import DAY_S, Budgets
 from extender.parts.usage.metrics import gpu_hour_metrics
 from extender.parts.usage.past import Past
-from extender.parts.usage.questions import Answer, PastError, Question
+from extender.parts.usage.questions import PastError, PrometheusAnswer, PrometheusQuery
 from extender.parts.usage.report import Usage
 from extender.parts.usage.steps import Span, added
 from extender.telemetry.sources.source import Access
@@ -124,11 +124,11 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, str
         yield world, running.url
 
 
-def question(url: str, by: str = "namespace", window_s: int = SPAN_S + 3600) -> Question:
-    return Question(url, Access(), window_s, by)
+def question(url: str, by: str = "namespace", window_s: int = SPAN_S + 3600) -> PrometheusQuery:
+    return PrometheusQuery(url, Access(), window_s, by)
 
 
-def answered(asked: Question) -> Answer:
+def answered(asked: PrometheusQuery) -> PrometheusAnswer:
     found = _ask(asked)
     assert found.fault == ""
     return found
@@ -166,7 +166,7 @@ def test_prometheus_tells_what_was_booked_over_a_fail_over(asked: tuple[World, s
 @pytest.mark.slow
 def test_a_prometheus_that_has_nothing_of_kerf_says_so(asked: tuple[World, str]) -> None:
     _, url = asked
-    found = _ask(Question(url, Access(), 3600, "namespace", 'cluster="other"'))
+    found = _ask(PrometheusQuery(url, Access(), 3600, "namespace", 'cluster="other"'))
     assert "has no kerf_capacity_gpu_seconds_total of that time" in found.fault
 
 

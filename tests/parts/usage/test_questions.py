@@ -3,7 +3,7 @@
 import pytest
 
 from extender.parts.usage.lines import OTHER
-from extender.parts.usage.questions import Question, Step, query, seconds_of
+from extender.parts.usage.questions import PrometheusQuery, Step, query, seconds_of
 from extender.parts.usage.steps import _MOST_STEPS, AMOUNTS, Span, by_names, grouped, names_told, span_of
 from extender.telemetry.sources.source import Access
 
@@ -24,7 +24,7 @@ def test_what_prometheus_is_asked() -> None:
         ("model", "idle", 'a="b"', 'sum by (gpu_model) (increase(kerf_idle_gpu_seconds_total{a="b"}[3600s]))'),
         ("model", "sick", "", "sum (increase(kerf_sick_gpu_seconds_total[3600s]))"),
     ):
-        found = query(Question("http://p", Access(), 3600, by, matchers), what)
+        found = query(PrometheusQuery("http://p", Access(), 3600, by, matchers), what)
         assert found.replace("sum(", "sum (") == expected
 
 

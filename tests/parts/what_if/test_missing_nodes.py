@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from extender.parts.what_if import missing
-from extender.parts.what_if.grounds import Facts
+from extender.parts.what_if.inputs import WhatIfInputs
 from extender.parts.what_if.missing import _sentence
-from extender.parts.what_if.waiting import Waiting, waiting_in
+from extender.parts.what_if.waiting import PendingState, waiting_in
 from tests.parts.what_if.test_what_if_demands import near
 from tests.parts.what_if.what_if_facts import A100, H100, Manifest, asking, facts, node, pod, told, where
 from tests.queueing.rigs import Rig
@@ -75,7 +75,7 @@ def machine(name: str, gpus: int, product: str = A100, *, cpu: str = "64", memor
     return made
 
 
-def searched(known: Facts, **question: Any) -> Any:
+def searched(known: WhatIfInputs, **question: Any) -> Any:
     return told(known, findNodes=True, **question)
 
 
@@ -112,7 +112,7 @@ def test_what_the_queue_knows_of_those_that_wait() -> None:
     rig.round()
     held = waiting_in(rig.queue.backlog).held
     assert held == {"gang": "gang ns/g waits for its pods: 1 of 2 exist", "goes": "on its way to a node"}
-    assert waiting_in(None) == Waiting()
+    assert waiting_in(None) == PendingState()
 
 
 def test_the_claims_of_all_that_wait_are_known_and_who_was_let_go_without_a_node_waits_too() -> None:
@@ -125,7 +125,7 @@ def test_the_claims_of_all_that_wait_are_known_and_who_was_let_go_without_a_node
     rig.round()
     rig.api.pods["let-go"]["spec"]["schedulingGates"] = []  # by somebody else
     rig.told("let-go")
-    assert waiting_in(rig.queue.backlog) == Waiting({}, ["ns/of-one", "ns/of-two", "ns/of-let-go"])
+    assert waiting_in(rig.queue.backlog) == PendingState({}, ["ns/of-one", "ns/of-two", "ns/of-let-go"])
 
 
 def test_the_sentence_names_each_shape() -> None:

@@ -8,7 +8,7 @@ import msgspec
 from extender.kube.objects import Node
 from extender.ledger.ledger import Ledger
 from extender.parts.what_if.missing import _keys_of, _resources_of, _Shape, _shapes_of
-from extender.planning.demands import Choice, Demands, Term
+from extender.planning.demands import AffinityTerm, Demands, PodSelector
 from extender.planning.plans import PlanPod
 from extender.queueing.pods.objects import decode_node, decode_pod
 from tests.parts.what_if.what_if_facts import A100, H100, Manifest, node, offering, pod
@@ -162,8 +162,8 @@ def test_the_labels_that_pods_name() -> None:
 
 
 def test_the_labels_and_resources_of_a_plan() -> None:
-    term = Term(HOSTNAME, Choice(None, ()))
-    demands = Demands(resources=(("rdma/hca", 1), ("hugepages-2Mi", 2)), apart=(term,))
+    term = AffinityTerm(HOSTNAME, PodSelector(None, ()))
+    demands = Demands(resources=(("rdma/hca", 1), ("hugepages-2Mi", 2)), anti_affinity=(term,))
     batch = [PlanPod("a", topology="rack"), PlanPod("b", demands=demands), PlanPod("c")]
     assert _resources_of(batch) == {"rdma/hca", "hugepages-2Mi"}
     assert _keys_of([], batch) == {"rack", HOSTNAME}

@@ -11,7 +11,7 @@ from extender.core.policies.registry import POLICIES
 from extender.dra.objects import ResourceClaim
 from extender.kube.objects import Node
 from extender.parts.what_if.claims import DeviceFacts, pack
-from extender.parts.what_if.grounds import Facts
+from extender.parts.what_if.inputs import WhatIfInputs
 from extender.parts.what_if.process import _answer
 from extender.parts.what_if.questions import WhatIfResult, read_question
 from tests.core.dra.machines import a100_node, partition
@@ -27,7 +27,7 @@ def node(name: str) -> dict[str, Any]:
     return {"metadata": {"name": name, "uid": f"u-{name}"}, "spec": {}, "status": status}
 
 
-def facts(rig: OwnedRig, *claims: ResourceClaim, pods_on: dict[str, bytes] | None = None) -> Facts:
+def facts(rig: OwnedRig, *claims: ResourceClaim, pods_on: dict[str, bytes] | None = None) -> WhatIfInputs:
     """All of a rig's ledger, as it reaches the other process."""
     nodes = [node(name) for name in rig.ledger.rows.names()]
     for manifest in nodes:
@@ -41,11 +41,11 @@ def facts(rig: OwnedRig, *claims: ResourceClaim, pods_on: dict[str, bytes] | Non
     known = {claim.key: claim for claim in claims}
     told = DeviceFacts(devices, known, dict(rig.owned.classes))
     listed = msgspec.json.encode({"items": nodes})
-    made = Facts(
-        listed, pods_on or {}, cluster, rig.ledger.apart(rig.now), dict.fromkeys(devices, 0), "tightest",
+    made = WhatIfInputs(
+        listed, pods_on or {}, cluster, rig.ledger.without_holders(rig.now), dict.fromkeys(devices, 0), "tightest",
         {name: policy for name, policy in POLICIES.items() if name in ("tightest", "bestfit")}, told,
     )  # fmt: skip
-    found: Facts = pickle.loads(pickle.dumps(made))  # noqa: S301
+    found: WhatIfInputs = pickle.loads(pickle.dumps(made))  # noqa: S301
     return found
 
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
-from extender.explain.manifests.objects import Given, Workload
+from extender.explain.manifests.objects import GivenObjects, Workload
 from extender.kube.objects import Pod
 from extender.parts.what_if.claims import AskedClaims
-from extender.parts.what_if.pods import Newcomers, PodReader
+from extender.parts.what_if.pods import NewPods, PodReader
 from extender.parts.what_if.questions import Objects
 from extender.planning.demands import Demands
 from extender.planning.plans import PlanPod
@@ -57,12 +57,12 @@ def added(one: Pod) -> list[tuple[str, str | None, str | None, str | None]]:
     return [(item.key, item.operator, item.value, item.effect) for item in one.spec.tolerations or ()]
 
 
-def admitted(*pods: Manifest, assume: bool = True) -> tuple[list[Pod], Newcomers]:
-    new = Newcomers([decode_node(NODE), decode_node(node("plain", 1))], assume=assume)
+def admitted(*pods: Manifest, assume: bool = True) -> tuple[list[Pod], NewPods]:
+    new = NewPods([decode_node(NODE), decode_node(node("plain", 1))], assume=assume)
     return new.as_admitted([decode_pod(one) for one in pods]), new
 
 
-def noted(new: Newcomers, key: str) -> tuple[str, ...]:
+def noted(new: NewPods, key: str) -> tuple[str, ...]:
     demands = new.noted(PlanPod(key)).demands
     return () if demands is None else demands.unchecked
 
@@ -129,7 +129,7 @@ def report(assigned: Mapping[str, str], unassigned: Mapping[str, str]) -> PlanRe
 
 def test_each_object_is_told_with_its_pods_by_node_and_why_others_have_none() -> None:
     first = workload("a", pod("x"), pod("y"), pod("z"), pod("w"), notes=("as written",))
-    objects = Objects.of(Given([first, workload("b", pod("x"))]), ["ns/y"])
+    objects = Objects.of(GivenObjects([first, workload("b", pod("x"))]), ["ns/y"])
     assert [one.key for one in objects.pods] == ["ns/x", "ns/y.2", "ns/z", "ns/w", "ns/x.2"]
     placed = report({"ns/z": "n", "ns/x": "n", "ns/y.2": "m", "ns/y": "n"}, {"ns/w": "busy", "ns/x.2": "full"})
     a = {"object": "Job ns/a", "place": "objects[0]", "pods": 4, "placed": 3, "reasons": {"busy": 1}}
@@ -149,7 +149,7 @@ def test_each_copy_of_an_object_is_a_gang_of_its_own_and_what_is_no_gang_stays_s
     for number, manifest in enumerate(manifests):
         manifest["metadata"]["uid"] = f"u{number}"
     copies = [workload("a", manifest, copy=number) for number, manifest in zip((1, 2, 0), manifests, strict=True)]
-    objects = Objects.of(Given(copies), [])
+    objects = Objects.of(GivenObjects(copies), [])
     pods = [pod for one in copies for pod in one.pods]
     in_gang, alone = PlanPod("ns/one", gang="ns/g"), PlanPod("ns/one")
     assert [objects.copied(one, in_gang).gang for one in pods] == ["ns/g, copy 1", "ns/g, copy 2", "ns/g"]

@@ -12,7 +12,7 @@ import pytest
 from extender.core.clusters import Cluster
 from extender.core.fragmentation import ANY_MODEL, TypicalPod, mix_of, tables_of
 from extender.core.policies.registry import POLICIES
-from extender.explain.processes import Pipe
+from extender.explain.processes import ChildPipe
 from extender.explain.stranded import Stranding
 from extender.parts.what_if.process import _answered
 from extender.parts.what_if.questions import WhatIfError
@@ -107,15 +107,15 @@ def percents(cpu: float, gpu: float) -> Mapping[str, float]:
 def test_it_is_told_a_question_tells_what_that_needs_and_then_answers() -> None:
     question = msgspec.json.encode({"pods": [pod("p", 2)], "drain": ["b"]})
     source, target = io.BytesIO(), io.BytesIO()
-    speaking = Pipe(io.BytesIO(), source)
+    speaking = ChildPipe(io.BytesIO(), source)
     speaking.send(question)
     speaking.send(pickle.dumps(facts(NODES)))
     source.seek(0)
-    answer = msgspec.json.decode(_answered(Pipe(source, target)))
+    answer = msgspec.json.decode(_answered(ChildPipe(source, target)))
     assert [(entry["pod"], entry["node"]) for entry in answer["assignments"]] == [("ns/p", "c")]
     target.seek(0)
     needs = {"drain": ["b"], "adds": False, "claims": [], "waiting": False, "rules": True}
-    assert Pipe(target, source).read() == b"=" + msgspec.json.encode(needs)
+    assert ChildPipe(target, source).read() == b"=" + msgspec.json.encode(needs)
 
 
 def test_what_cannot_be_read_is_refused() -> None:

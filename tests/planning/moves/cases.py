@@ -9,7 +9,7 @@ import numpy as np
 from extender.core.bookings import Booking
 from extender.core.clusters import Ints
 from extender.core.resources.requests import GpuRequest
-from extender.planning.moves.problems import Problem, Running, Target
+from extender.planning.moves.problems import Problem, RunningPod, Target
 from extender.planning.plan_state import PlanState
 from extender.planning.plans import PlanPod, View
 from tests.core.builders import node
@@ -31,7 +31,7 @@ def empty_view(num_nodes: int, gpus: int = 8, domains: Mapping[str, Ints] | None
     return view_of(nodes, cpu_milli=CPU_EACH * gpus, memory_mib=MEMORY_EACH * gpus, pods=slots, domains=domains)
 
 
-def in_use(view: View, pods: Sequence[tuple[int, Running]]) -> tuple[View, tuple[Running, ...]]:
+def in_use(view: View, pods: Sequence[tuple[int, RunningPod]]) -> tuple[View, tuple[RunningPod, ...]]:
     """The view with these pods on their rows, booked as by a live decision; pods without room are left out."""
     state = PlanState(view, [pod.pod for _, pod in pods])
     running = []
@@ -39,7 +39,7 @@ def in_use(view: View, pods: Sequence[tuple[int, Running]]) -> tuple[View, tuple
         if not state.has_room(position, row):
             continue
         state.put(position, row)
-        _, booked = state.found(position) or (row, NOTHING)
+        _, booked = state.location(position) or (row, NOTHING)
         running.append(replace(pod, row=row, booked=booked))
     cluster = state.cluster
     free = replace(
@@ -54,10 +54,10 @@ def in_use(view: View, pods: Sequence[tuple[int, Running]]) -> tuple[View, tuple
 
 def runs(
     key: str, gpus: int = 1, cost: float = 100.0, cpu_milli: int = 1000, memory_mib: int = 1024, **other: Any
-) -> Running:
+) -> RunningPod:
     """A running pod; `in_use` sets its node."""
     pod = asking(key, gpus, cpu_milli, memory_mib, gang=other.get("gang", ""), topology=other.pop("topology", ""))
-    return Running(key, f"uid-{key}", 0, NOTHING, pod, cost, **other)
+    return RunningPod(key, f"uid-{key}", 0, NOTHING, pod, cost, **other)
 
 
 def drawn(seed: int) -> Problem:
@@ -74,10 +74,10 @@ def drawn(seed: int) -> Problem:
     return Problem(view, running, target, max_moves, budgets)
 
 
-def _pods(rng: np.random.Generator, num_nodes: int, gpus: int) -> list[tuple[int, Running]]:
+def _pods(rng: np.random.Generator, num_nodes: int, gpus: int) -> list[tuple[int, RunningPod]]:
     load = rng.uniform(0.35, 0.85)
     room = np.full(num_nodes, gpus)
-    pods: list[tuple[int, Running]] = []
+    pods: list[tuple[int, RunningPod]] = []
     gangs = 0
     while room.sum() > (1 - load) * num_nodes * gpus:
         size = min(int(rng.choice([0, 1, 2, 3, 4], p=[0.1, 0.35, 0.3, 0.05, 0.2])), gpus)

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 import numpy as np
 from scipy import optimize, sparse
 
-from extender.planning.moves.problems import Problem, Running
+from extender.planning.moves.problems import Problem, RunningPod
 from extender.planning.plans import PlanPod
 
 
-def movable(problem: Problem, unit: list[Running]) -> bool:
+def movable(problem: Problem, unit: list[RunningPod]) -> bool:
     """Whether a pod or gang may move at all."""
     used = Counter(key for pod in unit for key in set(pod.budgets))
     return (
@@ -20,9 +20,9 @@ def movable(problem: Problem, unit: list[Running]) -> bool:
     )
 
 
-def units(problem: Problem) -> list[list[Running]]:
+def units(problem: Problem) -> list[list[RunningPod]]:
     """Single pods, and gangs."""
-    found: dict[str, list[Running]] = defaultdict(list)
+    found: dict[str, list[RunningPod]] = defaultdict(list)
     for pod in problem.running:
         found[pod.gang or pod.uid].append(pod)
     return list(found.values())
@@ -73,7 +73,7 @@ def optimum(problem: Problem) -> float | None:  # noqa: PLR0912, PLR0915 - the w
     capacity = capacity.astype(float)
     use: list[list[dict[int, float]]] = [[{} for _ in range(N)] for _ in range(4)]
     arrivals: list[list[int]] = [[] for _ in range(N)]
-    stayers: list[list[tuple[int | None, Running]]] = [[] for _ in range(N)]
+    stayers: list[list[tuple[int | None, RunningPod]]] = [[] for _ in range(N)]
     moved_pods: dict[int, float] = {}
     in_domain: list[tuple[list[dict[int, int]], np.ndarray]] = []
 

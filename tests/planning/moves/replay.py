@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
-from extender.planning.moves.problems import Move, MovePlan, Problem, Running
+from extender.planning.moves.problems import Move, MovePlan, Problem, RunningPod
 from extender.planning.plans import PlanPod
 
 
@@ -41,7 +41,7 @@ def machines(problem: Problem) -> list[Machine]:
     return found
 
 
-def leave(machine: Machine, pod: Running) -> None:
+def leave(machine: Machine, pod: RunningPod) -> None:
     machine.cpu_milli += pod.booked.cpu_milli
     machine.memory_mib += pod.booked.memory_mib
     machine.slots += 1

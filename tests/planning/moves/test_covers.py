@@ -4,7 +4,7 @@ import numpy as np
 
 from extender.planning.moves.evictions import cover_costs
 from extender.planning.moves.lower_bounds import least_cost
-from extender.planning.moves.trials import Trial
+from extender.planning.moves.trials import MoveTrial
 from extender.planning.moves.units import units_of
 from tests.planning.moves.cases import drawn
 from tests.planning.moves.optimum import optimum
@@ -45,4 +45,4 @@ def test_no_moves_cost_less_than_the_bound() -> None:
     for seed in range(12):
         asked = drawn(seed)
         least = optimum(asked)
-        assert least is None or least_cost(Trial(asked, units_of(asked))) <= least * (1 + 1e-9), seed
+        assert least is None or least_cost(MoveTrial(asked, units_of(asked))) <= least * (1 + 1e-9), seed

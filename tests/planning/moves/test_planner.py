@@ -14,8 +14,8 @@ from extender.planning.moves.constructions import _NO_TIME
 from extender.planning.moves.evictions import Prices
 from extender.planning.moves.placements import Placing
 from extender.planning.moves.planner import plan_moves
-from extender.planning.moves.problems import MovePlan, Problem, Running, Target, gain_gpu_s, is_worth
-from extender.planning.moves.trials import Trial
+from extender.planning.moves.problems import MovePlan, Problem, RunningPod, Target, gain_gpu_s, is_worth
+from extender.planning.moves.trials import MoveTrial
 from extender.planning.moves.units import units_of
 from tests.core.builders import node
 from tests.golden import Golden
@@ -29,7 +29,7 @@ WHOLE = Target(0, (asking("default/t", 8),))
 FIRST = Target(0, empty=frozenset({0}))
 
 
-def problem(nodes: int, pods: list[tuple[int, Running]], target: Target, *, gpus: int = 8, **other: Any) -> Problem:
+def problem(nodes: int, pods: list[tuple[int, RunningPod]], target: Target, *, gpus: int = 8, **other: Any) -> Problem:
     """Equal nodes, and pods with their rows."""
     view, running = in_use(empty_view(nodes, gpus, other.pop("domains", None)), pods)
     assert len(running) == len(pods)
@@ -299,7 +299,7 @@ def test_moves_are_worth_it_from_the_least_gain_on_and_never_without_gain() -> N
 def test_an_evicted_pod_goes_to_another_node_even_if_its_own_is_the_tightest() -> None:
     view, running = in_use(empty_view(2), [(0, runs("default/a", 1)), (0, runs("default/b", 5))])
     asked = Problem(view, running, Target(0, (asking("default/t", 8),)))
-    trial = Trial(asked, units_of(asked))
+    trial = MoveTrial(asked, units_of(asked))
     leaves = trial.position(0)
     trial.evict(int(trial.units.unit_of[0]))
     assert trial.state.best_row(leaves) == 0

@@ -4,21 +4,21 @@ from typing import Any
 
 import numpy as np
 
-from extender.planning.moves.trials import Trial
+from extender.planning.moves.trials import MoveTrial
 from extender.planning.moves.units import units_of
 from tests.planning.moves.cases import drawn
 
 
-def seen(trial: Trial) -> list[Any]:
+def seen(trial: MoveTrial) -> list[Any]:
     cluster = trial.state.cluster
     arrays = (cluster.gpu_free_milli, cluster.gpu_free_mib, cluster.cpu_free_milli, cluster.memory_free_mib)
     slots = [trial.state.slots_free(row) for row in range(cluster.num_nodes)]
-    places = [trial.state.found(position) for position in range(len(trial.pods))]
+    places = [trial.state.location(position) for position in range(len(trial.pods))]
     own = [trial.marks.copy(), trial.guests.copy(), dict(trial.away), trial.num_away, trial.closed.tolist()]
     return [*(array.tolist() for array in arrays), slots, places, *own]
 
 
-def act(trial: Trial, rng: np.random.Generator) -> None:
+def act(trial: MoveTrial, rng: np.random.Generator) -> None:
     """A random action."""
     unit = int(rng.integers(len(trial.units.members)))
     positions = [trial.position(member) for member in trial.units.members[unit]]
@@ -31,7 +31,7 @@ def act(trial: Trial, rng: np.random.Generator) -> None:
         trial.bring_home(unit)
     else:
         for position in positions:
-            if trial.state.found(position) is not None:
+            if trial.state.location(position) is not None:
                 trial.take(position)
             elif (row_or_none := trial.state.best_row(position)) is not None:
                 trial.put(position, row_or_none)
@@ -40,7 +40,7 @@ def act(trial: Trial, rng: np.random.Generator) -> None:
 def test_every_action_is_undone() -> None:
     for seed in range(15):
         asked = drawn(seed)
-        trial, rng = Trial(asked, units_of(asked)), np.random.default_rng(seed)
+        trial, rng = MoveTrial(asked, units_of(asked)), np.random.default_rng(seed)
         marks, states = [trial.mark()], [seen(trial)]
         for _ in range(30):
             act(trial, rng)
@@ -54,7 +54,7 @@ def test_every_action_is_undone() -> None:
 def test_units_that_return_leave_everything_as_it_was() -> None:
     for seed in range(15):
         asked = drawn(seed)
-        trial = Trial(asked, units_of(asked))
+        trial = MoveTrial(asked, units_of(asked))
         before = seen(trial)
         for unit in range(len(trial.units.members)):
             trial.evict(unit)
@@ -66,7 +66,7 @@ def test_units_that_return_leave_everything_as_it_was() -> None:
 
 def test_a_unit_whose_gpus_are_taken_can_t_return() -> None:
     asked = drawn(2)
-    trial = Trial(asked, units_of(asked))
+    trial = MoveTrial(asked, units_of(asked))
     with_gpus = [n for n, pod in enumerate(asked.running) if pod.booked.gpus and not pod.gang]
     first = int(trial.units.unit_of[with_gpus[0]])
     trial.evict(first)

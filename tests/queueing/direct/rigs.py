@@ -12,7 +12,7 @@ from extender.kube.events import EventRecorder
 from extender.kube.leadership import Unelected
 from extender.kube.watches import BOUND_PODS, NODES, PODS, WatchHub
 from extender.plugins.nvidia.gpushare import _COUNT_RESOURCE, MEMORY_RESOURCE
-from extender.queueing.direct.mode import Direct
+from extender.queueing.direct.mode import DirectMode
 from extender.queueing.pods.objects import decode_node, decode_pod
 from extender.scheduling.fence import Fence
 from tests.queueing.rigs import Api, Manifest, Rig
@@ -85,7 +85,7 @@ class DirectRig(Rig):
         self.versions = versions or VersionedApi()
         hub = WatchHub(cast(Transport, self.versions), lambda: self.now)
         mode = partial(
-            Direct,
+            DirectMode,
             fence=self.fence,
             events=cast(EventRecorder, SimpleNamespace(emit=self.emit)),
             pods=hub.part(BOUND_PODS),
@@ -105,8 +105,8 @@ class DirectRig(Rig):
         self.fence.open("term")
 
     @property
-    def direct(self) -> Direct:
-        assert isinstance(self.queue.mode, Direct)
+    def direct(self) -> DirectMode:
+        assert isinstance(self.queue.mode, DirectMode)
         return self.queue.mode
 
     def pod(self, name: str, gpus: int, created: str = "", **more: Any) -> None:

@@ -164,7 +164,7 @@ def test_a_pod_that_is_bound_as_it_is_to_be_taken_back_keeps_what_it_has() -> No
     rig.now += 5.0
     rig.settle()
     assert (rig.written("a"), rig.free()) == (("n", "0"), 0)
-    claim = rig.ledger.claim("a")
+    claim = rig.ledger.allocation("a")
     assert claim is not None
     assert claim.since == rig.now
     rig.bind_to("a", "n")
@@ -173,7 +173,7 @@ def test_a_pod_that_is_bound_as_it_is_to_be_taken_back_keeps_what_it_has() -> No
 
 def test_the_next_process_holds_what_the_one_before_has_written() -> None:
     rig = restarted(let_go("a", n=2), 2)
-    claim = rig.ledger.claim("a")
+    claim = rig.ledger.allocation("a")
     assert claim is not None
     assert (rig.free(), claim.since, claim.firm) == (1, rig.now, True)
     rig.pod("b", 1)

@@ -95,7 +95,7 @@ def test_where_the_plugin_follows_the_assignment_pods_get_gpus_that_are_free_the
         rig.tell_bound(name)
     assert counts(rig) == (1, 2, 2, 0)
     assert rig.ledger.num_edits_ignored == 0
-    claim = rig.ledger.claim("a")
+    claim = rig.ledger.allocation("a")
     assert claim is not None
     assert [(part.gpu, part.mib) for part in claim.holding.parts] == [(1, 8 * 1024)]
 
@@ -211,7 +211,7 @@ def test_a_bound_pod_gets_what_it_requests_of_its_node_and_nothing_once_that_is_
     rig = gpushare_rig("a")
     rig.bind_to("a", "n")
     assignments = DirectAssignments(rig.ledger, rig.placer, lambda: rig.now, lambda: rig.now)
-    pod, claim = decode_pod(rig.api.pods["a"]), rig.ledger.claim("a")
+    pod, claim = decode_pod(rig.api.pods["a"]), rig.ledger.allocation("a")
     assert claim is not None
     found = assignments.on_its_node(pod, claim)
     assert found is not None

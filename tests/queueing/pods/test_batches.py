@@ -36,7 +36,7 @@ from extender.queueing.pods.batches import (
     room_of,
 )
 from extender.queueing.pods.objects import decode_node, decode_pod
-from extender.queueing.pods.restrictions import Kinds, Terrain, domain_of
+from extender.queueing.pods.restrictions import NodeRestrictions, RestrictionKinds, domain_of
 from tests.planning.oracles import allows
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -184,11 +184,11 @@ def test_restrictions(spec: dict[str, Any], node_spec: dict[str, Any], expected:
     assert terrain_of(found).allowed(pod(spec).spec).tolist() == [expected]
 
 
-def terrain_of(*nodes: Node) -> Terrain:
+def terrain_of(*nodes: Node) -> NodeRestrictions:
     ledger = Ledger(reservation_ttl_s=1)
     for item in nodes:
         ledger.upsert_node(item)
-    return Terrain(ledger.snapshot(0), nodes)
+    return NodeRestrictions(ledger.snapshot(0), nodes)
 
 
 WORDS = st.sampled_from(["a", "b", "3", "7", "1_0", "n1", _MOST, _MORE, _LEAST])
@@ -229,9 +229,9 @@ def test_where_a_kind_may_run_is_what_a_look_at_every_node_says(spec: dict[str, 
 
 
 def test_a_kind_is_worked_out_once_for_a_terrain() -> None:
-    kinds, asked = Kinds(), []
+    kinds, asked = RestrictionKinds(), []
 
-    class Counting(Terrain):
+    class Counting(NodeRestrictions):
         def allowed(self, spec: PodSpec, selectors: Sequence[NodeSelector] = ()) -> Mask:
             asked.append(spec.node_selector)
             return super().allowed(spec, selectors)
@@ -246,7 +246,7 @@ def test_a_kind_is_worked_out_once_for_a_terrain() -> None:
 
 
 def test_equal_restrictions_are_one_kind() -> None:
-    kinds = Kinds()
+    kinds = RestrictionKinds()
     assert kinds.kind_of(pod().spec) == 0
     first = kinds.kind_of(pod({"nodeSelector": {"zone": "a", "b": "c"}}).spec)
     assert kinds.kind_of(pod({"nodeSelector": {"b": "c", "zone": "a"}}).spec) == first == 1
@@ -280,19 +280,19 @@ def test_why_a_kind_may_run_nowhere_names_what_it_does_not_tolerate_on_the_nodes
         ([("gpu", ["c", "t", "b", "a"]), ("gpu", ["a"])], "a, b, c"),
         ([("cpu", []), ("cpu", ["z"])], ""),
     ):
-        kinds, nodes = Kinds(), pools(*described)
+        kinds, nodes = RestrictionKinds(), pools(*described)
         ledger = Ledger(reservation_ttl_s=1)
         for item in [*nodes, node("reported-later", labels={"pool": "gpu"})]:
             ledger.upsert_node(item)
         wanted = pod({"nodeSelector": {"pool": "gpu"}, "tolerations": tolerations}).spec
         numbers = kinds.kind_of(wanted), kinds.kind_of(pod({"tolerations": tolerations}).spec, [IN_GPU_POOL])
-        assert not kinds.masks(Terrain(ledger.snapshot(0), nodes))[list(numbers)].any()
+        assert not kinds.masks(NodeRestrictions(ledger.snapshot(0), nodes))[list(numbers)].any()
         why = Code.UNTOLERATED.reason(taints=taints, nodes=2) if taints else Code.FORBIDDEN.reason()
         assert [kinds.refusals()[kind] for kind in numbers] == [why] * 2
 
 
 def test_where_many_kinds_may_run_is_the_same_worked_out_in_portions_and_at_once() -> None:
-    kinds, terrain = Kinds(), terrain_of(*pools(("0", []), ("3", []), ("9", ["a"])))
+    kinds, terrain = RestrictionKinds(), terrain_of(*pools(("0", []), ("3", []), ("9", ["a"])))
     for number in range(10):
         kinds.kind_of(pod({"nodeSelector": {"pool": str(number)}}).spec)
     asyncio.run(kinds.work_out(terrain))
@@ -303,7 +303,7 @@ def test_where_many_kinds_may_run_is_the_same_worked_out_in_portions_and_at_once
 
 
 def test_which_nodes_count_when_pods_of_a_kind_are_spread() -> None:
-    kinds, terrain = Kinds(), terrain_of(*pools(("gpu", []), ("gpu", ["a"]), ("cpu", [])))
+    kinds, terrain = RestrictionKinds(), terrain_of(*pools(("gpu", []), ("gpu", ["a"]), ("cpu", [])))
     by_pod = kinds.kind_of(pod({"nodeSelector": {"pool": "gpu"}}).spec)
     for number in (by_pod, kinds.kind_of(pod().spec, [IN_GPU_POOL])):
         for by_affinity, by_taints, expected in (
@@ -338,7 +338,7 @@ def test_pods_of_gangs_are_gathered_whatever_is_wrong_with_others() -> None:
 
 
 def test_plan_pod_reads_all_of_it() -> None:
-    kinds = Kinds()
+    kinds = RestrictionKinds()
     container = {
         "image": "train:1",
         "resources": {"limits": {"nvidia.com/gpu": "2", "cpu": "3", "memory": "4Gi"}},
@@ -380,7 +380,7 @@ def test_plan_pod_takes_what_its_resource_claims_ask_and_where_their_devices_are
     asked = DevicesAsked((ClaimAsk((RequestAsk("gpu", (DeviceAsk("gpu", count=3),)),)),))
     allocated = ResourceClaim(status=ResourceClaimStatus(Allocation(node_selector=IN_GPU_POOL)))
     waits = ResourceClaim(metadata=ClaimMetadata(name="c", uid="u-c"))
-    kinds, claims = Kinds(), PodClaims((allocated,), (waits,), asked)
+    kinds, claims = RestrictionKinds(), PodClaims((allocated,), (waits,), asked)
     planned = plan_pod(pod(annotations={"kerf.dev/policy": "spread"}), kinds, claims)
     request = GpuRequest(3, AskedUnit.CLAIM, devices=asked)
     assert planned == PlanPod("ns/p", gpus=request, policy="spread", kind=1, claims=("u-c",))

@@ -11,7 +11,7 @@ from extender.core.resources.requests import RequestError
 from extender.queueing.node_view import NodeBook
 from extender.queueing.pods.batches import plan_pod
 from extender.queueing.pods.objects import _MAX_EXPRESSIONS, _MAX_TERMS, _MAX_TOLERATIONS, _MAX_VALUES
-from extender.queueing.pods.restrictions import Kinds
+from extender.queueing.pods.restrictions import RestrictionKinds
 from tests.queueing.rigs import Rig
 from tests.queueing.watches import pod
 
@@ -43,9 +43,9 @@ TOO_MUCH: list[tuple[Callable[[int], Spec], int, str]] = [
 
 def test_who_says_too_much_of_nodes_is_not_read() -> None:
     for said, most, what in TOO_MUCH:
-        plan_pod(pod(spec=said(most)), Kinds())
+        plan_pod(pod(spec=said(most)), RestrictionKinds())
         with pytest.raises(RequestError, match=what):
-            plan_pod(pod(spec=said(most + 1)), Kinds())
+            plan_pod(pod(spec=said(most + 1)), RestrictionKinds())
 
 
 def test_a_pod_of_a_megabyte_of_terms_waits_with_the_reason_and_delays_no_other() -> None:
@@ -60,7 +60,7 @@ def test_a_pod_of_a_megabyte_of_terms_waits_with_the_reason_and_delays_no_other(
 
 def test_where_many_kinds_may_go_is_worked_out_in_portions() -> None:
     """Each pod within the bounds, a crowd of them longer than a Lease lasts."""
-    rig, kinds = Rig(), Kinds()
+    rig, kinds = Rig(), RestrictionKinds()
     for number in range(250):
         rig.node(f"n{number}", 2, **{HOSTNAME: f"n{number}"})
     for number in range(15):

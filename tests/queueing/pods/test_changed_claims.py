@@ -95,7 +95,7 @@ def test_a_pod_whose_claims_are_undecided_is_read_in_each_round_until_they_are()
 def test_a_pod_whose_devices_kube_scheduler_allocates_is_left_to_it() -> None:
     entry = Queue(claims=PodClaims(left=(CLAIM,))).first
     assert (entry.planned, entry.fault) == (None, None)
-    assert entry.left == "kube-scheduler allocates the devices of its ResourceClaims"
+    assert entry.left_to_scheduler == "kube-scheduler allocates the devices of its ResourceClaims"
 
 
 def test_a_pod_that_is_gone_as_others_are_read_is_not_read() -> None:

@@ -11,7 +11,7 @@ from extender.kube.commit import Resolver
 from extender.kube.events import EventRecorder
 from extender.kube.memory import Manifest, MemoryCluster
 from extender.kube.transport import NODES_PATH, PODS_PATH
-from extender.ledger.ledger import ClaimState, Ledger
+from extender.ledger.ledger import AllocationState, Ledger
 from extender.plugins.pods import read_pod_request
 from extender.queueing.pods.objects import decode_node, decode_pod
 from extender.scheduling.binding import Binder, BindError
@@ -92,8 +92,8 @@ class Rig:
     def free(self, node: str) -> set[int]:
         return {0, 1} - taken(self.ledger, node, self.clock())
 
-    def state(self) -> ClaimState | None:
-        claim = self.ledger.claim("u")
+    def state(self) -> AllocationState | None:
+        claim = self.ledger.allocation("u")
         return claim.state if claim else None
 
     def paths(self) -> list[str]:

@@ -8,7 +8,7 @@ import pytest
 from extender import __version__
 from extender.core.annotations import MEMORY_EACH, MEMORY_TOTAL, POLICY, SHARE, UUID
 from extender.kube.memory import Manifest
-from extender.ledger.ledger import ClaimState
+from extender.ledger.ledger import AllocationState
 from extender.plugins.kerf import (
     ASSIGNED_BY,
     ASSIGNED_GPUS,
@@ -43,7 +43,7 @@ def test_a_binding_carries_the_very_gpus() -> None:
     bound = rig.cluster.pod("default", "p")
     assert (bound["spec"]["nodeName"], bound["metadata"]["annotations"][ASSIGNED_GPUS]) == ("n", "0")
     rig.clock.now += 10 * TTL_S
-    assert (rig.state(), rig.free("n"), rig.free("m")) == (ClaimState.BOUND, {1}, {0, 1})
+    assert (rig.state(), rig.free("n"), rig.free("m")) == (AllocationState.BOUND, {1}, {0, 1})
     assert rig.placer.remembered("u") is None
 
 
@@ -178,7 +178,7 @@ def test_a_gpu_pod_is_not_bound_from_a_mirror_that_cannot_be_trusted() -> None:
 
 
 def test_a_bind_that_the_fence_refuses_releases_the_reservation_unless_it_is_written_on_the_pod() -> None:
-    for persisted, state in ((False, None), (True, ClaimState.RESERVED)):
+    for persisted, state in ((False, None), (True, AllocationState.RESERVED)):
         rig = Rig()
         rig.filter("n")
         if persisted:  # kube-scheduler may bind the pod without Kerf
@@ -203,4 +203,4 @@ def test_a_pod_that_the_watch_reports_on_another_node_is_not_bound() -> None:
     rig.cluster.apply(pod_manifest("p", 1, uid="u", node="m", assigned="0"))
     rig.sync()
     assert rig.fail().endswith("to node m")
-    assert (rig.state(), rig.free("m"), rig.free("n")) == (ClaimState.BOUND, {1}, {0, 1})
+    assert (rig.state(), rig.free("m"), rig.free("n")) == (AllocationState.BOUND, {1}, {0, 1})

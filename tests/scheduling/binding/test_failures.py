@@ -7,7 +7,7 @@ import pytest
 from extender.core.annotations import POLICY
 from extender.kube.client import ApiError, ClusterError, UnreachableError
 from extender.kube.memory import Manifest
-from extender.ledger.ledger import ClaimState
+from extender.ledger.ledger import AllocationState
 from extender.queueing.pods.objects import decode_pod
 from extender.scheduling.binding import BindError
 from extender.scheduling.placer import PodIdentity
@@ -16,14 +16,14 @@ from tests.ledger.builders import TTL_S, Fault, pod_manifest
 from tests.scheduling.binding.rigs import CONFLICT, FORBIDDEN, NOT_FOUND, SERVER_ERROR, TIMEOUT, Rig
 
 REFUSED = Fault(UnreachableError("GET: refused"))
-UNDECIDED = ClaimState.UNDECIDED
+UNDECIDED = AllocationState.UNDECIDED
 
 # The API server refuses, or its answer is lost.
 
 
 def test_a_failed_binding(golden: Golden) -> None:
     sentences = []
-    rows: tuple[tuple[Fault, Fault | None, ClaimState | None], ...] = (
+    rows: tuple[tuple[Fault, Fault | None, AllocationState | None], ...] = (
         (Fault(FORBIDDEN), None, None),
         (Fault(NOT_FOUND), None, None),
         (Fault(ApiError(429, "TooManyRequests", "slow down")), None, None),
@@ -51,7 +51,7 @@ def test_a_failed_binding(golden: Golden) -> None:
         assert rig.free("n") == held, "it is held for as long as the outcome is unknown"
         rig.transport.patches.clear()
         rig.settle()
-        assert (rig.state(), rig.free("n")) == ((ClaimState.BOUND, {1}) if post.took_effect else (None, {0, 1}))
+        assert (rig.state(), rig.free("n")) == ((AllocationState.BOUND, {1}) if post.took_effect else (None, {0, 1}))
         assert rig.cluster.events == []
     golden("bind_errors.txt", sentences)
 
@@ -74,7 +74,7 @@ def test_a_binding_that_took_effect_is_a_success_whatever_the_answer(error: Clus
     rig.transport.posts.append(Fault(error, took_effect=True))
     rig.bind()
     assert rig.paths() == ["POST binding", "GET p" if error is CONFLICT else "PATCH status"]
-    assert (rig.state(), rig.free("n")) == (ClaimState.BOUND, {1})
+    assert (rig.state(), rig.free("n")) == (AllocationState.BOUND, {1})
 
 
 def test_a_pod_bound_by_another_client() -> None:
@@ -91,7 +91,7 @@ def test_a_pod_bound_by_another_client() -> None:
         assert rig.fail() == f"pod default/p is bound to node {node} by another client"
         assert (rig.state(), [rig.free("n"), rig.free("m")]) == (UNDECIDED, free), "the watch may be late"
         rig.sync()
-        assert rig.state() is ClaimState.BOUND
+        assert rig.state() is AllocationState.BOUND
 
 
 def test_a_pod_created_again_under_its_name_is_not_bound() -> None:
@@ -134,7 +134,11 @@ def test_gpus_are_held_while_the_api_server_is_asked_and_the_watch_may_be_faster
     rig.transport.on_post = meanwhile
     rig.bind()
     assert seen == [{1}]
-    assert (rig.state(), rig.free("n"), rig.ledger.num_claims(ClaimState.BOUND)) == (ClaimState.BOUND, {1}, 1)
+    assert (rig.state(), rig.free("n"), rig.ledger.num_allocations(AllocationState.BOUND)) == (
+        AllocationState.BOUND,
+        {1},
+        1,
+    )
 
 
 def test_a_binding_under_way_admits_no_second_one_and_no_other_pod() -> None:
@@ -142,7 +146,7 @@ def test_a_binding_under_way_admits_no_second_one_and_no_other_pod() -> None:
     rig.filter("n")
 
     async def meanwhile() -> None:
-        assert rig.state() is ClaimState.BINDING
+        assert rig.state() is AllocationState.BINDING
         for node in ("n", "m"):
             with pytest.raises(BindError, match="being bound, to node n"):
                 await rig.binder.bind(rig.identity, node, "")
@@ -152,4 +156,4 @@ def test_a_binding_under_way_admits_no_second_one_and_no_other_pod() -> None:
 
     rig.transport.before_post = meanwhile
     rig.bind()
-    assert (rig.state(), rig.free("n"), len(rig.bindings())) == (ClaimState.BOUND, {1}, 1)
+    assert (rig.state(), rig.free("n"), len(rig.bindings())) == (AllocationState.BOUND, {1}, 1)

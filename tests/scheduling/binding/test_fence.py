@@ -7,7 +7,7 @@ import msgspec
 
 from extender.core.annotations import COUNT, MEMORY_TOTAL
 from extender.kube.leadership import Unelected
-from extender.ledger.ledger import ClaimState
+from extender.ledger.ledger import AllocationState
 from extender.plugins.kerf import ASSIGNED_GPUS
 from tests.ledger.builders import node_manifest, open_fence, pod_manifest
 from tests.scheduling.binding.rigs import STATUS_PATH, Rig
@@ -22,7 +22,7 @@ def test_a_pod_changed_since_filter_is_read_again_and_bound() -> None:
         assert rig.paths() == ["POST binding", "GET p", "POST binding"]
         first, second = (binding["metadata"]["resourceVersion"] for binding in rig.bindings())
         assert int(first) < int(second)
-        assert (rig.state(), rig.free("n")) == (ClaimState.BOUND, {1})
+        assert (rig.state(), rig.free("n")) == (AllocationState.BOUND, {1})
 
 
 def test_a_pod_that_asks_for_something_else_by_now_is_not_bound() -> None:
@@ -49,7 +49,7 @@ def test_a_pod_that_asks_by_annotation_only_after_it_was_offered_gets_its_gpus()
     rig.annotate(**{COUNT: "1"})
     rig.bind()
     assert rig.bindings()[0]["metadata"]["annotations"][ASSIGNED_GPUS] == "0"
-    assert (rig.state(), rig.free("n")) == (ClaimState.BOUND, {1})
+    assert (rig.state(), rig.free("n")) == (AllocationState.BOUND, {1})
 
 
 def bind_after(rig: Rig, meanwhile: Callable[[], None], **annotations: str) -> str:

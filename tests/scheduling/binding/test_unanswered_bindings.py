@@ -10,7 +10,7 @@ from extender.core.resources.requests import GpuRequest, PodRequest
 from extender.kube.client import ApiError, UnreachableError
 from extender.kube.commit import Resolver, refused
 from extender.kube.memory import MemoryCluster
-from extender.ledger.ledger import ClaimState
+from extender.ledger.ledger import AllocationState
 from extender.plugins.holdings import whole_gpus
 from extender.scheduling.binding import Binding, BindingTools, Handovers, change, read
 from extender.scheduling.placer import PodIdentity
@@ -35,7 +35,7 @@ class Rig:
     def lose(self, name: str, uid: str, version: str) -> None:
         """Lose the answer to a Binding of this version, "" for one that was not sent."""
         claim = self.ledger.begin_binding(uid, "n", whole_gpus(1, (0,)), 0.0)
-        self.ledger.end_binding(claim, ClaimState.UNDECIDED, 0.0)
+        self.ledger.end_binding(claim, AllocationState.UNDECIDED, 0.0)
         pod = PodIdentity("default", name, uid)
         binding = Binding(self.tools, pod, PodRequest(GpuRequest(1)), "n", held=claim)
         binding.version = version
@@ -46,10 +46,10 @@ class Rig:
         body = msgspec.json.encode({"metadata": {"annotations": {"kerf.dev/epoch-kerf": "2-bb"}}})
         asyncio.run(self.cluster.patch(STATUS_PATH, body))
 
-    def settle(self, uid: str = "u") -> ClaimState | None:
+    def settle(self, uid: str = "u") -> AllocationState | None:
         """The state after one round."""
         asyncio.run(self.resolver.resolve_round())
-        claim = self.ledger.claim(uid)
+        claim = self.ledger.allocation(uid)
         return claim.state if claim else None
 
 
@@ -58,11 +58,11 @@ def test_a_standby_writes_nothing_and_releases_nothing_unread() -> None:
         rig.transport.gets.append(Fault(UnreachableError("GET: refused")))
 
     bound, again = pod_manifest("p", 1, uid="u", node="n", assigned="0"), pod_manifest("p", 1, uid="another")
-    rows: tuple[tuple[Callable[[Rig], None], ClaimState | None], ...] = (
-        (lambda rig: None, ClaimState.UNDECIDED),  # nobody takes its lease, so it may still take effect
-        (cut_off, ClaimState.UNDECIDED),
+    rows: tuple[tuple[Callable[[Rig], None], AllocationState | None], ...] = (
+        (lambda rig: None, AllocationState.UNDECIDED),  # nobody takes its lease, so it may still take effect
+        (cut_off, AllocationState.UNDECIDED),
         (Rig.mark, None),
-        (lambda rig: rig.cluster.apply(bound), ClaimState.BOUND),
+        (lambda rig: rig.cluster.apply(bound), AllocationState.BOUND),
         (lambda rig: rig.cluster.delete(bound), None),
         (lambda rig: rig.cluster.apply(again), None),
     )
@@ -77,11 +77,11 @@ def test_a_standby_writes_nothing_and_releases_nothing_unread() -> None:
 def test_a_pod_that_is_bound_elsewhere_holds_what_it_says_there() -> None:
     rig = Rig()
     rig.cluster.apply(pod_manifest("p", 1, uid="u", node="m", assigned="1"))
-    assert rig.settle() is ClaimState.UNDECIDED
-    claim = rig.ledger.claim("u")
+    assert rig.settle() is AllocationState.UNDECIDED
+    claim = rig.ledger.allocation("u")
     assert claim is not None
     assert (claim.node, claim.gpus) == ("m", (1,))
-    assert rig.settle() is ClaimState.BOUND
+    assert rig.settle() is AllocationState.BOUND
 
 
 def test_a_binding_that_was_never_sent_is_settled_by_any_read() -> None:

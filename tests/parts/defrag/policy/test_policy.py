@@ -16,7 +16,7 @@ from extender.kube.events import EventRecorder
 from extender.parts.defrag.checks import RoomError
 from extender.parts.defrag.metrics import policy_metrics
 from extender.parts.defrag.plan import PlannedMove, RoomPlan, TargetPod
-from extender.parts.defrag.policy import Around, MovePolicy, SickGpus, Teller, Terms, Wait, _Patience
+from extender.parts.defrag.policy import DefragConfig, MovePolicy, PolicyInputs, SickGpus, Teller, Wait, _Patience
 from extender.parts.defrag.questions import RoomAnswer
 from extender.parts.defrag.record import Culprit
 from extender.parts.defrag.state import MoveState, RoomState, state_of
@@ -25,7 +25,7 @@ from tests.core.builders import cluster_of, node
 from tests.queueing.builders import A100
 
 WALL = 1_795_424_400.0  # 2026-11-23 09:00 UTC, a Monday
-TERMS = Terms("act", True, 300.0, 600.0, 2.0, rest_s=3600.0, free_nodes=0, heal=False, moves_an_hour=60)
+TERMS = DefragConfig("act", True, 300.0, 600.0, 2.0, rest_s=3600.0, free_nodes=0, heal=False, moves_an_hour=60)
 
 
 def waits(
@@ -73,7 +73,7 @@ class World:
         async def waits() -> list[Wait]:
             return self.waits
 
-        around = Around(
+        around = PolicyInputs(
             *(lambda: cluster, waits, lambda uid: uid not in self.gone, lambda: self.standby, lambda: self.now),
             lambda: WALL + self.now - 1000.0,
             SickGpus(lambda cluster: self.sick_now, 300.0),
@@ -322,14 +322,14 @@ def test_advise_only_reports_hourly_in_events_metrics_and_state() -> None:
     assert found["kerf_defrag_policy_rounds_total", ""] == 10
     state = world.policy.state()
     assert (state.mode, state.window_open, state.begun, state.fault) == ("advise", True, 0, "")
-    page = world.policy.told()
+    page = world.policy.to_json()
     assert (page["target"], page["moves"], page["cost_gpu_s"]) == ("ns/big", 3, 1234.0)
     for _ in range(4):
         world.look(300.0)
     assert len(world.events) == 2, "again after an hour"
     world.waits = []
     world.look(300.0)
-    assert (world.policy.state().advice, world.policy.told()) == ([], {})
+    assert (world.policy.state().advice, world.policy.to_json()) == ([], {})
 
 
 def test_outside_its_windows_it_only_advises() -> None:

@@ -5,7 +5,14 @@ from typing import Any
 import msgspec
 
 from extender.kube import objects
-from extender.ledger.tenants import SpecDemands, Tenant, Tenants, _requested_names, asks_resources_alone, repels_pods
+from extender.ledger.bound_pods import (
+    BoundPod,
+    BoundPods,
+    SpecDemands,
+    _requested_names,
+    asks_resources_alone,
+    repels_pods,
+)
 from extender.queueing.pods.objects import decode_node, decode_pod
 
 NOW = 1_767_225_600.0  # 2026-01-01T00:00:00Z
@@ -27,7 +34,7 @@ def asking(**requests: str) -> dict[str, Any]:
 
 
 def test_pods_are_found_on_their_node_until_they_end() -> None:
-    tenants = Tenants()
+    tenants = BoundPods()
     for uid, on in (("a", "n"), ("b", "n"), ("c", "m"), ("waiting", None)):
         tenants.upsert_pod(pod(uid, on))
     assert [list(tenants.on(name)) for name in ("n", "m", "nowhere")] == [["a", "b"], ["c"], []]
@@ -41,7 +48,7 @@ def test_pods_are_found_on_their_node_until_they_end() -> None:
 
 
 def test_what_an_eviction_of_a_pod_would_cost() -> None:
-    tenants, plain = Tenants(), pod("plain")
+    tenants, plain = BoundPods(), pod("plain")
     manifest = {
         "metadata": {"name": "p", "namespace": "team", "uid": "u", "deletionTimestamp": "2026-01-01T00:00:00Z"},
         "spec": {"nodeName": "n", "priority": 7},
@@ -51,21 +58,21 @@ def test_what_an_eviction_of_a_pod_would_cost() -> None:
     for one in (plain, leaving, plain):
         tenants.upsert_pod(one)
     assert list(tenants.on("n").items()) == [
-        ("plain", Tenant("plain", "default/plain", 0, "", False, plain.spec)),
-        ("u", Tenant("u", "team/p", 7, "2025-12-31T23:59:00Z", True, leaving.spec)),
+        ("plain", BoundPod("plain", "default/plain", 0, "", False, plain.spec)),
+        ("u", BoundPod("u", "team/p", 7, "2025-12-31T23:59:00Z", True, leaving.spec)),
     ], "in the order in which they came"
 
 
 def test_time_run() -> None:
     in_a_minute, unknown = "2026-01-01T00:01:00Z", ("", "yesterday")
     for started in ("2025-12-31T23:59:00Z", "2026-01-01T00:59:00+01:00", in_a_minute, *unknown):
-        tenants = Tenants()
+        tenants = BoundPods()
         tenants.upsert_pod(pod("a", started=started))
         assert tenants.on("n")["a"].ran_s(NOW) == (0.0 if started in (in_a_minute, *unknown) else 60.0)
 
 
 def test_room() -> None:
-    tenants = Tenants()
+    tenants = BoundPods()
     tenants.upsert_node(node("n", cpu="8", memory="8Gi"))
     tenants.upsert_pod(pod("a", **asking(cpu="4")))
     tenants.upsert_pod(pod("b", **asking(cpu="2")))
@@ -84,7 +91,7 @@ def test_room() -> None:
 
 
 def test_room_counts_pods_too() -> None:
-    tenants, new = Tenants(), pod("new", None).spec
+    tenants, new = BoundPods(), pod("new", None).spec
     tenants.upsert_node(node("n", pods="2"))
     tenants.upsert_pod(pod("a"))
     assert tenants.have_room("n", new, ())
@@ -97,7 +104,7 @@ def test_room_counts_pods_too() -> None:
 
 
 def test_requests_of_a_pod_as_a_whole_replace_its_containers() -> None:
-    tenants = Tenants()
+    tenants = BoundPods()
     tenants.upsert_node(node("n", cpu="8"))
     tenants.upsert_pod(pod("a", **asking(cpu="7"), resources={"requests": {"cpu": "1"}}, overhead={"cpu": "1"}))
     assert tenants.have_room("n", pod("new", None, **asking(cpu="6")).spec, ())

@@ -13,7 +13,7 @@ from extender.kube.background import Work
 from extender.kube.client import Transport
 from extender.kube.commit import Outcome, Resolver, Result, Target, Term
 from extender.kube.objects import Pod
-from extender.ledger.ledger import ClaimState, Ledger
+from extender.ledger.ledger import AllocationState, Ledger
 from extender.planning.plans import PlanPod
 from extender.queueing.node_view import NodeBook
 from extender.queueing.options import Counts
@@ -52,7 +52,7 @@ class _Withdrawal(Target[Pod]):
 
 
 @dataclass(eq=False)
-class Asked:
+class ExtenderMode:
     """The `dispatch.Mode` with an extender."""
 
     transport: Transport
@@ -65,7 +65,7 @@ class Asked:
     changed: Callable[[], None]
     taken: Callable[[Entry, str], None]
     resolver: Resolver
-    is_asked: ClassVar[bool] = True
+    has_extender: ClassVar[bool] = True
     _withdrawn: set[str] = field(default_factory=set, init=False)
     """UIDs of pods whose nominations are being withdrawn."""
 
@@ -91,8 +91,8 @@ class Asked:
         self._withdraw(lost)  # until then kube-scheduler counts their GPUs as used
 
     def left(self, entry: Entry) -> None:
-        claim = self.ledger.claim(entry.uid)
-        if claim is not None and claim.state is not ClaimState.RESERVED:
+        claim = self.ledger.allocation(entry.uid)
+        if claim is not None and claim.state is not AllocationState.RESERVED:
             self.taken(entry, claim.node)
         elif claim is None and entry.is_out and not entry.num_gpus and not entry.pod.metadata.deletion_timestamp:
             self.taken(entry, entry.node)  # bound or gone: pods without GPUs are not bound by Kerf

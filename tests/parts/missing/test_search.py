@@ -11,8 +11,8 @@ from prometheus_client.core import Metric
 
 from extender.explain.processes import BusyError, QuestionError
 from extender.kube.client import ClusterError
-from extender.parts.missing.looks import MissingNodes
 from extender.parts.missing.part import _metrics
+from extender.parts.missing.search import MissingNodes
 from tests.api.bodies import CLUSTER
 from tests.api.services import running
 from tests.ledger.builders import until
@@ -88,10 +88,10 @@ def test_what_is_missing_is_told_by_shape_until_nobody_waits_any_more() -> None:
     samples = {(s.labels["gpu_model"], s.labels["gpus"]): s.value for s in asked.metric("kerf_missing_nodes").samples}
     assert samples == {("h100", "8"): 3, ("", "0"): 1}
     assert asked.metric("kerf_missing_nodes_unplaced").samples[0].value == 1
-    assert asked.missing.told() == {"at": 1_701, "pods": 9, "unplaced": 1, "sentence": "x" * 500}
+    assert asked.missing.to_json() == {"at": 1_701, "pods": 9, "unplaced": 1, "sentence": "x" * 500}
     asked.oldest = math.inf
     asked.look(1_701)
-    assert asked.missing.told() == {}
+    assert asked.missing.to_json() == {}
     assert not asked.metric("kerf_missing_nodes").samples
 
 

@@ -7,20 +7,20 @@ from extender.core.clusters import Cluster
 from extender.core.policies.policy import Policy
 from extender.explain.stranded import Stranding
 from extender.kube.objects import Node
+from extender.ledger.bound_pods import BoundPodIndex
 from extender.ledger.rows import NodeRows
-from extender.ledger.tenants import Crowd
 from extender.parts.what_if.claims import DeviceFacts, with_devices
-from extender.parts.what_if.waiting import Waiting
+from extender.parts.what_if.waiting import PendingState
 from extender.planning.plans import PlanPod, View
 from extender.queueing.node_view import view_of
-from extender.queueing.pods.restrictions import Kinds
+from extender.queueing.pods.restrictions import RestrictionKinds
 
 Added = Sequence[tuple[Node, str]]
 """New nodes, each with the name of the cluster's node that it copies, "" for none."""
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class WhatIfInputs:
     """The state of the cluster that the answering process gets."""
 
     nodes: bytes
@@ -39,7 +39,7 @@ class Facts:
     """Needed for pods with ResourceClaims; None if Kerf allocates no devices."""
     pending: bytes | None = None
     """PodList of pods without a node as JSON, if the question places the pending pods."""
-    waiting: Waiting = field(default_factory=Waiting)
+    waiting: PendingState = field(default_factory=PendingState)
     """The queue's state of the pending pods."""
     max_s: float = 60.0
     """Time for an answer, in seconds."""
@@ -52,18 +52,18 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class QuestionCluster:
     """The cluster of a question; builds planner views with any nodes added."""
 
-    facts: Facts
+    facts: WhatIfInputs
     nodes: Sequence[Node]
     added: Added
     """Nodes that the question adds."""
-    kinds: Kinds
+    kinds: RestrictionKinds
     batch: Sequence[PlanPod]
     drained: Sequence[str]
     """Names of nodes that take no pods."""
-    crowd: Crowd = field(default_factory=Crowd)
+    crowd: BoundPodIndex = field(default_factory=BoundPodIndex)
     """Running pods, without those of drained nodes."""
 
     def view(self, more: Added = ()) -> View:

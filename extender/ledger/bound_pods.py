@@ -17,7 +17,7 @@ from extender.kube import objects
 from extender.kube.background import give_way
 from extender.kube.indexes import Index
 from extender.kube.objects import Pod
-from extender.planning.demands import Demands, HostPort, Labels, Term
+from extender.planning.demands import AffinityTerm, Demands, HostPort, Labels
 from extender.plugins.pod_demands import read_presence
 from extender.plugins.pod_resources import requested, while_resized
 
@@ -29,7 +29,7 @@ _PORTION: Final = 256
 _NO_LABELS: Final[Labels] = {}
 
 
-class Occupant(NamedTuple):
+class IndexedPod(NamedTuple):
     """A pod with a node."""
 
     uid: str
@@ -41,20 +41,20 @@ class Occupant(NamedTuple):
     demands: Demands | None
 
 
-class Crowd:
+class BoundPodIndex:
     """All pods with a node, for planning. Not thread-safe."""
 
     def __init__(self, ignored: Iterable[str] = ()) -> None:
         """`ignored` are resources that kube-scheduler does not count."""
         self.ignored = frozenset(ignored)
         self._namespace_of: dict[str, str] = {}
-        self._in: defaultdict[str, dict[str, Occupant]] = defaultdict(dict)
+        self._in: defaultdict[str, dict[str, IndexedPod]] = defaultdict(dict)
         self.num_pods: Counter[str] = Counter()
         """Number of pods by node."""
         self._used: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self._ports: defaultdict[HostPort, Counter[str]] = defaultdict(Counter)
         self._addresses: defaultdict[tuple[str, int], Counter[str]] = defaultdict(Counter)
-        self._apart: defaultdict[tuple[str, Term], Counter[str]] = defaultdict(Counter)
+        self._apart: defaultdict[tuple[str, AffinityTerm], Counter[str]] = defaultdict(Counter)
         self._num_terms: Counter[str] = Counter()  # in `_apart`, by namespace
 
     def __len__(self) -> int:
@@ -63,7 +63,7 @@ class Crowd:
     def __contains__(self, uid: str) -> bool:
         return uid in self._namespace_of
 
-    def get(self, uid: str) -> Occupant | None:
+    def get(self, uid: str) -> IndexedPod | None:
         """Return a pod by UID, None if it has no node."""
         return self._in[namespace].get(uid) if (namespace := self._namespace_of.get(uid)) is not None else None
 
@@ -71,7 +71,7 @@ class Crowd:
         """Add or update a pod with a node."""
         metadata = pod.metadata
         self.put(
-            Occupant(
+            IndexedPod(
                 uid=metadata.uid,
                 namespace=metadata.namespace,
                 node=pod.spec.node_name or "",
@@ -81,7 +81,7 @@ class Crowd:
             )
         )
 
-    def put(self, pod: Occupant) -> None:
+    def put(self, pod: IndexedPod) -> None:
         """Add or replace a pod."""
         known = self.get(pod.uid)
         if known is not None and (known.node, known.demands) == (pod.node, pod.demands):
@@ -101,7 +101,7 @@ class Crowd:
         if not self._in[namespace]:
             del self._in[namespace]
 
-    def of(self, namespaces: Iterable[str] | None) -> Iterator[Occupant]:
+    def of(self, namespaces: Iterable[str] | None) -> Iterator[IndexedPod]:
         """Yield the pods of some namespaces, None for all; the set may change meanwhile."""
         tables = (
             self._in.values() if namespaces is None else [self._in[name] for name in namespaces if name in self._in]
@@ -112,7 +112,7 @@ class Crowd:
     async def packed(self, *, labels: bool) -> list[bytes]:
         """Pickle the pods in portions for another process: all with `labels`, else the `demanding` ones."""
         portions: list[bytes] = []
-        portion: list[Occupant] = []
+        portion: list[IndexedPod] = []
         for pod in self.of(None) if labels else self.demanding():
             portion.append(pod)
             if len(portion) == _PORTION:
@@ -122,7 +122,7 @@ class Crowd:
         return [*portions, pickle.dumps(portion, pickle.HIGHEST_PROTOCOL)]
 
     @classmethod
-    def unpacked(cls, portions: Iterable[bytes], ignored: Iterable[str] = ()) -> "Crowd":
+    def unpacked(cls, portions: Iterable[bytes], ignored: Iterable[str] = ()) -> "BoundPodIndex":
         """Build a crowd from the result of `packed`, which only the service itself produces."""
         crowd = cls(ignored)
         for portion in portions:
@@ -130,7 +130,7 @@ class Crowd:
                 crowd.put(pod)
         return crowd
 
-    def demanding(self) -> Iterator[Occupant]:
+    def demanding(self) -> Iterator[IndexedPod]:
         """Yield the pods that take more than CPU, memory and GPUs, or have anti-affinity."""
         return (pod for pod in self.of(None) if pod.demands is not None)
 
@@ -144,11 +144,11 @@ class Crowd:
             port = HostPort(protocol, number, address)
             yield port, self._ports[port]
 
-    def repelling(self) -> Mapping[tuple[str, Term], Mapping[str, int]]:
+    def repelling(self) -> Mapping[tuple[str, AffinityTerm], Mapping[str, int]]:
         """Return the number of pods with each anti-affinity term, by their namespace and the term, and by node."""
         return self._apart
 
-    def _count(self, pod: Occupant, sign: int) -> None:
+    def _count(self, pod: IndexedPod, sign: int) -> None:
         _add(self.num_pods, pod.node, sign)
         if pod.demands is None:
             return
@@ -157,7 +157,7 @@ class Crowd:
         for port in pod.demands.ports:
             _add_to(self._ports, port, pod.node, sign)
             _add_to(self._addresses, (port.protocol, port.number), port.address, sign)
-        for term in pod.demands.apart:
+        for term in pod.demands.anti_affinity:
             key = pod.namespace, term
             if key not in self._apart and (sign < 0 or self._num_terms[pod.namespace] >= _MOST_TERMS):
                 continue  # authors may write any number of terms
@@ -211,7 +211,7 @@ class DemandingPod(objects.Object):
 
 
 @dataclass(frozen=True, slots=True)
-class Tenant:
+class BoundPod:
     """A pod on a node."""
 
     uid: str
@@ -229,15 +229,15 @@ class Tenant:
         return max(0.0, now - started) if started else 0.0
 
 
-class Tenants:
+class BoundPods:
     """Pods by node. Not thread-safe; no method blocks."""
 
     def __init__(self, ignored_resources: Iterable[str] = ()) -> None:
         """`ignored_resources` are those that kube-scheduler does not count."""
         self._allocatable: dict[str, Mapping[str, str | int | float]] = {}
         self._node_of: dict[str, str] = {}
-        self._on: Index[Tenant] = Index()  # by node and UID
-        self.crowd = Crowd(ignored_resources)
+        self._on: Index[BoundPod] = Index()  # by node and UID
+        self.index = BoundPodIndex(ignored_resources)
         """The same pods, for planning."""
 
     def knows(self, uid: str) -> bool:
@@ -248,7 +248,7 @@ class Tenants:
         """Return the node of a pod, "" for none."""
         return self._node_of.get(uid, "")
 
-    def on(self, node: str) -> Mapping[str, Tenant]:
+    def on(self, node: str) -> Mapping[str, BoundPod]:
         """Return the pods of a node by UID."""
         return self._on.of(node)
 
@@ -271,12 +271,12 @@ class Tenants:
         self._node_of[uid] = node
         leaving = pod.metadata.deletion_timestamp is not None
         started = pod.status.start_time or ""
-        self._on.put(node, uid, Tenant(uid, pod.key, pod.spec.priority or 0, started, leaving, while_resized(pod)))
-        self.crowd.upsert(pod)
+        self._on.put(node, uid, BoundPod(uid, pod.key, pod.spec.priority or 0, started, leaving, while_resized(pod)))
+        self.index.upsert(pod)
 
     def remove_pod(self, uid: str) -> None:
         """Remove a pod."""
-        self.crowd.remove(uid)
+        self.index.remove(uid)
         node = self._node_of.pop(uid, None)
         if node is not None:
             self._on.pop(node, uid)

@@ -94,7 +94,7 @@ class MissingNodes(Background):
         sentence = missing["sentence"][:_MAX_TEXT]
         self.standing = _Missing(self._wall_clock(), answer.pods, len(missing["stillUnplaced"]), sentence, nodes)
 
-    def told(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """The last result as JSON data for the page, {} if there is none."""
         known = self.standing
         if known is None:

@@ -14,10 +14,10 @@ _MAX_RETRIES: Final = 8
 
 def waits_for_others(pod: PlanPod) -> bool:
     """Whether a pod may fit only after others are placed."""
-    return pod.demands is not None and bool(pod.demands.near or pod.demands.spread)
+    return pod.demands is not None and bool(pod.demands.affinity or pod.demands.spread)
 
 
-def made_in_turns(planner: Planner, view: View, pods: Sequence[PlanPod]) -> Plan:
+def plan_with_retries(planner: Planner, view: View, pods: Sequence[PlanPod]) -> Plan:
     """The plan of P pods in their order; retries move unplaced dependent pods to the end while that places more."""
     order = list(range(len(pods)))
     best = planner.make(view, pods)

@@ -27,7 +27,7 @@ Contents = dict[str, bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class Shelf:
+class StoredModels:
     """The contents of the ConfigMap."""
 
     version: str
@@ -45,7 +45,7 @@ class LearnedModels:
         self.namespace, self.name = namespace, name
         self._path = f"/api/v1/namespaces/{namespace}/configmaps/{name}"
 
-    async def read(self) -> Shelf | None:
+    async def read(self) -> StoredModels | None:
         """The contents, None if there is no such ConfigMap. Raises ClusterError, DecodeError."""
         found = await records.read(self._transport, self._path)
         if found is None:
@@ -58,9 +58,9 @@ class LearnedModels:
         held = found.binary_data or {}
         candidate, serving = (_contents(held, slot) for slot in (CANDIDATE, SERVING))
         version = found.metadata.resource_version
-        return Shelf(version, course, annotations.get(_PIN, "").strip(), candidate, serving)
+        return StoredModels(version, course, annotations.get(_PIN, "").strip(), candidate, serving)
 
-    async def write(self, shelf: Shelf, course: Course, changes: dict[str, Contents]) -> None:
+    async def write(self, shelf: StoredModels, course: Course, changes: dict[str, Contents]) -> None:
         """Write the course and the models of some slots; empty contents clear a slot. Raises ClusterError."""
         data: dict[str, str | None] = {}
         for slot, contents in changes.items():

@@ -12,13 +12,13 @@ from enum import Enum, auto
 from extender.core.clusters import WHOLE_MILLI
 from extender.core.resources.nodes import SLICES, GpuUnit, NodeOffer
 from extender.kube.indexes import Index
-from extender.ledger.arrays import Held
+from extender.ledger.arrays import HeldAmounts
 from extender.plugins.holdings import Holding, Part, either
 from extender.plugins.pods import Reading
 from extender.plugins.protocol import DevicePlugin
 
 
-class ClaimState(Enum):
+class AllocationState(Enum):
     """The state of an allocation."""
 
     RESERVED = auto()
@@ -32,22 +32,22 @@ class ClaimState(Enum):
 
 
 @dataclass(slots=True, eq=False)
-class Claim:
+class PodAllocation:
     """GPUs of one node that are held for one pod."""
 
     uid: str
     node: str
     holding: Holding
-    state: ClaimState
+    state: AllocationState
     since: float
     """Monotonic time of the last change of state."""
     pod: str = ""
     """`namespace/name`, once the watch has reported it."""
     decided: Holding | None = None
     """What this process sent with a Binding, None when another client's Binding counts."""
-    told: Reading | None = None
+    annotated: Reading | None = None
     """What the pod's annotations said when it was first seen with its node."""
-    given: Holding | None = None
+    given_by_kubelet: Holding | None = None
     """What the kubelet gave, None where that is not reported or implausible."""
     disputed: bool = False
     """Whether `told` and `decided` may both be true: it is unknown whose Binding took effect."""
@@ -59,23 +59,23 @@ class Claim:
 
     def holding_on(self, plugin: DevicePlugin) -> Holding:
         """Return what it amounts to on a node of this plugin."""
-        if self.told is None or (self.decided is not None and not self.disputed):
+        if self.annotated is None or (self.decided is not None and not self.disputed):
             return self.holding if self.decided is None else self.decided
-        written = self.told.on(plugin)
+        written = self.annotated.on(plugin)
         return written if self.decided is None else either(self.decided, written)
 
     @property
     def held(self) -> Holding:
         """What the pod's containers have, as far as known."""
-        return self.holding if self.given is None else self.given
+        return self.holding if self.given_by_kubelet is None else self.given_by_kubelet
 
     @property
     def mistaken(self) -> bool:
         """Whether the pod's annotations name other GPUs than it was given, and can be corrected."""
-        if self.given is None or self.state is not ClaimState.BOUND or not self.holding.parts:
+        if self.given_by_kubelet is None or self.state is not AllocationState.BOUND or not self.holding.parts:
             return False
-        given = set(self.given.gpus)
-        return given != set(self.holding.gpus) and len(given) == self.given.units
+        given = set(self.given_by_kubelet.gpus)
+        return given != set(self.holding.gpus) and len(given) == self.given_by_kubelet.units
 
     @property
     def units(self) -> int:
@@ -88,25 +88,25 @@ class Claim:
         return self.held.gpus
 
 
-class Claims:
+class PodAllocations:
     """The allocations by pod and by node. Not thread-safe."""
 
     def __init__(self, ttl_s: float, changed: Callable[[str], None]) -> None:
         """`changed` is called with a node when one of its allocations is added or dropped."""
         self._ttl_s = ttl_s
         self._changed = changed
-        self._by_uid: dict[str, Claim] = {}
-        self._by_node: Index[Claim] = Index()
-        self._expiries: deque[tuple[float, Claim]] = deque()  # earliest expiry of each TTL, in that order
+        self._by_uid: dict[str, PodAllocation] = {}
+        self._by_node: Index[PodAllocation] = Index()
+        self._expiries: deque[tuple[float, PodAllocation]] = deque()  # earliest expiry of each TTL, in that order
 
-    def __iter__(self) -> Iterator[Claim]:
+    def __iter__(self) -> Iterator[PodAllocation]:
         return iter(tuple(self._by_uid.values()))
 
-    def get(self, uid: str) -> Claim | None:
+    def get(self, uid: str) -> PodAllocation | None:
         """Return a pod's allocation."""
         return self._by_uid.get(uid)
 
-    def on(self, node: str) -> Collection[Claim]:
+    def on(self, node: str) -> Collection[PodAllocation]:
         """Return the allocations on a node."""
         return self._by_node.of(node).values()
 
@@ -114,7 +114,7 @@ class Claims:
         """Return the UIDs of a node's pods that the watch has reported, by `namespace/name`."""
         return {claim.pod: claim.uid for claim in self.on(node) if claim.pod}
 
-    def add(self, claim: Claim) -> None:
+    def add(self, claim: PodAllocation) -> None:
         """Add the allocation of a pod that has none."""
         self._by_uid[claim.uid] = claim
         self._by_node.put(claim.node, claim.uid, claim)
@@ -130,18 +130,18 @@ class Claims:
     def is_settled(self, uid: str) -> bool:
         """Whether a pod is bound or being bound."""
         claim = self._by_uid.get(uid)
-        return claim is not None and claim.state is not ClaimState.RESERVED
+        return claim is not None and claim.state is not AllocationState.RESERVED
 
-    def begin_ttl(self, claim: Claim, now: float) -> None:
+    def begin_ttl(self, claim: PodAllocation, now: float) -> None:
         """Start a reservation's TTL."""
         claim.since = now
         self._expiries.append((now + self._ttl_s, claim))
 
-    def expired(self, now: float) -> Iterator[Claim]:
+    def expired(self, now: float) -> Iterator[PodAllocation]:
         """Yield the reservations whose TTL has expired."""
         while self._expiries and self._expiries[0][0] <= now:
             _, claim = self._expiries.popleft()
-            reserved = self._by_uid.get(claim.uid) is claim and claim.state is ClaimState.RESERVED
+            reserved = self._by_uid.get(claim.uid) is claim and claim.state is AllocationState.RESERVED
             if reserved and not claim.firm and claim.since + self._ttl_s <= now:
                 yield claim
 
@@ -160,21 +160,23 @@ class Occupancy:
         self.untracked = offer.withheld_units
         self.mig: list[tuple[str, int]] = []
         self.num_served = self.num_unserved = 0
-        self.crowded = False
+        self.overbooked = False
         """Whether the node is overbooked: not all allocations have room, or GPUs of their own."""
 
     @property
-    def left(self) -> Held:
+    def held_amounts(self) -> HeldAmounts:
         """The sums, for the arrays."""
-        return Held(self.held, self.untracked, self.mig, self.num_served, self.num_unserved, self._slices)
+        return HeldAmounts(self.held, self.untracked, self.mig, self.num_served, self.num_unserved, self._slices)
 
     @property
-    def nothing_left(self) -> Held:
+    def fully_held(self) -> HeldAmounts:
         """The sums with everything free counted as held."""
         offer = self._offer
         held = {index: (WHOLE_MILLI, gpu.memory_mib) for index, gpu in enumerate(offer.gpus)}
         untracked = len(offer.gpus) * offer.units_per_gpu if self._sliced else self.untracked
-        return Held(held, max(untracked, self.untracked), offer.mig, self.num_served, self.num_unserved, self._slices)
+        return HeldAmounts(
+            held, max(untracked, self.untracked), offer.mig, self.num_served, self.num_unserved, self._slices
+        )
 
     def as_given(self, holding: Holding, uuids: tuple[str, ...]) -> Holding | None:
         """Return the holding of whole GPUs or time slices that the kubelet gave, None if that is implausible."""
@@ -208,7 +210,7 @@ class Occupancy:
             gpu = self.find(part.gpu, part.uuid)
             if gpu is None:
                 self.untracked += 1
-                self.crowded = True
+                self.overbooked = True
                 continue
             milli, mib = self.held.get(gpu, (0, 0))
             self.held[gpu] = milli + part.milli, mib + part.mib
@@ -222,7 +224,7 @@ class Occupancy:
             gpu = self.find(part.gpu, part.uuid)
             if gpu is None or gpu in self.held:
                 self.untracked += 1
-                self.crowded = True
+                self.overbooked = True
             else:
                 self.held[gpu] = WHOLE_MILLI, self._offer.gpus[gpu].memory_mib
 
@@ -237,24 +239,24 @@ class Occupancy:
     def _settle(self) -> None:
         """Detect overbooking; if units of unknown index exceed the idle GPUs, count the shared GPUs as fully held."""
         gpus = self._offer.gpus
-        self.crowded = self.crowded or (self._offer.plugin_picks and self.num_served > 0 < self.num_unserved)
+        self.overbooked = self.overbooked or (self._offer.plugin_picks and self.num_served > 0 < self.num_unserved)
         idle = sum(gpu.healthy and index not in self.held for index, gpu in enumerate(gpus))
         if self.untracked > idle * self._offer.units_per_gpu:
-            self.crowded = True
+            self.overbooked = True
             self.held = {gpu: (WHOLE_MILLI, gpus[gpu].memory_mib) for gpu in self.held}
-        self.crowded = self.crowded or any(count > self._offer.units_per_gpu for count in self._slices.values())
+        self.overbooked = self.overbooked or any(count > self._offer.units_per_gpu for count in self._slices.values())
         for gpu, (milli, mib) in self.held.items():
-            self.crowded = self.crowded or milli > WHOLE_MILLI or mib > gpus[gpu].memory_mib
+            self.overbooked = self.overbooked or milli > WHOLE_MILLI or mib > gpus[gpu].memory_mib
         for gpu, num_holders in self._holders.items():
             if 0 < gpus[gpu].max_holders <= num_holders:
-                self.crowded = self.crowded or num_holders > gpus[gpu].max_holders
+                self.overbooked = self.overbooked or num_holders > gpus[gpu].max_holders
                 milli, mib = self.held[gpu]
                 self.held[gpu] = max(milli, WHOLE_MILLI), max(mib, gpus[gpu].memory_mib)  # its plugin takes no more
         installed = dict(self._offer.mig)
         used: dict[str, int] = {}
         for profile, count in self.mig:
             used[profile] = used.get(profile, 0) + count
-        self.crowded = self.crowded or any(count > installed.get(profile, 0) for profile, count in used.items())
+        self.overbooked = self.overbooked or any(count > installed.get(profile, 0) for profile, count in used.items())
 
     def is_whole(self, part: Part) -> bool:
         """Whether a part takes its GPU alone: a memory-only share does unless the node's plugin hands out shares."""

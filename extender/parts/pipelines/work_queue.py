@@ -18,7 +18,7 @@ _FIRST_BACKOFF_S: Final = 1.0
 _MAX_BACKOFF_S: Final = 60.0
 
 
-class Due:
+class WorkQueue:
     """The time at which each object, by UID, is due to be reconciled."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -62,13 +62,13 @@ _MAX_RUNNING: Final = 8
 _MAX_OF_NAMESPACE: Final = 2
 
 
-class Turns:
+class FairWorkers:
     """Reconciles the due objects of one kind, a few at a time."""
 
     def __init__(
         self,
         kind: str,
-        due: Due,
+        due: WorkQueue,
         key_of: Callable[[str], str],
         look: Callable[[str], Awaitable[None]],
         standby: Callable[[], str],

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from extender.kube.client import ApiError, ClusterError, UnreachableError
-from extender.ledger.claims import ClaimState
+from extender.ledger.allocations import AllocationState
 from extender.plugins.holdings import Holding
-from extender.queueing.asked import Asked
+from extender.queueing.extender_mode import ExtenderMode
 from extender.queueing.options import Counts
 from extender.queueing.pods.entries import Entry, Stage
 from extender.queueing.pods.objects import decode_pod
@@ -23,7 +23,7 @@ class Letting:
         self.rig.api.told = lambda pod: None
         self.changes = 0
         self.taken: list[tuple[str, str]] = []
-        assert isinstance(self.rig.queue.mode, Asked)
+        assert isinstance(self.rig.queue.mode, ExtenderMode)
         self.mode = self.rig.queue.mode
         self.mode.changed = self._changed
         self.mode.taken = lambda entry, node: self.taken.append((entry.uid, node))
@@ -152,7 +152,7 @@ def test_of_pods_that_lost_their_nodes_reservations_and_nominations_that_stand_a
     letting.mode.take_stock(rig.now)
     stages = {name: entry.stage for name, entry in rig.queue.backlog.entries.items()}
     assert stages == {"late": Stage.GATED, "lost": Stage.LOST, "stays": Stage.OPENED}
-    assert [name for name in stages if rig.ledger.claim(name) is not None] == ["stays"]
+    assert [name for name in stages if rig.ledger.allocation(name) is not None] == ["stays"]
     letting.settle()
     lost = rig.entry("lost")
     assert (letting.nomination("lost"), lost.stage, letting.changes) == (None, Stage.LOST, 1)
@@ -162,33 +162,39 @@ def test_of_pods_that_lost_their_nodes_reservations_and_nominations_that_stand_a
 @pytest.mark.parametrize(
     ("stage", "node", "claimed", "state", "lost", "counted", "taken"),
     [
-        (Stage.OPENED, "n", "n", ClaimState.BOUND, "", (1, 0), "n"),
-        (Stage.OPENED, "n", "m", ClaimState.BOUND, "", (0, 1), "m"),
-        (Stage.LOST, "n", "n", ClaimState.BOUND, "n: no", (0, 1), "n"),
-        (Stage.OPENED, "n", "n", ClaimState.RESERVED, "", (1, 0), ""),  # gone, or the watch is late
+        (Stage.OPENED, "n", "n", AllocationState.BOUND, "", (1, 0), "n"),
+        (Stage.OPENED, "n", "m", AllocationState.BOUND, "", (0, 1), "m"),
+        (Stage.LOST, "n", "n", AllocationState.BOUND, "n: no", (0, 1), "n"),
+        (Stage.OPENED, "n", "n", AllocationState.RESERVED, "", (1, 0), ""),  # gone, or the watch is late
         (Stage.OPENED, "n", "", None, "", (1, 0), ""),
         (Stage.OPENED, "", "", None, "", (0, 0), ""),  # released without a node
         (Stage.GATED, "n", "", None, "", (0, 0), ""),
     ],
 )
 def test_whether_a_pod_got_the_node_it_was_released_to(
-    stage: Stage, node: str, claimed: str, state: ClaimState | None, lost: str, counted: tuple[int, int], taken: str
+    stage: Stage,
+    node: str,
+    claimed: str,
+    state: AllocationState | None,
+    lost: str,
+    counted: tuple[int, int],
+    taken: str,
 ) -> None:
     letting = Letting()
     rig, entry = letting.rig, letting.pod("p", stage, node=node)
     entry.lost = lost
     for name in ("n", "m"):
         rig.node(name, 1)
-    if state is ClaimState.RESERVED:
+    if state is AllocationState.RESERVED:
         rig.ledger.reserve("p", claimed, Holding(1), rig.now)
-    elif state is ClaimState.BOUND:
+    elif state is AllocationState.BOUND:
         rig.api.pods["p"]["spec"]["nodeName"] = claimed
         rig.ledger.upsert_pod(decode_pod(rig.api.pods["p"]), rig.now)
     letting.mode.counts = Counts(honoured=3, fallbacks=5)
     letting.mode.left(entry)
     assert (letting.mode.counts.honoured - 3, letting.mode.counts.fallbacks - 5) == counted
     assert letting.taken == ([("p", taken)] if taken else [])
-    assert (rig.ledger.claim("p") is None) is (state is not ClaimState.BOUND)
+    assert (rig.ledger.allocation("p") is None) is (state is not AllocationState.BOUND)
 
 
 def test_a_pod_without_gpus_has_taken_its_node_unless_it_was_deleted_or_had_lost_it() -> None:
