@@ -16,7 +16,7 @@ from extender.api.routes import KerfApp, Only, endpoints_of, install_routes, ver
 from extender.api.service import Service
 from extender.core.vendors.registry import VENDORS
 from extender.kube.client import Transport
-from extender.kube.rights import Given, MissingRights, NotingRights
+from extender.kube.rights import Grants, MissingRights, RightsRecorder
 from extender.ledger.mirror import Mirror
 from extender.metrics.usage import usage_metrics
 from extender.page.routes import install_page
@@ -39,8 +39,8 @@ def create_app(
 
     `feed` is the source of telemetry; by default a process that reads it.
     """
-    rights = MissingRights(clock, Given(rights_of(settings)))
-    transport = NotingRights(transport, rights)
+    rights = MissingRights(clock, Grants(rights_of(settings)))
+    transport = RightsRecorder(transport, rights)
     parts = build_parts(settings, transport, clock, feed)
     service = build_service(settings, parts, rights)
     endpoints = endpoints_of(service)

@@ -44,7 +44,7 @@ from extender.queueing.controller import QueueController
 from extender.queueing.devices import AllocatorFactory
 from extender.queueing.kept_places import PlaceKeeper
 from extender.queueing.roomless import RoomlessReleaser
-from extender.ranking.beside import JudgesRanks, SeesDecisions
+from extender.ranking.beside import RankEvaluator, DecisionObserver
 from extender.ranking.service import LearnedRank
 from extender.scheduling import build as scheduling
 from extender.scheduling.build import Foundation
@@ -131,14 +131,14 @@ def build_parts(
         settings,
         base,
         placer,
-        rank.takes_more,
+        rank.wastes_gpu,
         rejections.last,
         kept_places=partial(capabilities.get, PlaceKeeper),
         roomless_releaser=partial(capabilities.get, RoomlessReleaser),
         keeper=capabilities.get(AllocatorFactory),
     )
     rules = queue or QueueRules()
-    waker = scheduling.build_waker(settings, base, placer, unbound, rules, rejections.last, rank.takes_more)
+    waker = scheduling.build_waker(settings, base, placer, unbound, rules, rejections.last, rank.wastes_gpu)
     binder, corrections = scheduling.build_binder(base, placer, waker, rules), scheduling.build_corrections(base)
     readiness, callers = Readiness(placer, mirror, base.fence), Callers(clock)
     unasked = UncalledPods(callers, unbound, base.fence, clock, time.time, extender=settings.queue.extender)
@@ -157,11 +157,11 @@ def build_parts(
         queue=rules,
         mode=settings.decisions.mode,
         near_best_nodes=settings.decisions.near_best_nodes,
-        sees_decisions=partial(capabilities.get, SeesDecisions),
+        sees_decisions=partial(capabilities.get, DecisionObserver),
         callers=callers,
     )
-    mirror.hub.part(PENDING_PODS).subscribe(unbound.changed)
-    mirror.hub.part(PENDING_PODS).subscribe(waker.pod_changed)
+    mirror.hub.group(PENDING_PODS).subscribe(unbound.changed)
+    mirror.hub.group(PENDING_PODS).subscribe(waker.pod_changed)
     label = scheduling.build_label(settings, base)
     kernel = Kernel(
         settings=settings,
@@ -229,7 +229,7 @@ def _placer(
         canary=rank.canary,
         on_request=rank.mix.asked,
     )
-    base.mirror.hub.part(BOUND_PODS).subscribe(placer.pod_changed)
+    base.mirror.hub.group(BOUND_PODS).subscribe(placer.pod_changed)
     base.mirror.hub.cache(PODS).subscribe(rank.mix.pod_changed)
     return placer
 
@@ -295,7 +295,7 @@ def build_service(settings: Settings, parts: Parts, rights: MissingRights) -> Se
         rank=parts.rank,
         label=parts.label,
         observer=parts.telemetry.observer if parts.telemetry else None,
-        judges=parts.capabilities.get(JudgesRanks),
+        judges=parts.capabilities.get(RankEvaluator),
         contributions=parts.contributions,
         unasked=parts.unasked,
         rights=rights,

@@ -19,7 +19,7 @@ from extender.kube.background import Tasks
 from extender.kube.rights import MissingRights
 from extender.ledger.mirror import Mirror
 from extender.metrics.registry import Metrics
-from extender.ranking.beside import JudgesRanks
+from extender.ranking.beside import RankEvaluator
 from extender.ranking.descriptions import summary
 from extender.ranking.service import LearnedRank
 from extender.scheduling.callers import UncalledPods
@@ -59,7 +59,7 @@ class Service:
     """None if no Service selects the leader by label."""
     observer: Observer | None = None
     """None when telemetry is off."""
-    judges: JudgesRanks | None = None
+    judges: RankEvaluator | None = None
     """None if no other ranks are tried."""
     contributions: Mapping[str, Contribution] = field(default_factory=dict)
     """Contributions of parts, by name."""
@@ -104,11 +104,11 @@ class Service:
             **{name: contribution.fault() for name, contribution in self.contributions.items()},
         }
         lacking = [fault for tasks in self.tasks for fault in tasks.lacking()]
-        return [f"{what}: {fault}" for what, fault in faults.items() if fault] + lacking + self.rights.told()
+        return [f"{what}: {fault}" for what, fault in faults.items() if fault] + lacking + self.rights.sentences()
 
     def needs_restart(self) -> str:
         """Why the process needs a restart, "" if it does not."""
-        return next((fault for tasks in self.tasks if (fault := tasks.hopeless())), "")
+        return next((fault for tasks in self.tasks if (fault := tasks.needs_restart())), "")
 
     def status(self) -> dict[str, Any]:
         """The service's status for the page; ages in whole seconds."""

@@ -24,7 +24,7 @@ from extender.explain.explanations import RejectionLog, failures
 from extender.metrics.registry import Metrics
 from extender.plugins.pod_resources import UNMARKED, is_managed
 from extender.plugins.pods import has_soft_preferences
-from extender.ranking.beside import SeesDecisions
+from extender.ranking.beside import DecisionObserver
 from extender.scheduling.assignments import Without
 from extender.scheduling.binding import Binder, BindError
 from extender.scheduling.callers import Callers
@@ -60,7 +60,7 @@ class Verbs:
     queue: QueueRules
     mode: Mode
     near_best_nodes: int
-    sees_decisions: Callable[[], SeesDecisions | None] = lambda: None
+    sees_decisions: Callable[[], DecisionObserver | None] = lambda: None
     """Receives each decision of filter."""
     callers: Callers = field(default_factory=lambda: Callers(time.monotonic), kw_only=True)
     """Tracks kube-scheduler's calls."""
@@ -97,7 +97,7 @@ class Verbs:
             scores = self.cpu_pods.scores(call.pod, names)
             return wire.encode([wire.HostPriority(name, score) for name, score in zip(names, scores, strict=True)])
         policy = self.readiness.policy(request)
-        placement = self.placer.place(pod, policy.asked(request) or request.gpus, policy, _named(call))
+        placement = self.placer.place(pod, policy.weighed_request(request) or request.gpus, policy, _named(call))
         self.placer.decided.add(placement)
         self.placer.reserve(placement)
         decision = placement.decision
@@ -162,7 +162,7 @@ class Verbs:
         if excess := self.queue.over_quota(pod, request.gpus):
             return self._hold_to_quota(call, pod, excess)
         one_is_enough = self.mode is Mode.DECISIVE and not has_soft_preferences(call.pod.spec)
-        gpus = policy.asked(request) or request.gpus
+        gpus = policy.weighed_request(request) or request.gpus
         lost = self.placer.lost.asked(pod, gpus)
         if node := self._kept(call, pod, gpus):
             self.placer.remember(pod, request)

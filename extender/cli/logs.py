@@ -119,7 +119,7 @@ def _key(record: logging.LogRecord) -> Hashable:
     given = record.args if isinstance(record.args, tuple) else (record.args,) if record.args else ()
     raised = record.exc_info[1] if record.exc_info else None
     errors = [arg for arg in (*given, raised) if isinstance(arg, BaseException)]
-    troubles = tuple(error.trouble for error in errors if isinstance(error, ClusterError) and error.trouble)
+    troubles = tuple(error.general_fault for error in errors if isinstance(error, ClusterError) and error.general_fault)
     if troubles:
         return record.name, str(record.msg), troubles
     texts = tuple(_VARIES.sub("", str(arg)) for arg in (*given, *errors) if not isinstance(arg, int | float))

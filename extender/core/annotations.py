@@ -13,7 +13,7 @@ from extender.core.clusters import WHOLE_MILLI
 from extender.core.keys import stray_keys
 from extender.core.resources.gpu_models import CompilePattern, ModelPattern
 from extender.core.resources.nodes import resource_of
-from extender.core.resources.pod_resources import MAX_UNITS, AskedGpus
+from extender.core.resources.pod_resources import MAX_UNITS, RequestedGpus
 from extender.core.resources.quantities import MIB, is_plain_number, meant_size, mib_of_bytes, parse_quantity
 from extender.core.resources.requests import NO_REQUEST, AskedUnit, GpuRequest, PodRequest, RequestError, shorten, wrong
 from extender.core.vendors.registry import VENDORS
@@ -64,7 +64,7 @@ _ANY_GPU: Final = GpuRequest(0)
 
 
 def read_request(
-    asked: AskedGpus,
+    asked: RequestedGpus,
     annotations: Mapping[str, str],
     labels: Mapping[str, str],
     compile_pattern: CompilePattern,
@@ -107,7 +107,7 @@ def read_request(
     return PodRequest(gpus, annotations.get(POLICY, "").strip())
 
 
-def asks_by_word(annotations: Mapping[str, str], labels: Mapping[str, str]) -> bool:
+def requests_by_metadata(annotations: Mapping[str, str], labels: Mapping[str, str]) -> bool:
     """Whether annotations or labels request GPUs, even if their values can't be parsed."""
 
     def requests_any(source: Mapping[str, str], keys: frozenset[str], amounts: frozenset[str]) -> bool:
@@ -117,7 +117,7 @@ def asks_by_word(annotations: Mapping[str, str], labels: Mapping[str, str]) -> b
     return requests_any(annotations, ASKING, _AMOUNTS) or requests_any(labels, ASKING_LABELS, _AMOUNT_LABELS)
 
 
-def check_words(annotations: Mapping[str, str], labels: Mapping[str, str], *, asks: bool) -> None:
+def check_metadata(annotations: Mapping[str, str], labels: Mapping[str, str], *, asks: bool) -> None:
     """Raise RequestError for likely misspelt keys and likely mistaken values of a pod without a node.
 
     `asks`: whether the pod requests GPUs or waits for Kerf; otherwise only keys close to one of Kerf's count.

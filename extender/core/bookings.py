@@ -6,9 +6,9 @@ from typing import Final
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Cluster
-from extender.core.dra.asks import DevicesAsked
+from extender.core.dra.asks import DeviceClaims
 from extender.core.dra.devices import NodeDevices, Taking
-from extender.core.fit.device_fits import Part, given_at, parts_at
+from extender.core.fit.device_fits import Part, allocation_at, parts_at
 from extender.core.fit.fittings import share_mib
 from extender.core.resources.nodes import SLICES, GpuUnit
 from extender.core.resources.requests import AskedUnit, GpuRequest
@@ -72,8 +72,8 @@ def booking(
     )
 
 
-def _of_devices(cluster: Cluster, row: int, asked: DevicesAsked, cpu_milli: int, memory_mib: int) -> Booking:
-    allocation = given_at(cluster, row, asked)
+def _of_devices(cluster: Cluster, row: int, asked: DeviceClaims, cpu_milli: int, memory_mib: int) -> Booking:
+    allocation = allocation_at(cluster, row, asked)
     parts = parts_at(cluster, row, allocation)
     return Booking(takings=allocation.takings, parts=parts, cpu_milli=cpu_milli, memory_mib=memory_mib)
 
@@ -91,12 +91,12 @@ _BOOKED: Final = (
 )
 
 
-def bookable(cluster: Cluster) -> Cluster:
+def writable_copy(cluster: Cluster) -> Cluster:
     """A copy of the cluster whose booked arrays `book` may write."""
     return replace(cluster, **{name: array.copy() for name in _BOOKED if (array := getattr(cluster, name)) is not None})
 
 
-def emptied(cluster: Cluster) -> Cluster:
+def without_bookings(cluster: Cluster) -> Cluster:
     """The cluster without any bookings or observations."""
     healthy, none = cluster.gpu_healthy & (cluster.gpu_model >= 0), np.zeros_like(cluster.num_served)
     devices = cluster.devices

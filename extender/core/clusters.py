@@ -116,7 +116,7 @@ class Cluster:
         idle: Mask = (self.gpu_free_milli == WHOLE_MILLI) & (self.gpu_free_mib == self.gpu_memory_mib)
         return idle
 
-    def taken(self, array: npt.NDArray[Any], rows: Rows) -> npt.NDArray[Any]:
+    def take_rows(self, array: npt.NDArray[Any], rows: Rows) -> npt.NDArray[Any]:
         """(R, ...) the rows of an (N, ...) array; the array itself, not a copy, where they are all N in order.
 
         `take` is ten times as fast as indexing.

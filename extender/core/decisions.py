@@ -12,9 +12,9 @@ from extender.core.bookings import booked_each
 from extender.core.clusters import WHOLE_MILLI, Cluster, Mask, Rows
 from extender.core.devices import choose_among, crossed_groups
 from extender.core.dra.allocator import Allocation
-from extender.core.dra.asks import DevicesAsked
+from extender.core.dra.asks import DeviceClaims
 from extender.core.evaluations import Evaluation, Memo, reasons
-from extender.core.fit.device_fits import given_at, parts_at
+from extender.core.fit.device_fits import allocation_at, parts_at
 from extender.core.fit.fits import fit
 from extender.core.policies.policy import Policy, Terms
 from extender.core.resources.requests import GpuRequest
@@ -73,13 +73,13 @@ def decide(cluster: Cluster, request: GpuRequest, policy: Policy, rows: Rows, me
     evaluation = known.evaluation.take(rows)
     plain = Decision(request, policy.name, cluster.version, rows, evaluation, None, (), by=policy)
     best = next(ranked(cluster, rows, evaluation), None)
-    return plain if best is None else _decided(memo.seen(cluster, policy), policy, plain, best, *known.of(best))
+    return plain if best is None else _decided(memo.with_observed_usage(cluster, policy), policy, plain, best, *known.of(best))
 
 
 def decide_on(cluster: Cluster, request: GpuRequest, policy: Policy, row: int, memo: Memo) -> Decision:
     """Decide on a node that was chosen earlier: check it against the current cluster, with score 0."""
     rows = np.array([row])
-    seen = memo.seen(cluster, policy)
+    seen = memo.with_observed_usage(cluster, policy)
     checked = fit(seen, request, rows)
     score = np.where(checked.fits, 0.0, -np.inf)
     evaluation = Evaluation(reasons(cluster, seen, request, rows, checked), checked.available, score)
@@ -108,7 +108,7 @@ def decide_from_top(
     for row in islice(ranked(cluster, rows, evaluation), max_tries):
         if offered(cluster.node_names[row]):
             plain = Decision(request, policy.name, cluster.version, rows, evaluation, None, (), by=policy)
-            return _decided(memo.seen(cluster, policy), policy, plain, row, *known.of(row))
+            return _decided(memo.with_observed_usage(cluster, policy), policy, plain, row, *known.of(row))
     return None
 
 
@@ -144,9 +144,9 @@ def _decided(cluster: Cluster, policy: Policy, plain: Decision, best: int, room:
     return replace(plain, best=best, gpus=gpus, milli=milli, mib_each=mib_each, crosses=crosses)
 
 
-def _with_devices(cluster: Cluster, plain: Decision, best: int, asked: DevicesAsked) -> Decision:
+def _with_devices(cluster: Cluster, plain: Decision, best: int, asked: DeviceClaims) -> Decision:
     """The decision for row `best`, with devices of that node."""
-    allocation = given_at(cluster, best, asked)
+    allocation = allocation_at(cluster, best, asked)
     parts = parts_at(cluster, best, allocation)
     gpus, milli = tuple(part.gpu for part in parts), min((part.milli for part in parts), default=WHOLE_MILLI)
     mib_each = tuple(part.mib for part in parts) if milli < WHOLE_MILLI else ()

@@ -32,7 +32,7 @@ class Installed:
                 self.faults.pop(entry.name, None)
             except (Exception, SystemExit) as error:  # a broken plugin must not affect the others
                 package = entry.dist.name if entry.dist else entry.value
-                fault = f"{self.kind} {entry.name} of package {package} could not be loaded: {told_of(error)}"
+                fault = f"{self.kind} {entry.name} of package {package} could not be loaded: {describe_error(error)}"
                 self.faults[entry.name] = fault
 
     def forget(self) -> None:
@@ -47,6 +47,6 @@ def _scan(path: tuple[str, ...]) -> Callable[..., EntryPoints]:
     return entry_points().select
 
 
-def told_of(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """An error with its type: "ValueError: it is wrong"."""
     return f"{type(error).__name__}: {error}"

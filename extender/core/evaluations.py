@@ -14,7 +14,7 @@ from extender.core.fit.checks import TABLE, resolvable
 from extender.core.fit.fits import fit
 from extender.core.fit.fittings import RowState, keep, state_of
 from extender.core.fit.reasons import Fit, Reason
-from extender.core.occupancies import Counting, ObservedRules, counting_observed
+from extender.core.occupancies import ObservedUsageCache, ObservedRules, with_observed_usage
 from extender.core.policies.breakdowns import Breakdown, BreakdownOf, Part
 from extender.core.policies.devices import device_breakdown, device_score
 from extender.core.policies.policy import Policy
@@ -54,7 +54,7 @@ class Evaluation:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class FullEvaluation:
     """An evaluation of all N rows, with the inputs for choosing GPUs."""
 
     evaluation: Evaluation
@@ -70,7 +70,7 @@ class Known:
 
 def evaluate(cluster: Cluster, request: GpuRequest, policy: Policy, rows: Rows) -> Evaluation:
     """Fit and score of a request on R rows."""
-    seen = counting_observed(cluster, policy.rules)
+    seen = with_observed_usage(cluster, policy.rules)
     return _evaluation(cluster, seen, request, policy, rows, fit(seen, request, rows))
 
 
@@ -83,9 +83,9 @@ def _evaluation(
     return Evaluation(reasons(cluster, seen, request, rows, checked), checked.available, score)
 
 
-def broken_down(cluster: Cluster, request: GpuRequest, policy: Policy, rows: Rows) -> tuple[Evaluation, Breakdown]:
+def evaluate_with_breakdown(cluster: Cluster, request: GpuRequest, policy: Policy, rows: Rows) -> tuple[Evaluation, Breakdown]:
     """Fit and score of R rows, as `evaluate`, with the parts of the score. Stateless: safe from any thread."""
-    seen = counting_observed(cluster, policy.rules)
+    seen = with_observed_usage(cluster, policy.rules)
     checked = fit(seen, request, rows)
     breakdown_of = policy.breakdown or _one_number(policy)
     if request.devices is not None:
@@ -124,7 +124,7 @@ class _Class(NamedTuple):
     version: int
     """Version of the cluster."""
     context: Hashable
-    known: Known
+    known: FullEvaluation
     serial: int
     """Changes whenever equal row states may evaluate differently than before."""
     owner: str
@@ -141,7 +141,7 @@ class _Row(NamedTuple):
     """(G,)."""
     shares: bool
 
-    def put(self, row: int, known: Known) -> None:
+    def put(self, row: int, known: FullEvaluation) -> None:
         """Write it to a row of `known`."""
         evaluation = known.evaluation
         evaluation.reason[row] = self.reason
@@ -180,7 +180,7 @@ class Memo:
     _entries: OrderedDict[tuple[GpuRequest, str], _Class] = field(default_factory=OrderedDict)
     _num_of: Counter[str] = field(default_factory=Counter)
     """Number of classes by asker."""
-    _counting: dict[ObservedRules, Counting] = field(default_factory=dict)
+    _counting: dict[ObservedRules, ObservedUsageCache] = field(default_factory=dict)
     _rows: dict[tuple[int, RowState], _Row] = field(default_factory=dict)
     """By class serial and row state. Many nodes reach equal states, and forty NumPy calls for one row are slow."""
     _fits: dict[tuple[int, RowState], Fit] = field(default_factory=dict)
@@ -191,27 +191,27 @@ class Memo:
         """The same cache, used by another asker."""
         return replace(self, asker=asker)
 
-    def seen(self, cluster: Cluster, policy: Policy) -> Cluster:
+    def with_observed_usage(self, cluster: Cluster, policy: Policy) -> Cluster:
         """The cluster with the policy's observed usage subtracted."""
         if policy.rules is None:
             return cluster
         counting = self._counting.get(policy.rules)
         if counting is None:
-            counting = self._counting[policy.rules] = Counting(policy.rules)
+            counting = self._counting[policy.rules] = ObservedUsageCache(policy.rules)
         return counting(cluster)
 
-    def evaluate(self, cluster: Cluster, request: GpuRequest, policy: Policy) -> Known:
+    def evaluate(self, cluster: Cluster, request: GpuRequest, policy: Policy) -> FullEvaluation:
         """Fit and score of a request on all N rows. Later calls overwrite the arrays: copy what you keep."""
         key = (request, policy.name)
         context = policy.context(cluster) if policy.context else None
         entry = self._entries.pop(key, None)
         if entry is not None:
             self._num_of[entry.owner] -= 1
-        seen = self.seen(cluster, policy)
+        seen = self.with_observed_usage(cluster, policy)
         if entry is None or entry.known.room.shape != cluster.gpu_model.shape or context != entry.context:
             rows = np.arange(cluster.num_nodes)
             checked = fit(seen, request, rows)
-            known = Known(_evaluation(cluster, seen, request, policy, rows, checked), checked.room, checked.shares)
+            known = FullEvaluation(_evaluation(cluster, seen, request, policy, rows, checked), checked.room, checked.shares)
             serial = next(self._serials)
         else:
             known, serial = entry.known, entry.serial
@@ -235,7 +235,7 @@ class Memo:
 
     def _refresh(
         self,
-        known: Known,
+        known: FullEvaluation,
         serial: int,
         cluster: Cluster,
         seen: Cluster,

@@ -61,7 +61,7 @@ class Nodes(NamedTuple):
         return types.T, count
 
 
-class Asks(NamedTuple):
+class PodClasses(NamedTuple):
     """C classes of pods with equal requests."""
 
     cpu_milli: Longs
@@ -72,9 +72,9 @@ class Asks(NamedTuple):
     models: Longs
     """(C,) bit mask of the allowed models."""
 
-    def at(self, chosen: Rows | Mask) -> "Asks":
+    def at(self, chosen: Rows | Mask) -> "PodClasses":
         """A selection of the classes."""
-        return Asks(*(column[chosen] for column in self))
+        return PodClasses(*(column[chosen] for column in self))
 
     def hosts(self, types: Longs) -> Mask:
         """(C, T) where an empty node of `types` (4, T) fits a pod of a class."""
@@ -232,7 +232,7 @@ def drift(one: Mapping[ClassT, float], other: Mapping[ClassT, float]) -> float:
     return sum(abs(one.get(key, 0) / totals[0] - other.get(key, 0) / totals[1]) for key in one.keys() | other) / 2
 
 
-def typical_mix(asks: Asks, count: Floats) -> Mix:
+def typical_mix(asks: PodClasses, count: Floats) -> Mix:
     """The mix of (C,) classes with `count` pods each: the most frequent ones that cover `_TYPICAL_FRAC` of the pods.
 
     Classes that differ only in memory are merged. Equal counts order by CPU, GPUs and models, so that the mix is
@@ -255,7 +255,7 @@ def typical_mix(asks: Asks, count: Floats) -> Mix:
     return mix_of(typical, max(sum(pod.num_pods for pod in typical), 1))
 
 
-def expected_count(asks: Asks, count: Floats | Longs, num_gpus: int, load: float = 1.0) -> Floats:
+def expected_count(asks: PodClasses, count: Floats | Longs, num_gpus: int, load: float = 1.0) -> Floats:
     """(C,) pods by class whose mix fills `num_gpus` GPUs to `load` (0..1)."""
     asked = float((count * asks.num_gpus * asks.gpu_milli).sum()) / WHOLE_MILLI
     return count.astype(np.float64) * np.float64(load * num_gpus / asked if asked > 0 else 1)

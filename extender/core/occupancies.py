@@ -36,15 +36,15 @@ def faulty(cluster: Cluster, rows: Rows, rules: ObservedRules) -> Mask:
     shape = (len(rows), cluster.gpu_model.shape[1])
     if cluster.observed is None:
         return np.zeros(shape, np.bool_)
-    xid = cluster.taken(cluster.observed.gauge(Gauge.XID), rows)
-    remap = cluster.taken(cluster.observed.gauge(Gauge.ROW_REMAP_FAILED), rows)
+    xid = cluster.take_rows(cluster.observed.gauge(Gauge.XID), rows)
+    remap = cluster.take_rows(cluster.observed.gauge(Gauge.ROW_REMAP_FAILED), rows)
     is_faulty: Mask = remap > 0
     if (xid > 0).any():  # rare; the lookup costs more than everything else
         is_faulty = is_faulty | np.isin(xid, sorted(rules.xids))
     return is_faulty
 
 
-def sick(cluster: Cluster, rules: ObservedRules | None) -> Mask:
+def unhealthy_gpus(cluster: Cluster, rules: ObservedRules | None) -> Mask:
     """(N, G) GPUs that their device plugin reports unhealthy, and those that are faulty by the rules, if any."""
     installed: Mask = cluster.gpu_model >= 0
     unhealthy: Mask = installed & ~cluster.gpu_healthy
@@ -60,22 +60,22 @@ def unmanaged_mib(cluster: Cluster, rows: Rows, rules: ObservedRules) -> Ints:
     """
     if cluster.observed is None:
         return np.zeros((len(rows), cluster.gpu_model.shape[1]), np.int32)
-    memory = cluster.taken(cluster.gpu_memory_mib, rows)
-    used = cluster.taken(cluster.observed.gauge(Gauge.MEMORY_USED), rows)
-    counts = ~np.isnan(used) & ~cluster.taken(cluster.observed.outdated, rows) & (memory > 0)
-    counts &= _COUNTED[cluster.taken(cluster.unit, rows)][:, None]
-    beyond = np.where(counts, used - (memory - cluster.taken(cluster.gpu_free_mib, rows)), 0)
+    memory = cluster.take_rows(cluster.gpu_memory_mib, rows)
+    used = cluster.take_rows(cluster.observed.gauge(Gauge.MEMORY_USED), rows)
+    counts = ~np.isnan(used) & ~cluster.take_rows(cluster.observed.outdated, rows) & (memory > 0)
+    counts &= _COUNTED[cluster.take_rows(cluster.unit, rows)][:, None]
+    beyond = np.where(counts, used - (memory - cluster.take_rows(cluster.gpu_free_mib, rows)), 0)
     return np.where(beyond >= rules.min_unmanaged_mib, np.ceil(beyond), 0).astype(np.int32)
 
 
 def unaccounted_mib(cluster: Cluster, rows: Rows, rules: ObservedRules) -> Ints:
     """(R, G) MiB in use by unknown processes, 0 where pods on GPUs of unknown index can explain it."""
     beyond = unmanaged_mib(cluster, rows, rules)
-    explained = (beyond > 0).sum(axis=1) <= cluster.taken(cluster.untracked_units, rows)
+    explained = (beyond > 0).sum(axis=1) <= cluster.take_rows(cluster.untracked_units, rows)
     return np.where(explained[:, None], 0, beyond)
 
 
-def counting_observed(cluster: Cluster, rules: ObservedRules | None) -> Cluster:
+def with_observed_usage(cluster: Cluster, rules: ObservedRules | None) -> Cluster:
     """The cluster with unbooked usage subtracted from what is free.
 
     Memory in use on an unbooked GPU may belong to a pod on a GPU of unknown index. Each such GPU therefore reduces
@@ -87,7 +87,7 @@ def counting_observed(cluster: Cluster, rules: ObservedRules | None) -> Cluster:
     return cluster.changed(gpu_free_milli=milli, gpu_free_mib=mib, untracked_units=untracked)
 
 
-class Counting:
+class ObservedUsageCache:
     """`counting_observed` for successive snapshots: only rows changed since the last one are recomputed.
 
     A call overwrites the arrays of the earlier result.
@@ -103,7 +103,7 @@ class Counting:
         if cluster.observed is None:
             return cluster
         if self._last is None or self._last[1].gpu_free_mib.shape != cluster.gpu_free_mib.shape:
-            counted = counting_observed(cluster, self._rules)
+            counted = with_observed_usage(cluster, self._rules)
         elif self._last[0] is cluster:
             return self._last[1]
         else:
@@ -117,8 +117,8 @@ class Counting:
         return counted
 
     def _left(self, cluster: Cluster, rows: Rows) -> tuple[Ints, Ints, Ints]:
-        free_mib = cluster.taken(cluster.gpu_free_mib, rows)
-        if (free_mib < cluster.taken(self._booked_only(cluster), rows)).all():
+        free_mib = cluster.take_rows(cluster.gpu_free_mib, rows)
+        if (free_mib < cluster.take_rows(self._booked_only(cluster), rows)).all():
             # The usual case: the one row that the last decision changed.
             return cluster.gpu_free_milli.take(rows, axis=0), free_mib, cluster.untracked_units.take(rows)
         return _left(cluster, self._rules, rows)
@@ -142,7 +142,7 @@ def _left(cluster: Cluster, rules: ObservedRules, rows: Rows) -> tuple[Ints, Int
     untracked = cluster.untracked_units.take(rows)
     if rules.counts_memory:
         beyond = unmanaged_mib(cluster, rows, rules)
-        idle = (milli > 0) & (mib == cluster.taken(cluster.gpu_memory_mib, rows))
+        idle = (milli > 0) & (mib == cluster.take_rows(cluster.gpu_memory_mib, rows))
         untracked = np.maximum(untracked - ((beyond > 0) & idle).sum(axis=1), 0).astype(np.int32)
         mib = np.maximum(mib - beyond, 0)
     if rules.excludes_faulty:

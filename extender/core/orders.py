@@ -26,7 +26,7 @@ class Order(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingJob:
     """A waiting job: a pod or a gang."""
 
     key: str
@@ -55,35 +55,35 @@ def hold_s(expected_s: float, gpus: float, most_s: float) -> float:
     return min(_PATIENCE * expected_s * gpus, most_s)
 
 
-def _effective_priority(waiting: Waiting, now: float, ageing_s: float) -> float:
+def _effective_priority(waiting: WaitingJob, now: float, ageing_s: float) -> float:
     """Priority plus one for each `ageing_s` past the job's `due` time, so that no job starves; 0 for no ageing."""
     overdue = max(0.0, now - waiting.due)
     return waiting.priority + (overdue // ageing_s if ageing_s > 0 else 0.0)
 
 
 def ordered(
-    waiting: Sequence[Waiting],
+    waiting: Sequence[WaitingJob],
     now: float,
     *,
     ageing_s: float = 0.0,
     shares: dict[str, float] | None = None,
-) -> list[Waiting]:
+) -> list[WaitingJob]:
     """The queue order: highest effective priority, then the namespace with the smallest share, then the smallest `due`.
 
     `shares` maps each namespace to its GPUs in use over its weight, None for no fair share. Each job taken raises its
     namespace's share at once, so that a burst of one namespace does not precede the first job of another.
     """
 
-    def rank(item: Waiting) -> tuple[float, float, str]:
+    def rank(item: WaitingJob) -> tuple[float, float, str]:
         return (-_effective_priority(item, now, ageing_s), item.due, item.key)
 
     in_order = sorted(waiting, key=rank)
     if shares is None:
         return in_order
-    result: list[Waiting] = []
+    result: list[WaitingJob] = []
     used = dict(shares)
     for _, equals in groupby(in_order, key=lambda item: _effective_priority(item, now, ageing_s)):
-        queues: dict[str, deque[Waiting]] = {}
+        queues: dict[str, deque[WaitingJob]] = {}
         for item in equals:
             queues.setdefault(item.owner, deque()).append(item)
         heads = [(used.get(owner, 0.0), queue[0].due, owner) for owner, queue in queues.items()]

@@ -6,7 +6,7 @@ Prices: a share that costs a GPU more of its value than it uses yields to other 
 
 import numpy as np
 
-from extender.core.bookings import book, bookable, booking
+from extender.core.bookings import book, writable_copy, booking
 from extender.core.clusters import WHOLE_MILLI, Cluster, Floats, Longs, Mask
 from extender.core.decisions import Decision
 from extender.core.fit.fits import fit
@@ -25,7 +25,7 @@ def leaves_room(cluster: Cluster, decision: Decision, request: GpuRequest) -> bo
     return bool(fit(_after(cluster, decision), request, np.zeros(1, np.intp)).fits[0])
 
 
-def takes_more(worth: Floats, num_gpus: Longs, gpu_milli: Longs) -> Mask:
+def wastes_gpu(worth: Floats, num_gpus: Longs, gpu_milli: Longs) -> Mask:
     """(C,) whether pods with (C,) GPUs of (C,) milli each cost a GPU more of its value than the part they use.
 
     A share of 810 does where no expected pod can use the remaining 190. `worth` (M, 1001) is the value of what is left
@@ -50,6 +50,6 @@ def _after(cluster: Cluster, decision: Decision) -> Cluster:
     """The decision's node alone, as row 0, with the decision booked."""
     if decision.best is None:
         raise ValueError("the decision has no node")
-    node = bookable(cluster.only(decision.best))
+    node = writable_copy(cluster.only(decision.best))
     book(node, 0, booking(node, 0, decision.request, decision.gpus))
     return node

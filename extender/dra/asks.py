@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from extender.core.dra.asks import (
-    ClaimAsk,
+    ClaimSpec,
     Constraint,
-    DeviceAsk,
-    DevicesAsked,
-    RequestAsk,
+    DeviceSpec,
+    DeviceClaims,
+    RequestSpec,
     Selector,
     SelectorFault,
     Toleration,
@@ -141,17 +141,17 @@ _EXACT: Final = "ExactCount"
 _ALL: Final = "All"
 
 
-def read_asks(claims: Iterable[ResourceClaim], classes: Mapping[str, DeviceClass]) -> DevicesAsked:
+def read_asks(claims: Iterable[ResourceClaim], classes: Mapping[str, DeviceClass]) -> DeviceClaims:
     """The requests of one pod's unallocated claims, in the pod's order. Raises UnhandledError.
 
     `classes` are all DeviceClasses by name.
     """
-    asked = DevicesAsked(tuple(_read_claim(claim, classes) for claim in claims))
+    asked = DeviceClaims(tuple(_read_claim(claim, classes) for claim in claims))
     _check_cost(asked)
     return asked
 
 
-def _check_cost(asked: DevicesAsked) -> None:
+def _check_cost(asked: DeviceClaims) -> None:
     """Raise UnhandledError if a pod's selectors are too long or too expensive."""
     asks = (ask for claim in asked.claims for request in claim.requests for ask in request.alternatives)
     if sum(map(len, {selector.expression for ask in asks for selector in ask.selectors})) > _MAX_CHARS:
@@ -160,14 +160,14 @@ def _check_cost(asked: DevicesAsked) -> None:
         raise UnhandledError(f"the selectors of all claims may take more than {_MAX_COST} steps", "CEL: cost")
 
 
-def _read_claim(claim: ResourceClaim, classes: Mapping[str, DeviceClass]) -> ClaimAsk:
+def _read_claim(claim: ResourceClaim, classes: Mapping[str, DeviceClass]) -> ClaimSpec:
     reader = _Reader(claim.metadata.name, classes)
     requests = tuple(reader.request(request) for request in claim.spec.devices.requests or ())
     # A lower bound: only the allocator knows the number for allocation mode All and for alternatives.
     if sum(min(ask.count for ask in request.alternatives) for request in requests) > _MAX_DEVICES:
         raise reader.fault("", f"more than {_MAX_DEVICES} devices", "too many devices")
     constraints = tuple(reader.constraint(constraint) for constraint in claim.spec.devices.constraints or ())
-    return ClaimAsk(requests, constraints)
+    return ClaimSpec(requests, constraints)
 
 
 class _Reader:
@@ -182,14 +182,14 @@ class _Reader:
         location = f"claim {self._claim}, request {request}" if request else f"claim {self._claim}"
         return UnhandledError(f"{location}: {what}", kind)
 
-    def request(self, request: DeviceRequest) -> RequestAsk:
+    def request(self, request: DeviceRequest) -> RequestSpec:
         """A request with its alternatives."""
         if request.first_available:
             names = [(f"{request.name}/{alternative.name}", alternative) for alternative in request.first_available]
-            return RequestAsk(request.name, tuple(self._ask(*named, allow_admin=False) for named in names))
+            return RequestSpec(request.name, tuple(self._ask(*named, allow_admin=False) for named in names))
         if request.exactly is None:
             raise self.fault(request.name, "neither exactly nor firstAvailable is set", "request")
-        return RequestAsk(request.name, (self._ask(request.name, request.exactly, allow_admin=True),))
+        return RequestSpec(request.name, (self._ask(request.name, request.exactly, allow_admin=True),))
 
     def constraint(self, constraint: DeviceConstraint) -> Constraint:
         """A `matchAttribute` or `distinctAttribute` constraint."""
@@ -198,7 +198,7 @@ class _Reader:
             raise self.fault("", "unknown constraint type", "constraint")
         return Constraint(attribute, tuple(constraint.requests or ()), distinct=not constraint.match_attribute)
 
-    def _ask(self, name: str, request: ExactRequest, allow_admin: bool) -> DeviceAsk:
+    def _ask(self, name: str, request: ExactRequest, allow_admin: bool) -> DeviceSpec:
         if request.derived_attributes:
             raise self.fault(name, "derived attributes are not supported", "derived attributes")
         if not request.device_class_name:
@@ -207,7 +207,7 @@ class _Reader:
         if device_class is None:
             raise self.fault(name, f"device class {request.device_class_name} does not exist", MISSING_CLASS)
         selectors = (*(device_class.spec.selectors or ()), *(request.selectors or ()))
-        return DeviceAsk(
+        return DeviceSpec(
             name,
             tuple(self._selector(name, selector) for selector in selectors),
             self._count(name, request),

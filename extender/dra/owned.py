@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 
-from extender.core.dra.asks import DevicesAsked
+from extender.core.dra.asks import DeviceClaims
 from extender.core.dra.devices import Amount, CounterId, DeviceId, Inventory, NodeDevices, Taking
 from extender.dra.asks import MISSING_CLASS, UnhandledError, read_asks
 from extender.dra.objects import DeviceClass, DeviceClasses, DeviceTaintRule, ResourceClaim, ResourceSlice
@@ -145,7 +145,7 @@ class OwnedDevices:
         """A node's devices that Kerf allocates."""
         return self.slices.pools_on(node).inventory
 
-    def claims_of(self, pod: objects.Pod, is_kerfs: Callable[[DevicesAsked], bool | None]) -> PodClaims:
+    def claims_of(self, pod: objects.Pod, is_kerfs: Callable[[DeviceClaims], bool | None]) -> PodClaims:
         """A pod's claims. `is_kerfs` returns whether Kerf allocates the request, None if that is not known yet.
 
         Raises RequestError if a claim can't be evaluated exactly and Kerf owns all devices.
@@ -192,7 +192,7 @@ class OwnedDevices:
                 claims[claim.metadata.uid] = claim
         return list(claims.values()), missing
 
-    def _is_kerfs(self, claim: ResourceClaim, is_kerfs: Callable[[DevicesAsked], bool | None]) -> bool | None:
+    def _is_kerfs(self, claim: ResourceClaim, is_kerfs: Callable[[DeviceClaims], bool | None]) -> bool | None:
         """Whether Kerf allocates a claim. One that can't be evaluated exactly is left to kube-scheduler, if it can.
 
         Raises UnhandledError if it can't: Kerf owns all devices, or the class is missing.
@@ -244,12 +244,12 @@ class OwnedDevices:
 
     def hold(self, uid: str, hold: Hold) -> set[str]:
         """Hold devices for a claim before its allocation is written."""
-        changed = self.let_go(uid)
+        changed = self.release_hold(uid)
         self.holds[uid] = hold
         self._held_on.put(hold.node, uid, hold)
         return changed | self._forget({hold.node})
 
-    def let_go(self, uid: str) -> set[str]:
+    def release_hold(self, uid: str) -> set[str]:
         """Release a claim's hold: its allocation was written, or never will be."""
         hold = self.holds.pop(uid, None)
         if hold is None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from extender.core.dra.asks import DevicesAsked
+from extender.core.dra.asks import DeviceClaims
 from extender.core.dra.devices import Amount, DeviceId
 from extender.dra.objects import ResourceClaim
 from extender.kube import objects
@@ -33,7 +33,7 @@ class PodClaims:
     allocated: tuple[ResourceClaim, ...] = ()
     unallocated: tuple[ResourceClaim, ...] = ()
     """Unallocated claims that Kerf allocates."""
-    asked: DevicesAsked | None = None
+    asked: DeviceClaims | None = None
     """The requests of `unallocated`, in that order; None if there are none."""
     missing: str = ""
     """The first claim that does not exist yet."""

@@ -13,11 +13,11 @@ from extender.core.clusters import WHOLE_MILLI, Mask, Rows
 from extender.core.decisions import ranked
 from extender.core.evaluations import Evaluation
 from extender.core.fit.checks import TABLE, resolvable, sentence
-from extender.core.fit.device_fits import devices_at, why_not, why_not_on
+from extender.core.fit.device_fits import devices_at, explain_no_fit, why_not_on
 from extender.core.fit.fits import fit
 from extender.core.fit.reasons import Reason
 from extender.core.fit.relaxations import obstacles
-from extender.core.occupancies import ObservedRules, counting_observed
+from extender.core.occupancies import ObservedRules, with_observed_usage
 from extender.core.resources.requests import GpuRequest
 from extender.explain.answers import Explanation
 from extender.explain.fixes import Question, now
@@ -120,7 +120,7 @@ def _lacks(placement: Placement) -> str | None:
     decision, evaluation = placement.decision, placement.decision.evaluation
     if decision.request.devices is None or evaluation.fits.any() or not len(decision.rows):
         return None
-    return why_not(placement.cluster, decision.request.devices, decision.rows, evaluation.reason)
+    return explain_no_fit(placement.cluster, decision.request.devices, decision.rows, evaluation.reason)
 
 
 def _candidates(
@@ -130,7 +130,7 @@ def _candidates(
     decision, cluster, names = placement.decision, placement.cluster, placement.cluster.node_names
     rows, evaluation = scores.rows, scores.evaluation
     texts, which = _texts_of(decision.request, evaluation)
-    seen = counting_observed(cluster, counted)
+    seen = with_observed_usage(cluster, counted)
     ranks = {row: rank for rank, row in enumerate(ranked(seen, rows, evaluation), 1)}
     checked = fit(seen, decision.request, rows)
     numbers = (rows, evaluation.reason, evaluation.available, evaluation.score, which)

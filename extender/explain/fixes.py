@@ -18,7 +18,7 @@ from extender.core.fit.relaxations import (
     relaxations,
     shortfalls,
 )
-from extender.core.occupancies import ObservedRules, counting_observed
+from extender.core.occupancies import ObservedRules, with_observed_usage
 from extender.core.policies.policy import Policy
 from extender.core.policies.registry import POLICIES
 from extender.core.resources.requests import PodRequest
@@ -187,7 +187,7 @@ def suggestions(question: Question) -> list[dict[str, Any]]:
     if question.num_fit:
         return []
     request, rows = question.placement.decision.request, candidates(question.placement, question.cluster)
-    seen = counting_observed(question.cluster, question.policy.rules)
+    seen = with_observed_usage(question.cluster, question.policy.rules)
     if request.devices is None:
         missing, relaxed = shortfalls(seen, request, rows), relaxations(seen, request, rows)
     else:

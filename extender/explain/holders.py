@@ -162,7 +162,7 @@ class Holders:
     def subscribe(self, hub: WatchHub) -> None:
         """Subscribe to nodes and bound pods; must come after the ledger."""
         hub.cache(NODES).subscribe(self.node_changed)
-        hub.part(BOUND_PODS).subscribe(self.pod_changed)
+        hub.group(BOUND_PODS).subscribe(self.pod_changed)
 
     def node_changed(self, old: objects.Node | None, node: objects.Node | None) -> None:
         """A node was added or changed; the ledger reports its capacity and its removal."""

@@ -11,7 +11,7 @@ from extender.core.clusters import WHOLE_MILLI, Cluster, Mask, Rows
 from extender.core.dra.devices import NodeDevices
 from extender.core.dra.explained import WHOLE, free_in_words, free_of, total
 from extender.core.gauges import Gauge
-from extender.core.occupancies import ObservedRules, counting_observed, faulty, unaccounted_mib, unmanaged_mib
+from extender.core.occupancies import ObservedRules, with_observed_usage, faulty, unaccounted_mib, unmanaged_mib
 from extender.core.resources.nodes import SLICES, GpuUnit
 from extender.dra.uses import HELD, DeviceUse
 from extender.ledger.ledger import AllocationState, Ledger, PodAllocation
@@ -30,7 +30,7 @@ def gpus_of(
         array[rows[at], slots].tolist()
         for array in (
             *(cluster.gpu_model, cluster.gpu_memory_mib, cluster.gpu_healthy, cluster.gpu_free_milli),
-            *(cluster.gpu_free_mib, counting_observed(cluster, counted).gpu_idle, cluster.gpu_slices),
+            *(cluster.gpu_free_mib, with_observed_usage(cluster, counted).gpu_idle, cluster.gpu_slices),
         )
     ]
     sliced = [_slices(cluster, row) for row in rows.tolist()]

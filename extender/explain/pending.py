@@ -316,7 +316,7 @@ class PendingPods:
             return None
         try:
             policy = self.placer.policy_of(asked)
-            request = policy.asked(asked)
+            request = policy.weighed_request(asked)
         except RequestError:
             return None
         return None if request is None else (request, policy.rules)

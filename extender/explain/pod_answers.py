@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from extender.core.decisions import ranked
-from extender.core.evaluations import broken_down
+from extender.core.evaluations import evaluate_with_breakdown
 from extender.core.policies.policy import Policy
 from extender.core.resources.requests import PodRequest, RequestError, named
 from extender.dra.objects import ResourceClaim
@@ -62,7 +62,7 @@ class UndecidedPods:
         kept = _not_kept(pod.key)
         request = self._read_request(pod, kept)
         policy = self._placer.policy_of(request)
-        asked = policy.asked(request) or request.gpus
+        asked = policy.weighed_request(request) or request.gpus
         if asked is None:
             raise UndecidedError(f"{kept}. It requests no GPUs, so kube-scheduler places it without Kerf")
         identity = replace(PodIdentity.of(pod), owner=owner_of(pod.metadata))
@@ -258,8 +258,8 @@ def _compared(placement: Placement, policy: Policy, remembered: PodRequest | Non
     If the pod's CPU and memory request is no longer known, it counts as none.
     """
     request, (rows, _) = placement.decision.request, offered_rows(placement)
-    request = policy.asked(replace(remembered or PodRequest(), gpus=request)) or request
-    evaluation, breakdown = broken_down(placement.cluster, request, policy, rows)
+    request = policy.weighed_request(replace(remembered or PodRequest(), gpus=request)) or request
+    evaluation, breakdown = evaluate_with_breakdown(placement.cluster, request, policy, rows)
     scores = Scores(placement.cluster, request, rows, evaluation, breakdown, policy)
     order = list(ranked(placement.cluster, rows, evaluation))
     ranks, names = {row: rank for rank, row in enumerate(order, 1)}, placement.cluster.node_names

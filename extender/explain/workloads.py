@@ -587,7 +587,7 @@ def _found(table: WorkloadTable, q: str, rows: Rows) -> WorkloadNames:
 
 def build_workloads(base: Foundation, counts: CountsGpuHours | None, waitlist: Waitlist) -> Workloads:
     """Build `Workloads` and subscribe it to pods; must be called before the mirror starts."""
-    pods, ledger = base.mirror.hub.part(BOUND_PODS), base.ledger
+    pods, ledger = base.mirror.hub.group(BOUND_PODS), base.ledger
 
     def bound(uid: str) -> BoundPod | None:
         pod = pods.get(uid)

@@ -78,7 +78,7 @@ class Tasks:
         """Return which other tasks are not running and why."""
         return list(self._faults(needed=False))
 
-    def hopeless(self) -> str:
+    def needs_restart(self) -> str:
         """Return which needed task has died too often, so that the process should end; "" for none."""
         for name, worker in self._workers.items():
             deaths = worker.deaths_at(worker.task.get_loop().time()) if worker.needed else 0
@@ -174,7 +174,7 @@ async def repeat(work: Work, interval_s: float, what: str) -> None:
             logger.exception("%s failed", what)
 
 
-async def all_of(writes: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+async def gather_all(writes: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """Wait for all writes and return their results. Raises the first error."""
     results = await asyncio.gather(*writes, return_exceptions=True)
     for result in results:

@@ -98,7 +98,7 @@ class Cache(Mapping[str, T], Generic[RawT, T]):
         self._handlers: list[_Subscriber[T]] = []
         self._stood_in: set[str] = set()
         self._filled = False
-        self.lists_gone = False
+        self.removals_missed = False
         """Whether the removals now passed to handlers were revealed by a list: their events were missed."""
 
     # Reading
@@ -112,7 +112,7 @@ class Cache(Mapping[str, T], Generic[RawT, T]):
     def __getitem__(self, uid: str) -> T:
         return self._objects[uid]
 
-    def named(self, name: str, namespace: str = "") -> T | None:
+    def find(self, name: str, namespace: str = "") -> T | None:
         """Return the object of a name, or None."""
         uid = self._uid_of.get(f"{namespace}/{name}")
         return None if uid is None else self._objects[uid]
@@ -121,19 +121,19 @@ class Cache(Mapping[str, T], Generic[RawT, T]):
         """Whether an object is a stand-in for one that never could be decoded."""
         return uid in self._stood_in
 
-    def is_untold(self, uid: str) -> bool:
+    def is_unconfirmed(self, uid: str) -> bool:
         """Whether the watch has not delivered this process's last write of an object yet."""
         return uid in self._own
 
-    def part(self, index: Index[T], group: str) -> "Part[T]":
+    def group(self, index: Index[T], group: str) -> "Group[T]":
         """Return a live view of a group. Raises RuntimeError for a new index once the cache has objects."""
         if id(index) not in self._indexed:
             if self._objects:
                 raise RuntimeError(f"the cache already has objects, which {index.name} does not index")
             self._indexed[id(index)] = _Indexed(index)
-        return Part(self, index, group)
+        return Group(self, index, group)
 
-    def by(self, index: Index[T], group: str) -> Collection[T]:
+    def by_group(self, index: Index[T], group: str) -> Collection[T]:
         """Return the objects of a group, in order of arrival. Raises KeyError for an undeclared index."""
         return list(self._indexed[id(index)].members.get(group, {}).values())
 
@@ -145,14 +145,14 @@ class Cache(Mapping[str, T], Generic[RawT, T]):
         """Return the groups that have objects."""
         return list(self._indexed[id(index)].members)
 
-    def subscribe(self, handler: Handler[T], *, listed: Listed | None = None, stand_ins: bool = False) -> None:
+    def subscribe(self, handler: Handler[T], *, on_list: Listed | None = None, stand_ins: bool = False) -> None:
         """Call a handler for every change from now on, with `stand_ins` also for those of stand-ins.
 
         Raises RuntimeError once the cache has had objects, which the handler would have missed.
         """
         if self._filled:
             raise RuntimeError("the cache already has objects, which a new subscriber would miss")
-        self._handlers.append(_Subscriber(handler, listed, stand_ins))
+        self._handlers.append(_Subscriber(handler, on_list, stand_ins))
 
     # Changes from the reflector and this process's writes
 
@@ -173,7 +173,7 @@ class Cache(Mapping[str, T], Generic[RawT, T]):
         self._own[item.metadata.uid] = version
         self._take(item)
 
-    def set_aside(self, item: Outline) -> None:
+    def upsert_unreadable(self, item: Outline) -> None:
         """An object was added or changed, and can't be decoded."""
         if item.finished or not self._keeps_unread:
             self._drop(item.uid)
@@ -190,7 +190,7 @@ class Cache(Mapping[str, T], Generic[RawT, T]):
             self._change(metadata.uid, self._derive(item))
         self._drop(metadata.uid)
 
-    def keep(self, items: set[str], list_began: float, version: str = "") -> None:
+    def retain_only(self, items: set[str], list_began: float, version: str = "") -> None:
         """Remove all objects but these UIDs of a complete list, and what this process has written since.
 
         `list_began` is in monotonic seconds. A version older than the newest one comes from an etcd restored from a
@@ -240,9 +240,9 @@ class Cache(Mapping[str, T], Generic[RawT, T]):
 
     def _miss(self, uid: str) -> None:
         """Remove an object whose deletion was missed."""
-        self.lists_gone = True
+        self.removals_missed = True
         self._drop(uid)
-        self.lists_gone = False
+        self.removals_missed = False
 
     def _drop(self, uid: str) -> None:
         self._own.pop(uid, None)
@@ -266,7 +266,7 @@ class Cache(Mapping[str, T], Generic[RawT, T]):
                 _call(subscriber.handler, old, new)
 
 
-class Part(Mapping[str, T]):
+class Group(Mapping[str, T]):
     """The objects of one group of an index, by UID; an object that leaves the group counts as removed."""
 
     def __init__(self, cache: Cache[Any, T], index: Index[T], group: str) -> None:
@@ -282,15 +282,15 @@ class Part(Mapping[str, T]):
         return self._members[uid]
 
     @property
-    def lists_gone(self) -> bool:
+    def removals_missed(self) -> bool:
         """As in `Cache`."""
-        return self._cache.lists_gone
+        return self._cache.removals_missed
 
     @property
     def _members(self) -> Mapping[str, T]:
         return self._cache.members(self._index, self._group)
 
-    def subscribe(self, handler: Handler[T], *, listed: Listed | None = None, stand_ins: bool = False) -> None:
+    def subscribe(self, handler: Handler[T], *, on_list: Listed | None = None, stand_ins: bool = False) -> None:
         """As in `Cache`; `listed` gets the UIDs of all groups."""
 
         def changed(old: T | None, new: T | None) -> None:
@@ -298,7 +298,7 @@ class Part(Mapping[str, T]):
             if old is not None or new is not None:
                 handler(old, new)
 
-        self._cache.subscribe(changed, listed=listed, stand_ins=stand_ins)
+        self._cache.subscribe(changed, on_list=on_list, stand_ins=stand_ins)
 
     def _of_group(self, item: T | None) -> T | None:
         return item if item is not None and self._group in self._index.groups(item) else None

@@ -28,7 +28,7 @@ import msgspec
 from extender.kube import objects
 from extender.kube.background import Background, repeat
 from extender.kube.transport import ApiError, ClusterError
-from extender.kube.turns import Pauses, in_turn
+from extender.kube.turns import Backoffs, in_turn
 
 logger = logging.getLogger(__name__)
 
@@ -112,11 +112,11 @@ class Target(ABC, Generic[T]):
     kept_on_standby: ClassVar[bool] = False
     """Whether to keep resolving its outcome on standby, when there may be no new leader."""
 
-    def __init__(self, namespace: str, uid: str, words: str, epoch: str = "") -> None:
+    def __init__(self, namespace: str, uid: str, description: str, epoch: str = "") -> None:
         """`words` describe the write in logs; `epoch` is the term in which it was decided."""
         self.namespace = namespace
         self.uid = uid
-        self.words = words
+        self.description = description
         self.epoch = epoch
         self.version = ""
         """The resourceVersion of the last request, "" if none was sent."""
@@ -128,11 +128,11 @@ class Target(ABC, Generic[T]):
     async def undo(self) -> None:
         """Undo `prepare` after a write that never takes effect."""
 
-    def stands(self) -> str:
+    def failed_precondition(self) -> str:
         """Return which precondition no longer holds, "" if all do. Never waits."""
         return ""
 
-    def accepts(self, found: T) -> str:
+    def refusal(self, found: T) -> str:
         """Return why not to write on the object as it is now, "" to write."""
         return ""
 
@@ -157,7 +157,7 @@ class Target(ABC, Generic[T]):
         """Return the outcome shown by the object (None: gone): DONE; GONE; REFUSED if another write has superseded it
         for good; None if it has not taken effect. `sealed`: whether it no longer can."""
 
-    def is_told(self) -> bool:
+    def is_settled(self) -> bool:
         """Whether the outcome is already known from elsewhere."""
         return False
 
@@ -166,7 +166,7 @@ class Target(ABC, Generic[T]):
         """Take in the outcome; called again when an UNKNOWN outcome becomes known."""
 
 
-def refused(error: Exception) -> bool:
+def is_permanent_refusal(error: Exception) -> bool:
     """Whether the API server refuses this change for good, so that a retry would fail in the same way."""
     if not isinstance(error, ApiError):
         return False
@@ -204,7 +204,7 @@ async def _write(target: Target[T], term: Term | None, version: str, *, is_new: 
             return Result(Outcome.REFUSED, error=error)
         if found is None:
             return Result(Outcome.GONE)
-        if why := target.accepts(found):
+        if why := target.refusal(found):
             return Result(Outcome.REFUSED, found, why=why)
         version, is_new = found.metadata.resource_version, True
     result: Result[T] = Result(Outcome.CONFLICT)
@@ -215,7 +215,7 @@ async def _write(target: Target[T], term: Term | None, version: str, *, is_new: 
                 term.check(target.epoch)
             except FencedError as error:
                 return Result(Outcome.FENCED, error=error)
-        if why := target.stands():
+        if why := target.failed_precondition():
             return Result(Outcome.REFUSED, why=why)
         target.version = version
         try:
@@ -227,7 +227,7 @@ async def _write(target: Target[T], term: Term | None, version: str, *, is_new: 
         now = result.found.metadata.resource_version
         if now == version and not target.conflicts_pass:
             return result
-        if why := target.accepts(result.found):
+        if why := target.refusal(result.found):
             return Result(Outcome.REFUSED, result.found, why=why)
         version, is_new = now, True
     return result
@@ -259,7 +259,7 @@ class Resolver(Background):
         self._term = term
         self._clock = clock
         self._unknown: dict[Target[objects.Named], None] = {}  # in order of arrival
-        self._pauses = Pauses()
+        self._pauses = Backoffs()
         self._slots = asyncio.Semaphore(_MAX_CONCURRENT)
 
     def add(self, target: Target[T]) -> None:
@@ -284,10 +284,10 @@ class Resolver(Background):
                 return  # resolved in the next term, or from elsewhere
             except (ClusterError, msgspec.DecodeError) as error:
                 self._pauses.failed(target.namespace, target.uid, error, self._clock())
-                logger.warning("%s: outcome not known yet: %s", target.words, error)
+                logger.warning("%s: outcome not known yet: %s", target.description, error)
                 return
             except Exception:
-                logger.exception("%s: failed to resolve the outcome", target.words)
+                logger.exception("%s: failed to resolve the outcome", target.description)
                 return
             self._pauses.succeeded(target.namespace, target.uid)
             if result is not None and result.outcome is Outcome.UNKNOWN:
@@ -299,13 +299,13 @@ class Resolver(Background):
 
     async def _resolve(self, target: Target[T]) -> Result[T] | None:
         """Return the outcome, None if already known from elsewhere. Raises ClusterError, DecodeError."""
-        if target.is_told():
+        if target.is_settled():
             return None
         standby = self._term.standby()
         if standby and not target.kept_on_standby:
             return Result(Outcome.FENCED, why=standby)
         found, error = await self._seal_or_read(target, seal=not standby)
-        if target.is_told():
+        if target.is_settled():
             return None
         late = found is not None and found.metadata.resource_version == target.version  # it may still take effect
         outcome = target.judge(found, sealed=not late) or (Outcome.UNKNOWN if late else Outcome.REFUSED)
@@ -321,6 +321,6 @@ class Resolver(Background):
         try:
             return await target.seal(), None
         except ApiError as error:
-            if not refused(error):
+            if not is_permanent_refusal(error):
                 raise
             return await target.read(), error

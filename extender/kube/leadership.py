@@ -31,7 +31,7 @@ from extender.kube.decoding import Decoder
 logger = logging.getLogger(__name__)
 
 
-class Led(NamedTuple):
+class LeadTime(NamedTuple):
     """A span of monotonic time in which no other process led; those of two processes never overlap."""
 
     tenure: str
@@ -60,19 +60,19 @@ class Election(Protocol):
     async def resign(self) -> None:
         """Release the lease, if this process holds its own."""
 
-    async def change(self) -> None:
+    async def wait_for_change(self) -> None:
         """Wait until `term` has changed since the last call."""
 
     def deadline(self) -> float:
         """Return the monotonic time at which the term expires, if the clock does not stop."""
 
-    def hurry(self) -> None:
+    def request_confirmation(self) -> None:
         """Send a request to the lease soon, since a `confirm` is about to follow."""
 
     async def confirm(self, since: int) -> bool:
         """Wait for a request after the first `since`; return whether it shows that this process still led."""
 
-    def led(self) -> Led:
+    def led(self) -> LeadTime:
         """Return the time of the last tenure."""
 
     def standing(self) -> str:
@@ -92,21 +92,21 @@ class Unelected:
     async def resign(self) -> None:
         """Nothing to release."""
 
-    async def change(self) -> None:
+    async def wait_for_change(self) -> None:
         """Never returns."""
         await asyncio.get_running_loop().create_future()
 
     def deadline(self) -> float:
         return float("inf")
 
-    def hurry(self) -> None:
+    def request_confirmation(self) -> None:
         """Nothing to request."""
 
     async def confirm(self, since: int) -> bool:
         return True
 
-    def led(self) -> Led:
-        return Led(self.tenure, float("-inf"), float("inf"))
+    def led(self) -> LeadTime:
+        return LeadTime(self.tenure, float("-inf"), float("inf"))
 
     def standing(self) -> str:
         return "no leader election"
@@ -118,8 +118,8 @@ class Spectator(Unelected):
     contested = True
     term = tenure = ""
 
-    def led(self) -> Led:
-        return Led("", float("-inf"), float("-inf"))
+    def led(self) -> LeadTime:
+        return LeadTime("", float("-inf"), float("-inf"))
 
     def standing(self) -> str:
         return "this process never decides"
@@ -146,17 +146,17 @@ class Terms:
         self.term = self.tenure = ""
         self.num_asked = 0
 
-    async def change(self) -> None:
+    async def wait_for_change(self) -> None:
         await self._changed.wait()
         self._changed.clear()
 
     def deadline(self) -> float:
         return self._certain_until
 
-    def led(self) -> Led:
-        return Led(self.tenure, self._led_since, self._led_until)
+    def led(self) -> LeadTime:
+        return LeadTime(self.tenure, self._led_since, self._led_until)
 
-    def hurry(self) -> None:
+    def request_confirmation(self) -> None:
         self._wanted.set()
 
     def _next_request(self) -> int:

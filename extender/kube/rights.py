@@ -90,7 +90,7 @@ def electing(mode: str, namespace: str, lease: str) -> tuple[Need, ...]:
 class Rights:
     """The rights that a capability needs, and the manifest that grants them."""
 
-    who: str
+    capability: str
     """The capability, as sentences name it."""
     manifest: str
     """File, or `BY_CHART`."""
@@ -100,8 +100,8 @@ class Rights:
 
 
 _KERNEL: Final = (
-    Rights(who="Kerf", manifest=_BASE, needs=(*_SERVING, Need(_LEASES, "leases", ("create", "get", "patch")))),
-    Rights(who="the queue", manifest="manifests/queue/rbac.yaml", needs=QUEUEING),
+    Rights(capability="Kerf", manifest=_BASE, needs=(*_SERVING, Need(_LEASES, "leases", ("create", "get", "patch")))),
+    Rights(capability="the queue", manifest="manifests/queue/rbac.yaml", needs=QUEUEING),
 )
 """The rights of Kerf without its parts."""
 
@@ -121,16 +121,16 @@ def manifest_of(need: Need) -> str:
     return next((rights.manifest for rights in _KERNEL if need in rights.needs), _BASE)
 
 
-class Given:
+class Grants:
     """Which capability needs a right, and which manifest grants it."""
 
     def __init__(self, of_parts: Iterable[Rights] = ()) -> None:
         """`of_parts` are added to the kernel's."""
         self._given = {**_given_by(of_parts), **_given_by(_KERNEL)}
 
-    def who(self, right: Right) -> str:
+    def capability(self, right: Right) -> str:
         """Return the capability that needs a right, as sentences name it."""
-        return self._given[right].who if right in self._given else "Kerf"
+        return self._given[right].capability if right in self._given else "Kerf"
 
     def manifest(self, right: Right) -> str:
         """Return the manifest that grants a right."""
@@ -147,27 +147,27 @@ class _Missing:
 class MissingRights:
     """Rights that were refused, until they are granted or `_KEPT_S` have passed."""
 
-    def __init__(self, clock: Callable[[], float], given: Given) -> None:
+    def __init__(self, clock: Callable[[], float], given: Grants) -> None:
         self._clock = clock
         self._given = given
         self._missing: dict[Right, _Missing] = {}
 
-    def told(self) -> list[str]:
+    def sentences(self) -> list[str]:
         """Return a sentence for each: "the queue may not patch pods: user ..."."""
         self._forget_old()
         return [_sentence(one) for one in self._missing.values()]
 
     def refused(self, error: ApiError, method: str, path: str, query: Query | None) -> None:
         """Record that the API server refused a request."""
-        if error.lacks is None:
+        if error.missing_right is None:
             return
         requested, namespace = _right_to(method, path, query)
-        right, user = error.lacks
+        right, user = error.missing_right
         known = self._missing.get(requested)
         if known is None:
             if len(self._missing) >= _MAX_KEPT:
                 return
-            who, manifest = self._given.who(right), self._given.manifest(right)
+            who, manifest = self._given.capability(right), self._given.manifest(right)
             words = f"{who} may not {right}: user {user} lacks that right, which {manifest} gives"
             known = self._missing[requested] = _Missing(printable(words))
             logger.warning("%s", known.words)
@@ -212,7 +212,7 @@ def _right_to(method: str, path: str, query: Query | None) -> tuple[Right, str]:
     return Right(_VERBS.get(method, reading), group, resource), namespace
 
 
-class NotingRights:
+class RightsRecorder:
     """A transport that records missing rights."""
 
     def __init__(self, transport: Transport, rights: MissingRights) -> None:

@@ -51,7 +51,7 @@ class Right(NamedTuple):
         return f"{self.verb} {self.resource}" + (f".{self.group}" if "." in self.group else "")
 
 
-def right_lacking(words: str) -> tuple[Right, str] | None:
+def missing_right(words: str) -> tuple[Right, str] | None:
     """The missing right and the user in an authorizer's message; None for other messages."""
     found = _FORBIDDEN.search(words)
     if found is None:
@@ -69,7 +69,7 @@ class ClusterError(Exception):
     """
 
     @property
-    def trouble(self) -> str:
+    def general_fault(self) -> str:
         """A fault that affects all requests alike, in words without this request; "" if only this request is wrong."""
         return str(self)
 
@@ -84,15 +84,15 @@ class ApiError(ClusterError):
         self.message = message
 
     @cached_property
-    def lacks(self) -> tuple[Right, str] | None:
+    def missing_right(self) -> tuple[Right, str] | None:
         """The missing right and Kerf's user; None if the request failed for another reason."""
-        return right_lacking(self.message) if self.status == _FORBIDDEN_STATUS else None
+        return missing_right(self.message) if self.status == _FORBIDDEN_STATUS else None
 
     @property
-    def trouble(self) -> str:
+    def general_fault(self) -> str:
         """A missing right, rejected credentials, or an overloaded or failing server; "" for other errors."""
-        if self.lacks is not None:
-            return f"may not {self.lacks[0]}"
+        if self.missing_right is not None:
+            return f"may not {self.missing_right[0]}"
         general = self.status in (_UNAUTHORIZED, _TOO_MANY) or self.status >= _SERVER_ERROR
         return f"{self.status} {self.reason}" if general else ""
 
@@ -101,7 +101,7 @@ class UnreachableError(ClusterError):
     """No response: refused, reset, or timed out. A write may or may not have taken effect."""
 
     @property
-    def trouble(self) -> str:
+    def general_fault(self) -> str:
         """The cause, without the request."""
         return str(self).partition(": ")[2] or str(self)
 

@@ -67,7 +67,7 @@ class _Pause:
     """Monotonic time."""
 
 
-class Pauses:
+class Backoffs:
     """Backoff by namespace and name."""
 
     def __init__(self) -> None:
@@ -75,11 +75,11 @@ class Pauses:
 
     def failed(self, namespace: str, name: str, error: Exception, now: float) -> float:
         """Record a failed write; returns the seconds until the next try."""
-        general = isinstance(error, ClusterError) and bool(error.trouble)
+        general = isinstance(error, ClusterError) and bool(error.general_fault)
         key = namespace, "" if general else name
         known = self._pauses.pop(key, None)
         if known is None or now - known.until > _FORGET_S:
-            lasting = not general or (isinstance(error, ApiError) and error.lacks is not None)
+            lasting = not general or (isinstance(error, ApiError) and error.missing_right is not None)
             known = _Pause(Backoff(_FIRST_S, _MAX_S if lasting else _MAX_UNREACHABLE_S), error, now)
             self._keep(key, known)
             return 0.0

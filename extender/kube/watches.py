@@ -29,7 +29,7 @@ from extender.core.keys import rank_of
 from extender.core.vendors.registry import DEFAULT
 from extender.kube import objects
 from extender.kube.background import Backoff, Tasks
-from extender.kube.cache import Cache, Index, Part
+from extender.kube.cache import Cache, Index, Group
 from extender.kube.decoding import Decoder, Outline, outline, shallow
 from extender.kube.transport import NODES_PATH, PODS_PATH, ApiError, ClusterError, Query, Transport, UnreachableError
 
@@ -66,7 +66,7 @@ class Page(Generic[T]):
     unread: list[Outline] = field(default_factory=list)
     """Objects that can't be decoded."""
     resource_version: str = ""
-    more: str = ""
+    continue_token: str = ""
     """The `continue` token of the next page, "" at the end."""
 
 
@@ -142,9 +142,9 @@ class Lister(Generic[T]):
             else:
                 page = await asyncio.to_thread(self._decoder.decode, content)
             yield page
-            if not page.more:
+            if not page.continue_token:
                 return
-            more = {"continue": page.more}
+            more = {"continue": page.continue_token}
 
     async def all(self) -> Page[T]:
         """All pages as one. Raises ClusterError, DecodeError."""
@@ -174,7 +174,7 @@ class Sink(Protocol[ItemT_contra]):
     def remove(self, item: ItemT_contra) -> None:
         """An object was deleted."""
 
-    def keep(self, items: set[str], list_began: float, version: str) -> None:
+    def retain_only(self, items: set[str], list_began: float, version: str) -> None:
         """A complete list of that version, begun at that monotonic time, has these UIDs; others are gone."""
 
 
@@ -206,7 +206,7 @@ class Reflector(Generic[ObjectT]):
         label_selector: str = "",
         page_size: int = PAGE_SIZE,
         times: ReflectorTimes | None = None,
-        set_aside: Callable[[Outline], None] = lambda item: None,
+        on_unreadable: Callable[[Outline], None] = lambda item: None,
         whole: bool = False,
     ) -> None:
         """`set_aside` is called for objects that can't be decoded; `whole` as in `Decoder`."""
@@ -223,7 +223,7 @@ class Reflector(Generic[ObjectT]):
         self._item_decoder = Decoder(kind, whole=whole)
         self._event_decoder = msgspec.json.Decoder(objects.WatchEvent)
         self._status_decoder = Decoder(objects.Status)
-        self._on_unread = set_aside
+        self._on_unread = on_unreadable
         self._reported: set[str] = set()
         self._resource_version = ""
         self._watch_succeeded = True
@@ -297,7 +297,7 @@ class Reflector(Generic[ObjectT]):
                     raise msgspec.DecodeError("an object without a UID can't be matched to a known one")
                 self._skip_unread(unread)
                 listed.add(unread.uid)
-        self._sink.keep(listed, began, page.resource_version)
+        self._sink.retain_only(listed, began, page.resource_version)
         self._resource_version = page.resource_version
         self._last_contact = self._clock()
         self.num_lists += 1
@@ -519,9 +519,9 @@ class WatchHub:
         """Return the cache of a feed, which fills after `begin`."""
         return self._watch(feed)[1]
 
-    def part(self, selection: Selection[ObjectT]) -> Part[ObjectT]:
+    def group(self, selection: Selection[ObjectT]) -> Group[ObjectT]:
         """Return a subset of a feed, which fills after `begin`."""
-        return self.cache(selection.feed).part(selection.index, selection.group)
+        return self.cache(selection.feed).group(selection.index, selection.group)
 
     def reflector(self, feed: Feed[ObjectT]) -> Reflector[ObjectT]:
         """Return the reflector that fills the cache of a feed."""
@@ -545,7 +545,7 @@ class WatchHub:
                 field_selector=feed.field_selector,
                 page_size=self._page_size,
                 times=self._times,
-                set_aside=cache.set_aside,
+                on_unreadable=cache.upsert_unreadable,
             )
             self._watches[feed] = reflector, cache
         return self._watches[feed]

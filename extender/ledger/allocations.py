@@ -14,7 +14,7 @@ from extender.core.resources.nodes import SLICES, GpuUnit, NodeOffer
 from extender.kube.indexes import Index
 from extender.ledger.arrays import HeldAmounts
 from extender.plugins.holdings import Holding, Part, either
-from extender.plugins.pods import Reading
+from extender.plugins.pods import Holdings
 from extender.plugins.protocol import DevicePlugin
 
 
@@ -45,7 +45,7 @@ class PodAllocation:
     """`namespace/name`, once the watch has reported it."""
     decided: Holding | None = None
     """What this process sent with a Binding, None when another client's Binding counts."""
-    annotated: Reading | None = None
+    annotated: Holdings | None = None
     """What the pod's annotations said when it was first seen with its node."""
     given_by_kubelet: Holding | None = None
     """What the kubelet gave, None where that is not reported or implausible."""

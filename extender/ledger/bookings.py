@@ -25,7 +25,7 @@ from extender.ledger.allocations import AllocationState, PodAllocation
 from extender.ledger.rows import NodeRows
 from extender.plugins.holdings import NOTHING, Holding
 from extender.plugins.pod_resources import read_compute
-from extender.plugins.pods import Reading, read_holdings
+from extender.plugins.pods import Holdings, read_holdings
 
 _QUIET_S: Final = 2.0
 """Bindings begin some milliseconds after the filter call for the last member."""
@@ -152,7 +152,7 @@ class Bookings:
         """The nodes."""
         self._claims = self.rows.allocations
         self._seen_pods: set[str] = set()  # UIDs that the watch has reported
-        self._first_readings: dict[str, Reading] = {}  # by UID: the first reading with a node
+        self._first_readings: dict[str, Holdings] = {}  # by UID: the first reading with a node
         self.cycles = _Cycles(self.release)
         """The recent scheduling cycles of gangs."""
 
@@ -283,7 +283,7 @@ class Bookings:
         self._add(claim)
         return claim
 
-    def _confirm(self, claim: PodAllocation, pod: objects.Pod, reading: Reading, now: float) -> None:
+    def _confirm(self, claim: PodAllocation, pod: objects.Pod, reading: Holdings, now: float) -> None:
         """Note the watch's first report of a pod on the node that this process has chosen for it."""
         claim.pod = pod.key
         claim.annotated = claim.annotated or reading

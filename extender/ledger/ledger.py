@@ -25,9 +25,9 @@ from extender.ledger.allocations import AllocationState, PodAllocation
 from extender.ledger.arrays import ClusterArrays
 from extender.ledger.bookings import Bookings
 from extender.ledger.rows import NodeRows, NodeState
-from extender.plugins.kerf import told_given
+from extender.plugins.kerf import read_given_gpus
 from extender.plugins.pod_resources import read_compute, while_resized
-from extender.plugins.pods import Reading, completed, read_holdings, read_pod_request, read_policy
+from extender.plugins.pods import Holdings, completed, read_holdings, read_pod_request, read_policy
 from extender.plugins.protocol import Stock
 
 MIRROR: Final = "kubernetes.io/config.mirror"
@@ -113,7 +113,7 @@ class Ledger(Bookings):
         """All but the TTL as in `NodeReading`."""
         reading = NodeReading(memory_tolerance_frac, model_aliases or {}, allocates, extender)
         super().__init__(reading, reservation_ttl_s)
-        self._edited: dict[str, Reading] = {}  # by pod: the ignored edit
+        self._edited: dict[str, Holdings] = {}  # by pod: the ignored edit
         self._orphans = _Orphans()
         self.num_unreadable = 0
         """Changes of pods and nodes with unreadable or implausible values, which count as held."""
@@ -194,7 +194,7 @@ class Ledger(Bookings):
         """Add or update a node; return warnings about values that can't be parsed."""
         name = node.metadata.name
         self._orphans.set_ready(name, ready=node.ready)
-        given, faults = told_given(node.metadata.annotations or {})
+        given, faults = read_given_gpus(node.metadata.annotations or {})
         given_changed = self.rows.given.set(name, given, self._claims.uids(name), faults)
         offer_changed = self.rows.upsert(node)
         if not (given_changed or offer_changed):
@@ -286,10 +286,10 @@ class Ledger(Bookings):
         if self.rows.owned is not None:
             self._restock(self.rows.owned.hold(claim, hold))
 
-    def let_go_devices(self, claim: str) -> None:
+    def release_devices(self, claim: str) -> None:
         """Release what is held for a ResourceClaim that has its allocation written, or never will."""
         if self.rows.owned is not None:
-            self._restock(self.rows.owned.let_go(claim))
+            self._restock(self.rows.owned.release_hold(claim))
 
     def forget_orphan(self, claim: str) -> None:
         """Forget a deleted ResourceClaim whose pods are gone, too."""
@@ -315,7 +315,7 @@ class Ledger(Bookings):
                 self.upsert_node(node)
                 self.rows.write(name)
 
-    def _is_correction(self, uid: str, reading: Reading) -> bool:
+    def _is_correction(self, uid: str, reading: Holdings) -> bool:
         """Whether an edit corrects a pod's annotations to the GPUs that it was given or reassigned; if so, apply it."""
         claim = self._claims.get(uid)
         if claim is None:
@@ -333,7 +333,7 @@ class Ledger(Bookings):
         self.rows.write(claim.node)
         return True
 
-    def _warn_of_edit(self, uid: str, reading: Reading) -> tuple[str, ...]:
+    def _warn_of_edit(self, uid: str, reading: Holdings) -> tuple[str, ...]:
         """Return a warning for an ignored edit of a bound pod's GPUs, once for each edit."""
         if reading == self._first_readings[uid]:
             self._edited.pop(uid, None)

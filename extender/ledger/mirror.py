@@ -84,7 +84,7 @@ class Mirror:
         self._reflectors: dict[str, Reflector[Any]] = {"nodes": self.hub.reflector(NODES)}
         if not nodes_alone:
             pods = _Pods(ledger, self.bound_pods, clock)
-            self.hub.part(BOUND_PODS).subscribe(pods.changed, listed=ledger.keep_pods, stand_ins=True)
+            self.hub.group(BOUND_PODS).subscribe(pods.changed, on_list=ledger.keep_pods, stand_ins=True)
             self._reflectors["pods"] = self.hub.reflector(PODS)
         # These only rank nodes, since kube-scheduler allocates: they block nothing, and their API may be missing.
         stocks = () if nodes_alone else ledger.rows.stocks

@@ -7,13 +7,13 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from extender.core.bookings import Booking, book, bookable, booking
+from extender.core.bookings import Booking, book, writable_copy, booking
 from extender.core.clusters import Cluster, Floats, Longs, Mask, Rows
 from extender.core.decisions import choice
-from extender.core.dra.asks import DevicesAsked
+from extender.core.dra.asks import DeviceClaims
 from extender.core.evaluations import Evaluation, Memo
 from extender.core.fit.checks import TABLE, resolvable, sentence
-from extender.core.fit.device_fits import why_not
+from extender.core.fit.device_fits import explain_no_fit
 from extender.core.fit.fits import enough_compute
 from extender.core.fit.reasons import Reason
 from extender.core.policies.policy import Policy
@@ -63,7 +63,7 @@ class PlanState:
         self._cpu = view.cpu_free_milli.copy()
         self._memory = view.memory_free_mib.copy()
         self._cluster = replace(
-            bookable(cluster),
+            writable_copy(cluster),
             row_version=cluster.row_version.copy(),
             cpu_free_milli=self._cpu,
             memory_free_mib=self._memory,
@@ -219,12 +219,12 @@ class PlanState:
         """Why a pod's demands or others' rules rule out all of `among` (N,); None if they don't."""
         return near.why_not(pod.namespace, pod.labels, pod.demands, pod.kind, among)
 
-    def _device_reason(self, pod: PlanPod, devices: DevicesAsked, rows: Rows, codes: npt.NDArray[np.uint8]) -> str:
+    def _device_reason(self, pod: PlanPod, devices: DeviceClaims, rows: Rows, codes: npt.NDArray[np.uint8]) -> str:
         """Why no node that a pod may use has devices for its ResourceClaims; cached for equal requests."""
         key = devices, pod.kind, self.cluster.version
         text = self._obstacles.get(key)
         if text is None:
-            text = self._obstacles[key] = f"needs {pod.gpus}, {why_not(self.cluster, devices, rows, codes)}"
+            text = self._obstacles[key] = f"needs {pod.gpus}, {explain_no_fit(self.cluster, devices, rows, codes)}"
         return text
 
     def quality(self, weights: Floats) -> Quality:
@@ -258,7 +258,7 @@ class PlanState:
 
     def _request(self, pod: PlanPod) -> GpuRequest:
         """A pod's request in the form that its policy distinguishes. Raises ValueError without GPUs."""
-        request = self._policy(pod).asked(PodRequest(pod.gpus, cpu_milli=pod.cpu_milli, memory_mib=pod.memory_mib))
+        request = self._policy(pod).weighed_request(PodRequest(pod.gpus, cpu_milli=pod.cpu_milli, memory_mib=pod.memory_mib))
         if request is None:
             raise ValueError(f"{pod.key} requests no GPU")
         return request
@@ -270,7 +270,7 @@ class PlanState:
         if not known.evaluation.fits[row]:
             return None
         room, shares = known.of(row)
-        return choice(self._memo.seen(self.cluster, policy), row, request, policy, room, shares=shares)
+        return choice(self._memo.with_observed_usage(self.cluster, policy), row, request, policy, room, shares=shares)
 
     def _plain_score(self, pod: PlanPod, room: Mask) -> Floats:
         """(N,) score of a pod without GPUs: nodes without GPUs first, then the least CPU and memory left.
@@ -285,7 +285,7 @@ class PlanState:
         policy = self._policy(pod)
         if not policy.without_gpus or not room.any() or (room & ~self._has_gpus).any():
             return score
-        request = policy.asked(PodRequest(_NO_GPUS, cpu_milli=pod.cpu_milli, memory_mib=pod.memory_mib)) or _NO_GPUS
+        request = policy.weighed_request(PodRequest(_NO_GPUS, cpu_milli=pod.cpu_milli, memory_mib=pod.memory_mib)) or _NO_GPUS
         kept = self._memo.evaluate(self.cluster, request, policy).evaluation.score
         return np.where(kept == kept[room].max(), score, -np.inf)
 

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from extender.core.bookings import emptied
+from extender.core.bookings import without_bookings
 from extender.core.clusters import Cluster, Floats, Mask, Rows
 from extender.core.fit.checks import could_fit
 from extender.core.fit.fits import fit
@@ -434,7 +434,7 @@ def _emptied_view(view: View) -> View:
     cpu, memory, pods = view.room_of_empty()
     return replace(
         view,
-        cluster=emptied(view.cluster),
+        cluster=without_bookings(view.cluster),
         cpu_free_milli=cpu,
         memory_free_mib=memory,
         pods_free=pods,

@@ -15,7 +15,7 @@ from extender.core.annotations import (
 )
 from extender.core.resources.gpu_models import UNKNOWN_MODEL
 from extender.core.resources.nodes import MAX_GPUS_PER_NODE, Gpu, GpuUnit, LeftOut, NodeOffer
-from extender.core.resources.pod_resources import AskedGpus, Resources
+from extender.core.resources.pod_resources import RequestedGpus, Resources
 from extender.core.resources.quantities import parse_quantity
 from extender.core.resources.requests import AskedUnit, GpuRequest, PodRequest, RequestError, wrong
 from extender.kube import objects
@@ -102,7 +102,7 @@ def with_conditions(pod: objects.Pod, size: GpuRequest, chosen: Mapping[str, str
         annotations, labels = (
             {key: value for key, value in texts.items() if key not in _SIZES} for texts in (annotations, labels)
         )
-    request = read_request(AskedGpus(size.count, size.unit), annotations, labels, pattern_reader(pod.spec.node_name))
+    request = read_request(RequestedGpus(size.count, size.unit), annotations, labels, pattern_reader(pod.spec.node_name))
     if request.gpus is None or size.unit is not AskedUnit.PART:
         return request
     gpus = replace(

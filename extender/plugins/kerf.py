@@ -109,7 +109,7 @@ def _gpu_of(gpu: _AnnotatedGpu, reading: NodeReading) -> Gpu:
     return Gpu(model, nominal_mib(memory_mib, reading.memory_tolerance_frac), gpu.uuid, gpu.healthy, gpu.numa, gpu.link)
 
 
-def merged(gpus: tuple[Gpu, ...], offer: NodeOffer, allocatable: Mapping[str, object]) -> NodeOffer:
+def with_annotated_gpus(gpus: tuple[Gpu, ...], offer: NodeOffer, allocatable: Mapping[str, object]) -> NodeOffer:
     """Return the annotated GPUs in the offer's units; all of them are allocatable if no plugin offers any."""
     if not gpus:
         return NodeOffer(mig=offer.mig, warnings=offer.warnings)
@@ -274,7 +274,7 @@ def _uuids(containers: Mapping[str, Mapping[str, list[str]]]) -> tuple[str, ...]
     return tuple(sorted(device.partition(_REPLICA)[0] for device in ids))
 
 
-def told_given(annotations: Mapping[str, str]) -> tuple[Given, tuple[str, ...]]:
+def read_given_gpus(annotations: Mapping[str, str]) -> tuple[Given, tuple[str, ...]]:
     """Return what pods were given, and warnings; the annotation written by hand (`_GIVEN`) overrides the report."""
     by_hand, warnings = _read_given(annotations)
     try:

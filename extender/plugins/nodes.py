@@ -12,7 +12,7 @@ from extender.core.resources.nodes import GpuUnit, LeftOut, NodeOffer, NodeReadi
 from extender.core.resources.quantities import MIB, parse_quantity
 from extender.core.vendors.registry import GPU_RESOURCES
 from extender.kube import objects
-from extender.plugins.kerf import GPUS, merged, read_gpus, with_report
+from extender.plugins.kerf import GPUS, with_annotated_gpus, read_gpus, with_report
 from extender.plugins.protocol import DevicePlugin, PluginGoneError, UnreadableError
 from extender.plugins.registry import left_behind, plugin_of
 from extender.plugins.set_aside import SET_ASIDE, num_failed
@@ -37,7 +37,7 @@ def read_offer(node: objects.Node, reading: NodeReading) -> NodeOffer:
         annotations = node.metadata.annotations or {}
         offer = with_report(kubelet, annotations, reading) if own is None else replace(own, mig=own.mig or kubelet.mig)
         text = annotations.get(GPUS)
-        offer = offer if text is None else merged(read_gpus(text, reading), offer, allocatable)
+        offer = offer if text is None else with_annotated_gpus(read_gpus(text, reading), offer, allocatable)
     except PluginGoneError as error:
         return _without_gpus(kubelet, str(error), LeftOut.PLUGIN_GONE)
     except UnreadableError as error:

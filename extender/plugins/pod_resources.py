@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from extender.core.annotations import MARKER
-from extender.core.resources.pod_resources import NO_GPUS_ASKED, AskedGpus, Container, asked_gpus, total_request
+from extender.core.resources.pod_resources import NO_GPUS_ASKED, RequestedGpus, Container, asked_gpus, total_request
 from extender.core.resources.quantities import MIB, parse_quantity
 from extender.core.resources.requests import RequestError
 from extender.core.vendors.registry import GPU_RESOURCES, PARTITION_PREFIXES, VENDORS
@@ -163,7 +163,7 @@ def _readable(spec: objects.PodSpec, resource: str) -> Fraction | int:
         return 0
 
 
-def gpu_units(spec: objects.PodSpec) -> AskedGpus:
+def gpu_units(spec: objects.PodSpec) -> RequestedGpus:
     """Return the GPUs that a pod's resources request. Raises RequestError."""
     if len(spec.containers or ()) == 1 and not (spec.init_containers or spec.overhead):  # most pods
         gpus = _gpus_of(requests_of(spec.containers[0].resources))  # type: ignore[index]
@@ -183,7 +183,7 @@ def gpu_units(spec: objects.PodSpec) -> AskedGpus:
 
 
 @lru_cache(maxsize=4096)
-def _units_of_one(name: str, value: str) -> AskedGpus:
+def _units_of_one(name: str, value: str) -> RequestedGpus:
     return asked_gpus([Container({name: value})], (), {})
 
 

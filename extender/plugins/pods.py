@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import Final, TypeVar
 
-from extender.core.annotations import POLICY, check_words, read_priority, read_request
+from extender.core.annotations import POLICY, check_metadata, read_priority, read_request
 from extender.core.resources.requests import AskedUnit, GpuRequest, PodRequest, RequestError
 from extender.history.records import owner_name
 from extender.kube import objects
@@ -27,7 +27,7 @@ from extender.plugins.registry import NATIVE, plugins
 T = TypeVar("T")
 
 
-def once(read: Callable[[Pod], T]) -> Callable[[Pod], T]:
+def cached_on_pod(read: Callable[[Pod], T]) -> Callable[[Pod], T]:
     """Cache a function of a pod in the pod object, including a RequestError."""
     result_key, error_key = f"{read.__module__}.{read.__qualname__}", f"{read.__module__}.{read.__qualname__} failed"
 
@@ -49,7 +49,7 @@ def once(read: Callable[[Pod], T]) -> Callable[[Pod], T]:
     return cached
 
 
-@once
+@cached_on_pod
 def read_pod_request(pod: objects.Pod) -> PodRequest:
     """Return what a pod requests. Raises RequestError with a message for its author.
 
@@ -63,7 +63,7 @@ def read_pod_request(pod: objects.Pod) -> PodRequest:
     request = completed(request, pod)
     if pod.spec.node_name:
         return request
-    check_words(annotations, pod.metadata.labels or {}, asks=request.gpus is not None or is_managed(pod.spec))
+    check_metadata(annotations, pod.metadata.labels or {}, asks=request.gpus is not None or is_managed(pod.spec))
     if request.gpus and annotations:
         stale = tuple(key for key in ASSIGNMENT if key in annotations)
         return replace(request, stale=stale) if stale else request
@@ -95,7 +95,7 @@ def has_soft_preferences(spec: objects.PodSpec) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class Holdings:
     """What a bound pod holds by its own annotations and resources."""
 
     native: Holding = NOTHING
@@ -111,7 +111,7 @@ class Reading:
         return bool(self.native) or any(self.elsewhere.values())
 
 
-_HOLDS_NOTHING: Final = Reading()
+_HOLDS_NOTHING: Final = Holdings()
 
 
 def assigned_node(pod: objects.Pod) -> str:
@@ -124,8 +124,8 @@ def is_elsewhere(pod: objects.Pod) -> bool:
     return bool(pod.spec.node_name) and assigned_node(pod) not in ("", pod.spec.node_name)
 
 
-@once
-def read_holdings(pod: objects.Pod) -> tuple[Reading, str]:
+@cached_on_pod
+def read_holdings(pod: objects.Pod) -> tuple[Holdings, str]:
     """Return what a bound pod holds on a node of each plugin, and what could not be read, "" if nothing."""
     request = _requested_gpus(pod)
     native, fault = _read_holding(pod, NATIVE, request)
@@ -137,7 +137,7 @@ def read_holdings(pod: objects.Pod) -> tuple[Reading, str]:
             fault = fault or plugin_fault
             if holding != native:
                 elsewhere[plugin.name] = holding
-    return (Reading(native, elsewhere) if native or elsewhere else _HOLDS_NOTHING), fault
+    return (Holdings(native, elsewhere) if native or elsewhere else _HOLDS_NOTHING), fault
 
 
 def read_holding(pod: objects.Pod, plugin: DevicePlugin = NATIVE) -> tuple[Holding, str]:

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any, Final, TypeVar
 
 from extender.core.clusters import WHOLE_MILLI
-from extender.core.entry_points import Installed, told_of
+from extender.core.entry_points import Installed, describe_error
 from extender.core.resources.nodes import NodeOffer, NodeReading
 from extender.core.resources.requests import PodRequest, RequestError
 from extender.kube import objects
@@ -74,7 +74,7 @@ def _load_installed() -> list[DevicePlugin]:
             if plugin.name in names:
                 raise ValueError(f"there is another device plugin {plugin.name!r}")
         except Exception as error:
-            installed.faults[name] = f"device plugin {name} could not be loaded: {told_of(error)}"
+            installed.faults[name] = f"device plugin {name} could not be loaded: {describe_error(error)}"
             continue
         names.add(plugin.name)
         loaded.append(_Guarded(plugin))

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import partial
 
 from extender.core.resources.requests import GpuRequest
-from extender.kube.rights import Given
+from extender.kube.rights import Grants
 from extender.kube.watches import BOUND_PODS
 from extender.queueing.controller import QueueController
 from extender.queueing.devices import AllocatorFactory
@@ -24,7 +24,7 @@ def build_queue(
     settings: Settings,
     base: Foundation,
     placer: Placer,
-    takes_more: Callable[[GpuRequest], bool],
+    wastes_gpu: Callable[[GpuRequest], bool],
     why_refused: Callable[[PodIdentity], str],
     kept_places: Callable[[], PlaceKeeper | None],
     roomless_releaser: Callable[[], RoomlessReleaser | None],
@@ -44,10 +44,10 @@ def build_queue(
         standby=base.fence.fault,
         mirror_fault=base.mirror.fault,
         events=base.events,
-        takes_more=takes_more,
+        wastes_gpu=wastes_gpu,
         why_refused=why_refused,
         crowd=base.mirror.bound_pods.index,
-        rights=Given(rights_of(settings)),
+        rights=Grants(rights_of(settings)),
         kept_places=kept_places,
         roomless_releaser=roomless_releaser,
         mode=partial(ExtenderMode, resolver=base.resolver) if settings.queue.extender else _direct(base),
@@ -62,6 +62,6 @@ def _direct(base: Foundation) -> Callable[..., Mode]:
         resolver=base.resolver,
         fence=base.fence,
         events=base.events,
-        pods=base.mirror.hub.part(BOUND_PODS),
+        pods=base.mirror.hub.group(BOUND_PODS),
         wall_clock=time.time,
     )

@@ -24,7 +24,7 @@ from extender.kube.background import Tasks, give_way, until_set
 from extender.kube.client import ClusterError, Transport
 from extender.kube.events import EventRecorder
 from extender.kube.objects import Pod
-from extender.kube.rights import Given
+from extender.kube.rights import Grants
 from extender.kube.transport import NAMESPACES_PATH
 from extender.kube.watches import BOUND_PODS, NODES, PENDING_PODS, PODS, Feed, Reflector, WatchHub
 from extender.ledger.bound_pods import BoundPodIndex
@@ -77,12 +77,12 @@ class QueueController(QueueRules):
         standby: Callable[[], str],
         mirror_fault: Callable[[], str],
         events: EventRecorder | None = None,
-        takes_more: Callable[[GpuRequest], bool] = lambda request: False,
+        wastes_gpu: Callable[[GpuRequest], bool] = lambda request: False,
         why_refused: Callable[[PodIdentity], str] = lambda pod: "",
         mode: Callable[..., Mode],
         keeper: AllocatorFactory | None = None,
         crowd: BoundPodIndex | None = None,
-        rights: Given | None = None,
+        rights: Grants | None = None,
         kept_places: Callable[[], PlaceKeeper | None] = lambda: None,
         roomless_releaser: Callable[[], RoomlessReleaser | None] = lambda: None,
     ) -> None:
@@ -99,7 +99,7 @@ class QueueController(QueueRules):
         self._planned_version, self._planned_at = -1, float("-inf")
         self._report_at = float("inf")
         """Monotonic time at which to write on the pods why nothing is planned."""
-        self._takes_more, self._why_refused = takes_more, why_refused
+        self._takes_more, self._why_refused = wastes_gpu, why_refused
         self.backlog = Backlog(
             clock=clock,
             changed=self._dirty.set,
@@ -114,7 +114,7 @@ class QueueController(QueueRules):
         self.namespaces = Namespaces(self._dirty.set)
         self._kept_places, self._lets_roomless_go = kept_places, roomless_releaser
         self.passed = PassedPods(self.namespaces, lambda: self._of_namespaces.synced, standby, events)
-        self.running = RunningPods(hub.part(BOUND_PODS), self.durations, wall_clock)
+        self.running = RunningPods(hub.group(BOUND_PODS), self.durations, wall_clock)
         self.use = QuotaUse(options.quotas, ledger, self.backlog, self.running)
         self._gangs = Gangs(transport, clock)
         self.members = GangMembers(wall_clock)
@@ -155,14 +155,14 @@ class QueueController(QueueRules):
             changed=self._dirty.set,
             claims=self._claims.allocator,
             may_hold=self.refusals.may_hold,
-            rights=rights or Given(),
+            rights=rights or Grants(),
         )
         self._leavers = GateOpener(self.dispatcher, self.backlog, self.counts, standby)
         self._shares = Shares(options.max_open, self.backlog, clock)
         self._notes = Notes(PodWriter(transport), clock)
-        hub.part(PENDING_PODS).subscribe(self.backlog.changed)
+        hub.group(PENDING_PODS).subscribe(self.backlog.changed)
         hub.cache(_NAMESPACES).subscribe(self.namespaces.changed)
-        hub.part(PENDING_PODS).subscribe(self.passed.changed)
+        hub.group(PENDING_PODS).subscribe(self.passed.changed)
         self._of_namespaces = hub.reflector(_NAMESPACES)
         hub.cache(NODES).subscribe(self.nodes.changed)
         self.reflectors: dict[str, Reflector[Any]] = {
@@ -172,9 +172,9 @@ class QueueController(QueueRules):
         }
         """The watches that a round depends on. Those shared with the mirror start and stop with it."""
         if options.order is Order.KERF or options.fair_share or options.quotas.gpus:
-            hub.part(BOUND_PODS).subscribe(self.running.changed)
+            hub.group(BOUND_PODS).subscribe(self.running.changed)
         if options.gang_timeout_s or options.gangs_end_whole:
-            hub.part(BOUND_PODS).subscribe(self.members.changed)
+            hub.group(BOUND_PODS).subscribe(self.members.changed)
 
     def start(self) -> None:
         """Start in the running event loop."""
@@ -311,7 +311,7 @@ class QueueController(QueueRules):
             and entry.uid not in leavers
             and not self.dispatcher.found_a_node(entry)
         ]
-        waiting, passed = self._claims.sort_out(self._others(self._writable(waiting)))
+        waiting, passed = self._claims.select(self._others(self._writable(waiting)))
         for entry, why in passed:
             entry.pass_over(why, self._wall_clock())
         window = self._shares.window(waiting)

@@ -19,13 +19,13 @@ class DeviceAllocator(Protocol):
     def read(self, pod: Pod) -> PodClaims:
         """Return a pod's current claims. Raises RequestError."""
 
-    async def anything_new(self) -> bool:
+    async def claims_outdated(self) -> bool:
         """Whether all claims have to be read again."""
 
     def hold(self, pod: Pod, node: str, allocation: Allocation | None) -> bool:
         """Hold a pod's devices on a node; return whether its claims' requests are unchanged since the decision."""
 
-    def let_go(self, pod: Pod) -> None:
+    def release_holds(self, pod: Pod) -> None:
         """Release what is held for a pod and not written."""
 
     async def allocate(self, pod: Pod) -> bool:
@@ -36,10 +36,10 @@ class DeviceAllocator(Protocol):
         DecodeError."""
 
 
-class SortsOut(Protocol):
+class SelectsPods(Protocol):
     """Decides which pods may be planned."""
 
-    def sort_out(self, waiting: Iterable[Entry]) -> tuple[list[Entry], list[tuple[Entry, WaitReason]]]:
+    def select(self, waiting: Iterable[Entry]) -> tuple[list[Entry], list[tuple[Entry, WaitReason]]]:
         """Return the pods that can be planned, and the others with reasons."""
 
 
@@ -48,7 +48,7 @@ class AllocatorParts:
     """The allocation of devices for one queue."""
 
     allocator: DeviceAllocator
-    turns: SortsOut
+    selector: SelectsPods
     works: Mapping[str, Work]
     """Background work by name."""
 
@@ -105,9 +105,9 @@ class QueueClaims:
         """Read changed claims again, and find the pods that have to wait again; `opted_out` returns whether a pod has
         opted out."""
         if self.allocator is not None:
-            await self.backlog.read_claims_again(all_=await self.allocator.anything_new())
+            await self.backlog.read_claims_again(all_=await self.allocator.claims_outdated())
         self.backlog.notice_unserved(opted_out)
 
-    def sort_out(self, waiting: Iterable[Entry]) -> tuple[list[Entry], list[tuple[Entry, WaitReason]]]:
+    def select(self, waiting: Iterable[Entry]) -> tuple[list[Entry], list[tuple[Entry, WaitReason]]]:
         """Return the pods that can be planned, and the others with reasons."""
-        return (list(waiting), []) if self.made is None else self.made.turns.sort_out(waiting)
+        return (list(waiting), []) if self.made is None else self.made.selector.select(waiting)

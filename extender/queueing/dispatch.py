@@ -14,13 +14,13 @@ import msgspec
 
 from extender.core.resources.requests import PodRequest, RequestError
 from extender.core.texts import printable
-from extender.kube.background import Work, all_of
+from extender.kube.background import Work, gather_all
 from extender.kube.client import ClusterError
 from extender.kube.commit import FencedError, Term
 from extender.kube.objects import Pod
-from extender.kube.rights import Given
-from extender.kube.transport import right_lacking
-from extender.kube.turns import Pauses
+from extender.kube.rights import Grants
+from extender.kube.transport import missing_right
+from extender.kube.turns import Backoffs
 from extender.ledger.ledger import Ledger
 from extender.planning.plans import Plan, PlanPod
 from extender.planning.wait_reasons import Code, WaitReason
@@ -100,10 +100,10 @@ class Dispatcher:
     """Called when pods have to be planned again."""
     may_hold: Callable[[Collection[Entry]], bool] = field(default=lambda entries: True, kw_only=True)
     """Whether a planned unit may still hold what it got."""
-    rights: Given = field(default_factory=Given, kw_only=True)
+    rights: Grants = field(default_factory=Grants, kw_only=True)
     claims: DeviceAllocator | None = field(default=None, kw_only=True)
     """Allocates devices to the pods' ResourceClaims."""
-    pauses: Pauses = field(default_factory=Pauses, init=False)
+    pauses: Backoffs = field(default_factory=Backoffs, init=False)
     """Pods that back off after a failed write."""
     _writes: set[asyncio.Task[None]] = field(default_factory=set, init=False)
     _units: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MAX_CONCURRENT), init=False)
@@ -186,7 +186,7 @@ class Dispatcher:
             if pod is None or pod.gpus is None:
                 continue
             policy = self.placer.policy_of(PodRequest(pod.gpus, pod.policy))
-            request = policy.asked(PodRequest(pod.gpus, cpu_milli=pod.cpu_milli, memory_mib=pod.memory_mib)) or pod.gpus
+            request = policy.weighed_request(PodRequest(pod.gpus, cpu_milli=pod.cpu_milli, memory_mib=pod.memory_mib)) or pod.gpus
             placement = self.placer.place_on(PodIdentity.of(entry.pod), request, policy, node)
             if placement.node is None or not self._hold(entry, placement):
                 for other, _ in members:
@@ -209,7 +209,7 @@ class Dispatcher:
         """Release the reservation of a pod on which nothing was written."""
         self.placer.release(entry.uid)
         if self.claims is not None:
-            self.claims.let_go(entry.pod)
+            self.claims.release_holds(entry.pod)
 
     def _hold(self, entry: Entry, placement: Placement) -> bool:
         """Hold the devices of a decision for a pod's claims; return whether the claims' requests are unchanged."""
@@ -221,7 +221,7 @@ class Dispatcher:
         """Write the allocations of a unit's claims; return whether all are written. Raises as `KeepsDevices`."""
         if self.claims is None:
             return True
-        return all(await all_of(self._allocate(entry) for entry in entries if entry.pod.spec.resource_claims))
+        return all(await gather_all(self._allocate(entry) for entry in entries if entry.pod.spec.resource_claims))
 
     async def _allocate(self, entry: Entry) -> bool:
         async with self._pods:
@@ -246,10 +246,10 @@ class Dispatcher:
             async with self._units:  # opens a nominated unit before further units are nominated
                 if not await self.allocate(entries):
                     return
-                nominated = await all_of(self._nominate(entry, pod, term) for entry, pod in known)
+                nominated = await gather_all(self._nominate(entry, pod, term) for entry, pod in known)
                 if all(nominated):  # else one is deleted, or changes too often
                     pairs = zip(entries, nominated, strict=True)
-                    await all_of(self._open(entry, pod, planner, term) for entry, pod in pairs if pod is not None)
+                    await gather_all(self._open(entry, pod, planner, term) for entry, pod in pairs if pod is not None)
         except _NOT_WRITTEN as error:
             self._failed("the queue could not release pod %s: %s", entries[0], error)
         finally:
@@ -318,9 +318,9 @@ def _unit_of(entry: Entry) -> str:
     return (entry.planned.gang if entry.planned is not None else "") or entry.uid
 
 
-def no_right(message: str, given: Given) -> WaitReason | None:
+def no_right(message: str, given: Grants) -> WaitReason | None:
     """Return the reason that Kerf lacks a right if the API server's message says so, else None."""
-    lacking = right_lacking(message)
+    lacking = missing_right(message)
     if lacking is None:
         return None
     right, user = lacking

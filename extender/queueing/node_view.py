@@ -133,11 +133,11 @@ class NodeBook:
         self._on_change()
 
     def __contains__(self, name: str) -> bool:
-        return self._nodes.named(name) is not None
+        return self._nodes.find(name) is not None
 
     def get(self, name: str) -> Node | None:
         """Return the last known object of a node, None if unknown."""
-        return self._nodes.named(name)
+        return self._nodes.find(name)
 
     def version_of(self, name: str) -> int:
         """Return a number that changes with each relevant change of a node."""
@@ -145,12 +145,12 @@ class NodeBook:
 
     def labels_of(self, name: str) -> Mapping[str, str]:
         """Return a node's labels."""
-        node = self._nodes.named(name)
+        node = self._nodes.find(name)
         return (node.metadata.labels or {}) if node is not None else {}
 
     def domain_of(self, node: str, topology: str) -> dict[str, str]:
         """Return the label that keeps a pod to a node's domain."""
-        return domain_of(self._nodes.named(node), topology)
+        return domain_of(self._nodes.find(node), topology)
 
     async def view(
         self,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from extender.core.durations import Durations
-from extender.core.orders import Order, Waiting, hold_s, ordered
+from extender.core.orders import Order, WaitingJob, hold_s, ordered
 from extender.core.resources.requests import GpuRequest
 from extender.ledger.ledger import Ledger
 from extender.planning.planners import PLANNERS
@@ -178,16 +178,16 @@ def in_order(
     options: Options,
     used: Mapping[str, float],
     durations: Durations,
-    takes_more: Callable[[GpuRequest], bool],
+    wastes_gpu: Callable[[GpuRequest], bool],
 ) -> list[Unit]:
     """Return the units in queue order at a Unix time. `used`, GPUs by namespace, matters for fair share only."""
     quotas, by_name = options.quotas, {unit.name: unit for unit in units}
     waiting = [
-        Waiting(
+        WaitingJob(
             key=unit.name,
             priority=max(pod.priority for pod in unit.pods),
             since=min(entry.created for entry in unit.entries),
-            held_s=_held_s(unit, options, durations, takes_more),
+            held_s=_held_s(unit, options, durations, wastes_gpu),
             owner=unit.namespace,
             share=quotas.share(unit.namespace, unit.gpus) if options.fair_share else 0.0,
         )
@@ -197,9 +197,9 @@ def in_order(
     return [by_name[item.key] for item in ordered(waiting, now, ageing_s=options.ageing_s, shares=shares)]
 
 
-def _held_s(unit: Unit, options: Options, durations: Durations, takes_more: Callable[[GpuRequest], bool]) -> float:
+def _held_s(unit: Unit, options: Options, durations: Durations, wastes_gpu: Callable[[GpuRequest], bool]) -> float:
     """Return the seconds a unit is held back: its patience, and a part in proportion to its expected GPU time."""
-    selective = options.patience_s > 0 and all(pod.gpus and takes_more(pod.gpus) for pod in unit.pods)
+    selective = options.patience_s > 0 and all(pod.gpus and wastes_gpu(pod.gpus) for pod in unit.pods)
     patience_s = options.patience_s if selective else 0.0
     if options.order is not Order.KERF:
         return patience_s

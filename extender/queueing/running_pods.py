@@ -6,7 +6,7 @@ from math import ceil
 from typing import Final
 
 from extender.core.durations import Durations
-from extender.kube.cache import Cache, Part
+from extender.kube.cache import Cache, Group
 from extender.kube.client import Transport
 from extender.kube.objects import Pod, unix_time
 from extender.kube.transport import PODS_PATH
@@ -20,7 +20,7 @@ class RunningPods:
     """The GPUs in use by bound pods. Learns the run times of pods that finish."""
 
     def __init__(
-        self, pods: Cache[Pod, Pod] | Part[Pod], durations: Durations, wall_clock: Callable[[], float]
+        self, pods: Cache[Pod, Pod] | Group[Pod], durations: Durations, wall_clock: Callable[[], float]
     ) -> None:
         """`pods` are the pods with a node, by UID."""
         self._pods = pods
@@ -54,7 +54,7 @@ class RunningPods:
             self._known[new.metadata.uid] = gpus, self._wall_clock()
             self.gpus[new.metadata.namespace] += gpus
         elif new is None and old is not None:
-            if not (old.metadata.deletion_timestamp or self._pods.lists_gone):
+            if not (old.metadata.deletion_timestamp or self._pods.removals_missed):
                 self._learn(old)
             gpus, _ = self._known.pop(old.metadata.uid)
             self.gpus[old.metadata.namespace] -= gpus

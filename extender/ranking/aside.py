@@ -24,11 +24,11 @@ _MAX_ERROR_CHARS: Final = 300
 _PARENT_POLL_S: Final = 0.5
 
 
-class AsideError(RuntimeError):
+class WorkerError(RuntimeError):
     """The process returned no output."""
 
 
-async def worked_out(module: str, asked: Arrays, max_s: float) -> Arrays:
+async def run_worker(module: str, asked: Arrays, max_s: float) -> Arrays:
     """The output of a module whose main part calls `answer`. Raises AsideError."""
     content = tensors.save({name: np.ascontiguousarray(column) for name, column in asked.items()})
     child = await Child.start(sys.executable, "-m", module, str(os.getpid()), complaints=True)
@@ -36,19 +36,19 @@ async def worked_out(module: str, asked: Arrays, max_s: float) -> Arrays:
         async with asyncio.timeout(max_s):
             code, output, errors = await child.finished(content)
     except TimeoutError:
-        raise AsideError(f"it did not finish within {max_s:g} s") from None
+        raise WorkerError(f"it did not finish within {max_s:g} s") from None
     finally:
         await child.end()
     if code != 0:
-        raise AsideError(errors.strip()[-_MAX_ERROR_CHARS:] or "the process ended")
+        raise WorkerError(errors.strip()[-_MAX_ERROR_CHARS:] or "the process ended")
     try:
         arrays: Arrays = tensors.load(output)
     except SafetensorError as error:
-        raise AsideError(f"its output can't be read: {error}") from None
+        raise WorkerError(f"its output can't be read: {error}") from None
     return arrays
 
 
-def answer(work: Callable[[Arrays], Arrays]) -> None:
+def worker_main(work: Callable[[Arrays], Arrays]) -> None:
     """Run `work` on the arrays of standard input and write its result to standard output.
 
     The process' argument is its parent's id. `work` may exit with an error message.

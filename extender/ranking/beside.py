@@ -6,14 +6,14 @@ from extender.core.resources.requests import PodRequest
 from extender.scheduling.placer import Placement
 
 
-class SeesDecisions(Protocol):
+class DecisionObserver(Protocol):
     """Receives decisions after they were answered."""
 
     def offer(self, placement: Placement, request: PodRequest) -> None:
         """Take a decision; does not block."""
 
 
-class JudgesRanks(Protocol):
+class RankEvaluator(Protocol):
     """Compares ranks and has the best one serve."""
 
     @property

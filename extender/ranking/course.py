@@ -28,7 +28,7 @@ class Stage(StrEnum):
     """It places part of the pods."""
 
 
-class Course(msgspec.Struct, frozen=True):
+class Rollout(msgspec.Struct, frozen=True):
     """The state of the rollout, which is persisted."""
 
     candidate: str = ""
@@ -52,7 +52,7 @@ class Course(msgspec.Struct, frozen=True):
     """Number of withdrawn models, including those that served."""
 
 
-def offered(course: Course, candidate: str, now: float) -> Course:
+def offered(course: Rollout, candidate: str, now: float) -> Rollout:
     """Start the rollout of a submitted model, unless it is on trial, serves or was withdrawn."""
     if candidate in (course.candidate, course.serving, *course.refused):
         return course
@@ -60,7 +60,7 @@ def offered(course: Course, candidate: str, now: float) -> Course:
     return _with(course, now, said, candidate=candidate, stage=Stage.SHADOW, since=now, trials=0)
 
 
-def withdrawn(course: Course, why: str, now: float) -> Course:
+def withdrawn(course: Rollout, why: str, now: float) -> Rollout:
     """Withdraw the candidate."""
     said = f"model {short(course.candidate)} is withdrawn from {course.stage}: {why}"
     return _with(
@@ -69,7 +69,7 @@ def withdrawn(course: Course, why: str, now: float) -> Course:
     )  # fmt: skip
 
 
-def judged(course: Course, more: float, doubt: float, rival: str, now: float, promised: float | None = None) -> Course:
+def judged(course: Rollout, more: float, doubt: float, rival: str, now: float, promised: float | None = None) -> Rollout:
     """Promote, keep or withdraw the candidate after a trial.
 
     It allocates `more` ± `doubt` percentage points more than the serving rank; the fit had `promised` so many.
@@ -95,7 +95,7 @@ def judged(course: Course, more: float, doubt: float, rival: str, now: float, pr
     return course
 
 
-def watched(course: Course, more: float, doubt: float, now: float) -> Course:
+def watched(course: Rollout, more: float, doubt: float, now: float) -> Rollout:
     """Stop the serving fitted model if it allocates significantly less than the released one.
 
     It allocates `more` ± `doubt` percentage points more.
@@ -105,7 +105,7 @@ def watched(course: Course, more: float, doubt: float, now: float) -> Course:
     return stopped(course, f"{more:+.2f} ± {doubt:.2f} points against the released one", now)
 
 
-def stopped(course: Course, why: str, now: float) -> Course:
+def stopped(course: Rollout, why: str, now: float) -> Rollout:
     """Replace the serving fitted model by the released one."""
     said = f"model {short(course.serving)} no longer serves: {why}"
     return _with(
@@ -118,9 +118,9 @@ def short(sha256: str) -> str:
     return sha256[:_HASH_CHARS]
 
 
-def _with(course: Course, now: float, said: str, **changes: object) -> Course:
+def _with(course: Rollout, now: float, said: str, **changes: object) -> Rollout:
     return msgspec.structs.replace(course, said=said, at=now, **changes)
 
 
-def _refused(course: Course, model: str) -> tuple[str, ...]:
+def _refused(course: Rollout, model: str) -> tuple[str, ...]:
     return (*course.refused, model)[-_MAX_REFUSED:]

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from extender.core.clusters import GIB_MIB, WHOLE_MILLI, Cluster, Floats, Longs
-from extender.core.fragmentation import ANY_MODEL, Asks, Mix, Nodes, expected_count, typical_mix
+from extender.core.fragmentation import ANY_MODEL, PodClasses, Mix, Nodes, expected_count, typical_mix
 from extender.core.policies.fgd import DEFAULT_MIX
 from extender.core.policies.policy import Expected
 from extender.core.resources.gpu_models import GpuModel, ModelPattern, canonical_name, models_allowed
@@ -60,7 +60,7 @@ class Demand:
     """Empty nodes, and C classes of pods expected on them."""
 
     nodes: Nodes
-    asks: Asks
+    asks: PodClasses
     count: Longs
     """(C,) thousandths of pods."""
     num_models: int
@@ -114,7 +114,7 @@ def prior_pods_of(num_gpus: int) -> float:
     return max(_PRIOR_BY_GPU * num_gpus, _MIN_PRIOR)
 
 
-def asks_of(counts: Mapping[Kind, float], models: Sequence[GpuModel], memory_mib: Longs) -> tuple[Asks, Floats]:
+def asks_of(counts: Mapping[Kind, float], models: Sequence[GpuModel], memory_mib: Longs) -> tuple[PodClasses, Floats]:
     """C classes of pods and their (C,) numbers, for numbers by kind and M GPU models with `memory_mib` (M,).
 
     Memory of 0 is unknown; choosy pods then accept only their own model.
@@ -125,7 +125,7 @@ def asks_of(counts: Mapping[Kind, float], models: Sequence[GpuModel], memory_mib
         masks = _choices(memory_mib) if kind.choosy else [_bits(kind, models, memory_mib)]
         rows += [(kind.cpu_milli, kind.memory_mib, kind.gpus, kind.gpu_milli, mask) for mask in masks]
         pods += [count / max(len(masks), 1)] * len(masks)
-    return Asks(*np.array(rows, np.int64).reshape(-1, 5).T), np.array(pods, np.float64)
+    return PodClasses(*np.array(rows, np.int64).reshape(-1, 5).T), np.array(pods, np.float64)
 
 
 def gpu_mix(cluster: Cluster, counts: Mapping[Kind, float]) -> Mix:

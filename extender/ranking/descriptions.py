@@ -3,7 +3,7 @@
 from typing import Annotated, Any, TypedDict
 
 from extender.core.policies.kerf import HEURISTIC
-from extender.ranking.beside import JudgesRanks
+from extender.ranking.beside import RankEvaluator
 from extender.ranking.service import LearnedRank
 
 
@@ -25,7 +25,7 @@ class Rank(TypedDict):
     mix: Annotated[dict[str, float], {"pods": 71.1, "seen": 62, "drift": 1.0}]
 
 
-def summary(rank: LearnedRank, judges: JudgesRanks | None) -> dict[str, Any]:
+def summary(rank: LearnedRank, judges: RankEvaluator | None) -> dict[str, Any]:
     """A short summary of the model's state."""
     return {
         "mode": rank.mode.value,
@@ -35,7 +35,7 @@ def summary(rank: LearnedRank, judges: JudgesRanks | None) -> dict[str, Any]:
     }
 
 
-def describe(rank: LearnedRank, judges: JudgesRanks | None) -> Rank:
+def describe(rank: LearnedRank, judges: RankEvaluator | None) -> Rank:
     """The state of the model, prices, mix, evidence and fitted models."""
     manifest = None if rank.model is None else rank.model.manifest
     return {

@@ -15,7 +15,7 @@ from scipy.optimize import linprog
 from scipy.sparse import csr_matrix
 
 from extender.core.clusters import CORE_MILLI, GIB_MIB, WHOLE_MILLI, Floats, Longs
-from extender.core.fragmentation import Asks, Mix, Nodes, expected_count
+from extender.core.fragmentation import PodClasses, Mix, Nodes, expected_count
 from extender.core.valuenet.features import Outlook, Worth, outlook_of, plain_worth
 
 MAX_ROUNDS: Final = 40
@@ -44,7 +44,7 @@ class Prices:
 
 
 def outlook(
-    nodes: Nodes, asks: Asks, count: Floats | Longs, mix: Mix, load: float = 1.0, *, by_lp: bool = True
+    nodes: Nodes, asks: PodClasses, count: Floats | Longs, mix: Mix, load: float = 1.0, *, by_lp: bool = True
 ) -> Outlook:
     """The outlook for `count` (C,) pods of each class on nodes; with plain worth unless `by_lp`."""
     expected = expected_count(asks, count, int(nodes.num_gpus.sum()), load)
@@ -53,7 +53,7 @@ def outlook(
     return outlook_of(nodes, asks, expected, mix, worth)
 
 
-def prices(nodes: Nodes, asks: Asks, expected: Floats, least: Floats | None = None) -> Prices:
+def prices(nodes: Nodes, asks: PodClasses, expected: Floats, least: Floats | None = None) -> Prices:
     """Solve the LP for `expected` (C,) pods on the empty nodes, of which `least` (C,) must be placed.
 
     Raises PricesError if the solver fails.
@@ -115,7 +115,7 @@ def _pattern(sizes: Longs, price: Floats, rest: Floats) -> Longs:
 class _Program:
     """The LP with T types of nodes, C classes of pods, U sizes of shares, and the patterns so far."""
 
-    def __init__(self, nodes: Nodes, asks: Asks, expected: Floats, least: Floats | None = None) -> None:
+    def __init__(self, nodes: Nodes, asks: PodClasses, expected: Floats, least: Floats | None = None) -> None:
         types, count = nodes.types()
         self.model, per_node, cpu, memory = types
         T, num_classes = len(count), len(expected)

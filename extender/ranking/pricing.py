@@ -7,11 +7,11 @@ from typing import Final
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Mask
-from extender.core.fragmentation import Asks, Nodes, expected_count
+from extender.core.fragmentation import PodClasses, Nodes, expected_count
 from extender.core.resources.requests import GpuRequest
-from extender.core.selective_skip import takes_more
+from extender.core.selective_skip import wastes_gpu
 from extender.core.valuenet.features import Worth
-from extender.ranking.aside import CPU_S, Arrays, AsideError, answer, worked_out
+from extender.ranking.aside import CPU_S, Arrays, WorkerError, worker_main, run_worker
 from extender.ranking.demands import Demand
 
 _NODES, _ASKS = "nodes.", "asks."
@@ -40,17 +40,17 @@ class Priced:
     """Number of computations."""
 
 
-class Spoils:
+class WasteCache:
     """Caches which shares take a larger part of a GPU's worth than of the GPU."""
 
     def __init__(self) -> None:
         self._cache: tuple[Worth | None, Mask] = None, np.zeros(0, np.bool_)  # the mask is by amount in milli
 
-    def takes_more(self, worth: Worth, request: GpuRequest) -> bool:
+    def wastes_gpu(self, worth: Worth, request: GpuRequest) -> bool:
         """Whether a pod's share does, by these prices."""
         if self._cache[0] is not worth:
             every = np.arange(WHOLE_MILLI)
-            self._cache = worth, takes_more(worth.left, np.ones_like(every), every)
+            self._cache = worth, wastes_gpu(worth.left, np.ones_like(every), every)
         return request.count == 1 and bool(self._cache[1][request.milli])
 
 
@@ -60,9 +60,9 @@ async def priced(demand: Demand, load: float, max_s: float) -> tuple[Worth, floa
     Raises PricingError.
     """
     try:
-        output = await worked_out(_MODULE, {**arrays_of(demand), "load": np.array([load])}, max_s)
+        output = await run_worker(_MODULE, {**arrays_of(demand), "load": np.array([load])}, max_s)
         worth = Worth(*(output[name] for name in Worth._fields))
-    except (AsideError, KeyError) as error:
+    except (WorkerError, KeyError) as error:
         raise PricingError(f"the LP: {error}") from None
     if not all(np.isfinite(prices).all() for prices in worth):
         raise PricingError("the LP's prices are not finite")
@@ -82,7 +82,7 @@ def arrays_of(demand: Demand) -> Arrays:
 def demand_in(asked: Arrays) -> Demand:
     """The demand from arrays by name."""
     nodes = Nodes(*(asked[_NODES + name] for name in Nodes._fields))
-    asks = Asks(*(asked[_ASKS + name] for name in Asks._fields))
+    asks = PodClasses(*(asked[_ASKS + name] for name in PodClasses._fields))
     return Demand(nodes, asks, asked["count"], int(asked["num_models"][0]))
 
 
@@ -101,4 +101,4 @@ def _work(asked: Arrays) -> Arrays:
 
 
 if __name__ == "__main__":
-    answer(_work)
+    worker_main(_work)

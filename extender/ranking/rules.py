@@ -14,7 +14,7 @@ from extender.core.clusters import WHOLE_MILLI, Cluster, Floats, Longs
 from extender.core.decisions import choice
 from extender.core.evaluations import Memo
 from extender.core.fit.fits import enough_compute, fit
-from extender.core.fragmentation import ANY_MODEL, Asks, Nodes
+from extender.core.fragmentation import ANY_MODEL, PodClasses, Nodes
 from extender.core.policies.policy import Policy
 from extender.core.resources.gpu_models import GpuModel, ModelPattern
 from extender.core.resources.nodes import GpuUnit
@@ -24,7 +24,7 @@ from extender.core.resources.requests import AskedUnit, GpuRequest, PodRequest
 class Rules:
     """Decisions by a policy, which change the nodes in place. Pods are given by the number of one of C classes."""
 
-    def __init__(self, nodes: Nodes, asks: Asks, policy: Policy, models: Sequence[GpuModel], memory: Longs) -> None:
+    def __init__(self, nodes: Nodes, asks: PodClasses, policy: Policy, models: Sequence[GpuModel], memory: Longs) -> None:
         """`models` are indexed by `nodes.model`; `memory` (M,) is the MiB of their GPUs."""
         self.nodes, self._policy = nodes, policy
         self._requests = requests_of(asks, [model.names[0] for model in models])
@@ -79,7 +79,7 @@ class Rules:
         """The request reduced to what the policy distinguishes."""
         plain = replace(request, cpu_milli=0, memory_mib=0)
         pod = PodRequest(plain, cpu_milli=request.cpu_milli, memory_mib=request.memory_mib)
-        return self._policy.asked(pod) or plain
+        return self._policy.weighed_request(pod) or plain
 
     def _book(self, node: int, request: GpuRequest, gpus: tuple[int, ...], sign: int) -> None:
         cpu, memory = request.cpu_milli, request.memory_mib
@@ -116,7 +116,7 @@ def cluster_of(nodes: Nodes, models: Sequence[GpuModel], memory_mib: Longs) -> C
     )  # fmt: skip
 
 
-def requests_of(asks: Asks, model_names: Sequence[str]) -> list[GpuRequest]:
+def requests_of(asks: PodClasses, model_names: Sequence[str]) -> list[GpuRequest]:
     """(C,) the classes as requests."""
     requests = []
     for cpu, memory, num, milli, models in zip(*(column.tolist() for column in asks), strict=True):

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from typing import Any, Final
 
 from extender.core.clusters import Cluster
-from extender.core.occupancies import counting_observed
+from extender.core.occupancies import with_observed_usage
 from extender.core.policies import fgd
 from extender.core.policies.kerf import HEURISTIC, KerfWeights, LearnedScore, live_term, serving
 from extender.core.policies.policy import Expected, Policy
@@ -25,10 +25,10 @@ from extender.ranking.cluster_context import Look, score_on
 from extender.ranking.demands import Kind, demand_of, guessed
 from extender.ranking.files import Actor, Model, ModelError
 from extender.ranking.on_trial import OnTrial
-from extender.ranking.pricing import Priced, PricingError, Spoils, priced
+from extender.ranking.pricing import Priced, PricingError, WasteCache, priced
 from extender.ranking.seen_pods import SeenPods
 from extender.ranking.trials import FGD
-from extender.ranking.wanted import path_of
+from extender.ranking.wanted import model_path
 from extender.settings.ranking import ModelMode
 from extender.settings.tree import Settings
 from extender.telemetry.service import rules_of
@@ -79,7 +79,7 @@ class LearnedRank(Background):
         self.mode = wanted.mode
         self._wanted = wanted
         self._policy = settings.decisions.policy
-        self.path = path_of(wanted, ranks=self._policy in (AUTO, _NAME))
+        self.path = model_path(wanted, ranks=self._policy in (AUTO, _NAME))
         """The directory of the model; None if there is none to load."""
         self._policies = policies
         self._snapshot = snapshot
@@ -112,7 +112,7 @@ class LearnedRank(Background):
         self._preferred = _NAME
         """The policy that `auto` means in mode serve, unless the model is pinned."""
         self._pinned = False
-        self._spoils = Spoils()
+        self._spoils = WasteCache()
         self._serial = 0
         self._signature: object = None
 
@@ -133,10 +133,10 @@ class LearnedRank(Background):
         """The policy that `auto` means now."""
         return self._policies[AUTO].name
 
-    def takes_more(self, request: GpuRequest) -> bool:
+    def wastes_gpu(self, request: GpuRequest) -> bool:
         """Whether a pod takes a larger share of a GPU's worth than of the GPU, by the model's current prices."""
         served = self.score.served
-        return served is not None and self._spoils.takes_more(served.outlook.worth, request)
+        return served is not None and self._spoils.wastes_gpu(served.outlook.worth, request)
 
     def fault(self) -> str:
         """Why the learned rank is degraded; "" if it is not, or not configured."""
@@ -243,7 +243,7 @@ class LearnedRank(Background):
 
     def _counted(self) -> Cluster:
         """The current cluster with observations applied, as policies see it."""
-        return counting_observed(self._snapshot(), self._rules)
+        return with_observed_usage(self._snapshot(), self._rules)
 
     def _put(self, score: LearnedScore) -> None:
         """Serve a score. Each policy is replaced in one assignment, so that readers see the old or the new one."""

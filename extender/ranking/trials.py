@@ -12,13 +12,13 @@ from typing import Final
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Floats, Longs
-from extender.core.fragmentation import Asks, Nodes, typical_mix
+from extender.core.fragmentation import PodClasses, Nodes, typical_mix
 from extender.core.policies import fgd, kerf, tightest
 from extender.core.policies.policy import Options, Policy
 from extender.core.resources.gpu_models import GpuModel
 from extender.core.valuenet.features import Worth
 from extender.core.valuenet.potentials import Potential, prospect
-from extender.ranking.aside import Arrays, answer, worked_out
+from extender.ranking.aside import Arrays, worker_main, run_worker
 from extender.ranking.demands import Demand, outlook_on
 from extender.ranking.pricing import arrays_of, demand_in
 from extender.ranking.rules import Rules
@@ -63,7 +63,7 @@ async def tried_aside(
         asked |= {f"{_POTENTIAL}{rank}.{name}": column for name, column in potential._asdict().items()}
     if worth is not None:
         asked |= {_WORTH + name: column for name, column in worth._asdict().items()}
-    output = await worked_out(_MODULE, asked, max_s)
+    output = await run_worker(_MODULE, asked, max_s)
     return {name: output[name].tolist() for name in (*potentials, FGD, TIGHTEST) if name in output}
 
 
@@ -89,7 +89,7 @@ def tried(demand: Demand, policies: Mapping[str, Policy], seed: int = 0) -> dict
     return percent
 
 
-def _filled(nodes: Nodes, asks: Asks, arrivals: Longs, policy: Policy) -> Longs:
+def _filled(nodes: Nodes, asks: PodClasses, arrivals: Longs, policy: Policy) -> Longs:
     """(P,) GPU milli allocated after each of (P,) arrivals, given by class; changes the nodes in place."""
     num_models = int(nodes.model.max(initial=-1)) + 1
     models = [GpuModel(f"model-{number}", (f"model-{number}",)) for number in range(num_models)]
@@ -162,4 +162,4 @@ def _work(asked: Arrays) -> Arrays:
 
 
 if __name__ == "__main__":
-    answer(_work)
+    worker_main(_work)

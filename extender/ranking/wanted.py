@@ -6,7 +6,7 @@ from extender.ranking import files
 from extender.settings.ranking import ModelMode, RankSettings
 
 
-def path_of(wanted: RankSettings, *, ranks: bool) -> Path | None:
+def model_path(wanted: RankSettings, *, ranks: bool) -> Path | None:
     """The directory of the configured model; None if there is none.
 
     The released model is the default if the policy `ranks` by a model, or the mode is canary or shadow.

@@ -25,7 +25,7 @@ from extender.core.fit.checks import sentence
 from extender.core.resources.requests import AskedUnit, GpuRequest, PodRequest, RequestError
 from extender.kube import objects, patches
 from extender.kube.client import ApiError, ClusterError, Transport
-from extender.kube.commit import FencedError, Outcome, Resolver, Result, Target, commit, refused
+from extender.kube.commit import FencedError, Outcome, Resolver, Result, Target, commit, is_permanent_refusal
 from extender.kube.decoding import Decoder
 from extender.kube.events import EventRecorder
 from extender.ledger.ledger import AllocationState, Ledger, PodAllocation
@@ -103,7 +103,7 @@ async def change(transport: Transport, pod: PodIdentity, key: str, value: str) -
     try:
         return await _patch(transport, pod, {"metadata": {"uid": pod.uid, "annotations": {key: value}}})
     except ApiError as error:
-        if not refused(error):
+        if not is_permanent_refusal(error):
             raise
     current = await read(transport, pod)  # a UID mismatch is refused, too
     if current is None:
@@ -187,12 +187,12 @@ class Binding(Target[objects.Pod]):
     async def undo(self) -> None:
         await self._tools.handovers.give_up(self.pod, self._node, self._handover)
 
-    def stands(self) -> str:
+    def failed_precondition(self) -> str:
         if self._held is None or self._tools.ledger.rows.state_of(self._node) == self._state:
             return ""
         return f"node {self._node} has changed since pod {self.pod.key} was given its GPUs"
 
-    def accepts(self, found: objects.Pod) -> str:
+    def refusal(self, found: objects.Pod) -> str:
         """Accept a pod whose GPU request is unchanged; other changes, such as in its status, don't matter."""
         decided = self._request.gpus
         try:
@@ -239,7 +239,7 @@ class Binding(Target[objects.Pod]):
         written = (found.metadata.annotations or {}).items() >= own.items()
         return Outcome.DONE if found.spec.node_name == self._node and written else Outcome.REFUSED
 
-    def is_told(self) -> bool:
+    def is_settled(self) -> bool:
         held = self._held
         return (
             held is None
@@ -274,7 +274,7 @@ class Binding(Target[objects.Pod]):
             case Outcome.GONE:
                 return _replaced(self.pod) if self._replaced else f"pod {self.pod.key} is gone"
             case Outcome.UNKNOWN if result.why:
-                return f"{self.words}: {error}; its outcome is unknown: {result.why}"
+                return f"{self.description}: {error}; its outcome is unknown: {result.why}"
         if result.why:
             return result.why
         if node:
@@ -283,7 +283,7 @@ class Binding(Target[objects.Pod]):
             return f"pod {self.pod.key}: {error}"
         if isinstance(error, ApiError) and error.status < 500:
             return f"the API server refused to bind {self.pod.key} to {self._node}: {error}"
-        return f"{self.words} failed: {error}"
+        return f"{self.description} failed: {error}"
 
 
 @dataclass(eq=False)
@@ -365,7 +365,7 @@ class Binder:
             policy = self.placer.policy_of(request)
         except RequestError as error:
             raise self._refuse(pod, str(error)) from error
-        effective = policy.asked(request) or gpus
+        effective = policy.weighed_request(request) or gpus
         placement = self.placer.place(pod, effective, policy, [node])
         if placement.node is None and self.ledger.cycles.claim_back(pod.uid):
             placement = self.placer.place(pod, effective, policy, [node])

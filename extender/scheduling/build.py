@@ -106,7 +106,7 @@ def build_waker(
     unbound: UnboundPods,
     queue: QueueRules,
     why: Callable[[PodIdentity], str],
-    takes_more: Callable[[GpuRequest], bool],
+    wastes_gpu: Callable[[GpuRequest], bool],
 ) -> Waker:
     """Build the part that wakes pending pods; `why` and `takes_more` as in `Waker`."""
     return Waker(
@@ -118,7 +118,7 @@ def build_waker(
         fence=base.fence,
         queue=queue,
         why=why,
-        takes_more=takes_more,
+        wastes_gpu=wastes_gpu,
         max_skip_s=settings.decisions.skip_s,
         explain_after_s=settings.decisions.explain_after_s,
     )

@@ -13,7 +13,7 @@ import msgspec
 from extender.kube.background import Background, repeat
 from extender.kube.client import ApiError, ClusterError, Transport
 from extender.kube.events import EventRecorder
-from extender.kube.turns import Pauses
+from extender.kube.turns import Backoffs
 from extender.ledger.ledger import Ledger, PodAllocation
 from extender.plugins.holdings import Holding
 from extender.plugins.kerf import ASSIGNED_GPUS, ASSIGNED_UUIDS, EXPLANATION, format_gpus
@@ -39,7 +39,7 @@ class Corrections(Background):
         self._events = events
         self._fence = fence
         self._refused: dict[str, Holding | None] = {}  # by UID: the correction that was refused
-        self._pauses = Pauses()
+        self._pauses = Backoffs()
         self.num_corrected = 0
         """Pods whose annotations were corrected."""
 
@@ -74,7 +74,7 @@ class Corrections(Background):
                 f"/api/v1/namespaces/{namespace}/pods/{name}/status", msgspec.json.encode(patch)
             )
         except ClusterError as error:
-            lacks = isinstance(error, ApiError) and error.lacks is not None
+            lacks = isinstance(error, ApiError) and error.missing_right is not None
             status = error.status if isinstance(error, ApiError) and not lacks else 0
             self._pauses.failed(namespace, claim.uid, error, time.monotonic())
             if status in _REFUSED:

@@ -78,7 +78,7 @@ class CpuPods:
     def _evaluation(self, cluster: Cluster, pod: objects.Pod, policy: Policy) -> Evaluation:
         """Evaluate all N rows; nodes without enough free CPU and memory do not fit."""
         cpu_milli, memory_mib = read_compute(pod.spec)
-        request = policy.asked(PodRequest(_NO_GPUS, cpu_milli=cpu_milli, memory_mib=memory_mib)) or _NO_GPUS
+        request = policy.weighed_request(PodRequest(_NO_GPUS, cpu_milli=cpu_milli, memory_mib=memory_mib)) or _NO_GPUS
         known = self._memo.of(pod.metadata.namespace).evaluate(cluster, request, policy).evaluation
         has_room = enough_compute(cluster, cpu_milli, memory_mib, np.arange(cluster.num_nodes))
         return Evaluation(known.reason, known.available, np.where(has_room, known.score, -np.inf))

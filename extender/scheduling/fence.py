@@ -13,7 +13,7 @@ from typing import Final
 
 from extender.kube import objects
 from extender.kube.commit import FencedError, Term
-from extender.kube.leadership import Election, Led, Unelected
+from extender.kube.leadership import Election, LeadTime, Unelected
 
 _MAX_KEPT: Final = 20_000
 
@@ -57,7 +57,7 @@ class Fence:
         """Return why no GPUs may be allocated now, "" when they may."""
         return self.standby() or self._taking_over
 
-    def led(self) -> Led:
+    def led(self) -> LeadTime:
         """Return how long this process has certainly led."""
         return self._election.led()
 
@@ -100,7 +100,7 @@ class Fence:
             self.forget(pod.uid)
         elif self.version_of(pod.uid) != pod.resource_version:
             self._versions[pod.uid] = pod.resource_version, self._election.num_asked
-            self._election.hurry()
+            self._election.request_confirmation()
             if len(self._versions) > _MAX_KEPT:
                 self._versions.popitem(last=False)
 

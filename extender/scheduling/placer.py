@@ -206,7 +206,7 @@ class Placer:
     def fits_somewhere(self, request: PodRequest) -> bool:
         """Whether any node of the cluster has room for a request now."""
         policy = self.policy_of(request)
-        effective = policy.asked(request)
+        effective = policy.weighed_request(request)
         if effective is None:
             return False
         return bool(self._background_memo.evaluate(self.snapshot(), effective, policy).evaluation.fits.any())
@@ -228,7 +228,7 @@ class Placer:
             return False
         cluster, policy = self.snapshot(), self.policy_of(request)
         rows, _ = rows_of(cluster, [last.cluster.node_names[row] for row in last.decision.rows.tolist()])
-        effective = policy.asked(request) or request.gpus
+        effective = policy.weighed_request(request) or request.gpus
         return bool(self._memo.evaluate(cluster, effective, policy).evaluation.fits[rows].any())
 
     def reserve(self, placement: Placement) -> None:

@@ -22,7 +22,7 @@ class Reporters:
 
     def __init__(self, nodes: Cache[Node, Node], pods: Cache[Pod, Pod]) -> None:
         """Both caches must still be empty."""
-        self._nodes, self._agents = nodes.part(_REPORTING, "reporting"), pods.part(_OF_AGENTS, "agent")
+        self._nodes, self._agents = nodes.group(_REPORTING, "reporting"), pods.group(_OF_AGENTS, "agent")
 
     @property
     def any(self) -> bool:

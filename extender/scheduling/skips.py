@@ -56,7 +56,7 @@ class Skips:
     max_count: int
     queue: QueueRules
     """The queue, whose kept nodes have bounds of their own."""
-    takes_more: Callable[[GpuRequest], bool] = lambda request: False
+    wastes_gpu: Callable[[GpuRequest], bool] = lambda request: False
     """Whether a request takes more of a GPU's value than its share of it (`extender.core.selective_skip`)."""
     _skipped: OrderedDict[str, _Skip] = field(default_factory=OrderedDict, init=False)
     num_skips: int = field(default=0, init=False)
@@ -78,19 +78,19 @@ class Skips:
         kept = {row_of[name] for name in names if name in row_of}
         if not self._may_skip(pod.uid):
             return frozenset(kept)
-        wasteful = self.takes_more(gpus)
+        wasteful = self.wastes_gpu(gpus)
         for other in self.waiting():
             larger = other.request.gpus
             if larger is None or other.uid == pod.uid or other.request.priority < request.priority:
                 continue
-            yields = wasteful and not self.takes_more(larger)
+            yields = wasteful and not self.wastes_gpu(larger)
             if not yields and not is_larger(larger, gpus):
                 continue
             try:
                 its_policy = self.placer.policy_of(other.request)
             except RequestError:
                 continue
-            places = np.flatnonzero(self.placer.room(its_policy.asked(other.request) or larger, its_policy))
+            places = np.flatnonzero(self.placer.room(its_policy.weighed_request(other.request) or larger, its_policy))
             if yields:
                 kept.update(places.tolist())
                 continue
@@ -116,7 +116,7 @@ class Skips:
         if pod.uid not in self._skipped or request.gpus is None:
             return False
         policy = self.placer.policy_of(request)
-        gpus = policy.asked(request) or request.gpus
+        gpus = policy.weighed_request(request) or request.gpus
         kept = self.kept_rows(pod, request, gpus, policy)
         return bool(kept) and kept.issuperset(np.flatnonzero(self.placer.room(gpus, policy)).tolist())
 

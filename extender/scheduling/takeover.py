@@ -25,7 +25,7 @@ from extender.core.resources.requests import RequestError
 from extender.kube import objects
 from extender.kube.background import Backoff, Tasks
 from extender.kube.client import ClusterError, Transport
-from extender.kube.commit import refused
+from extender.kube.commit import is_permanent_refusal
 from extender.kube.leadership import Election
 from extender.kube.transport import PODS_PATH
 from extender.kube.watches import PENDING_PODS, Lister, stand_in
@@ -107,11 +107,11 @@ class Leadership:
             term = self._election.term
             if not term:
                 self._fence.shut(self._election.standing)
-                await self._election.change()
+                await self._election.wait_for_change()
                 continue
             taking_over = asyncio.create_task(self._take_over(term), name="take-over")
             try:
-                await self._election.change()
+                await self._election.wait_for_change()
             finally:
                 self._fence.shut(self._election.standing)
                 taking_over.cancel()
@@ -175,7 +175,7 @@ class Leadership:
                 try:
                     num_marked += await change(self._transport, identity, self._key, epoch) is not None
                 except (ClusterError, msgspec.DecodeError) as error:
-                    if refused(error):
+                    if is_permanent_refusal(error):
                         unmarkable.append(f"{pod.key}: {error}")
                         continue
                     faults.append(error)

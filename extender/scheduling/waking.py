@@ -161,7 +161,7 @@ class Waker(Background):
         *,
         queue: QueueRules,
         why: Callable[[PodIdentity], str] = lambda pod: "",
-        takes_more: Callable[[GpuRequest], bool] = lambda request: False,
+        wastes_gpu: Callable[[GpuRequest], bool] = lambda request: False,
         max_skip_s: float = 0.0,
         max_skips: int = _MAX_SKIPS,
         explain_after_s: float = 0.0,
@@ -179,7 +179,7 @@ class Waker(Background):
         self._first: tuple[WaitingPod, ...] = ()
         self._queue = queue
         self._why = why
-        self.skips = Skips(placer, lambda: self._first, clock, max_skip_s, max_skips, queue, takes_more)
+        self.skips = Skips(placer, lambda: self._first, clock, max_skip_s, max_skips, queue, wastes_gpu)
         """The pods left pending although there is room."""
         self._unbound = unbound
         self._overlooked = _Overlooked(unbound.all)

@@ -46,7 +46,7 @@ class Sender(Protocol):
     def answering(self) -> bool:
         """Whether the body is complete."""
 
-    def leave(self) -> None:
+    def abort(self) -> None:
         """Abort the connection."""
 
 
@@ -130,7 +130,7 @@ class Bodies:
             left -= bodies[one].num_bytes
             self.ended(one)
             self.num_cut_off += 1
-            one.leave()
+            one.abort()
 
 
 DEFAULT_BODY_BYTES: Final = 128 << 20
@@ -151,7 +151,7 @@ class Connection(Protocol):
     def answering(self) -> bool:
         """Whether a complete request is being answered."""
 
-    def leave(self) -> None:
+    def abort(self) -> None:
         """Abort the connection."""
 
 
@@ -172,7 +172,7 @@ class Limits:
 
 
 @dataclass
-class Doors:
+class OpenConnections:
     """The open connections."""
 
     limits: Limits = field(default_factory=Limits)
@@ -190,7 +190,7 @@ class Doors:
         """Number of open connections."""
         return len(self._open)
 
-    def enter(self, connection: Connection) -> None:
+    def add(self, connection: Connection) -> None:
         """Add a connection; above a limit, close one."""
         self._open.add(connection)
         self._num_of[connection.address] += 1
@@ -199,7 +199,7 @@ class Doors:
         elif len(self._open) > self.limits.connections:
             self._make_room(connection, self._open)
 
-    def leave(self, connection: Connection) -> None:
+    def remove(self, connection: Connection) -> None:
         """Remove a connection that has ended."""
         if connection in self._open:
             self._open.discard(connection)
@@ -211,9 +211,9 @@ class Doors:
         """Close the least important waiting connection, or the new one if none is waiting."""
         waiting = [one for one in among if one is not new and not one.certified and not one.answering]
         evicted = min(waiting, key=lambda one: (one.scheduling, -self._num_of[one.address], one.since), default=new)
-        self.leave(evicted)
+        self.remove(evicted)
         self.num_turned_out += 1
-        evicted.leave()
+        evicted.abort()
 
 
 CLIENT_CERTIFICATE = "client_certificate"
@@ -231,10 +231,10 @@ _MAX_AHEAD = 16
 class TimedProtocol(HttpToolsProtocol):
     """uvicorn's HTTP/1.1 protocol with timeouts for slow clients."""
 
-    def __init__(self, *args: Any, doors: Doors | None = None, **named: Any) -> None:
+    def __init__(self, *args: Any, doors: OpenConnections | None = None, **named: Any) -> None:
         super().__init__(*args, **named)
         self.logger = _quiet_logger
-        self._doors = doors or Doors()
+        self._doors = doors or OpenConnections()
         self.address, self.certified, self.scheduling, self.since = "", False, False, 0.0
         self._request_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
@@ -254,12 +254,12 @@ class TimedProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self.address, self.since = self.client[0] if self.client else "", self.loop.time()
         self._start_request_timer()
-        self._doors.enter(self)
+        self._doors.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_request_timer()
         self._stop_write_timer()
-        self._doors.leave(self)
+        self._doors.remove(self)
         self._doors.bodies.ended(self)
         super().connection_lost(exc)
 
@@ -269,7 +269,7 @@ class TimedProtocol(HttpToolsProtocol):
         self._head_bytes += len(data)
         super().data_received(data)
         if self._head_bytes > _MAX_HEAD_BYTES:
-            self.leave()
+            self.abort()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -284,7 +284,7 @@ class TimedProtocol(HttpToolsProtocol):
         self.head_complete()
         super().on_headers_complete()
         if len(self.pipeline) > _MAX_AHEAD:
-            self.leave()
+            self.abort()
 
     def on_body(self, body: bytes) -> None:
         super().on_body(body)
@@ -310,13 +310,13 @@ class TimedProtocol(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._write_timer = self.loop.call_later(self._doors.limits.answer_s, self.leave)
+        self._write_timer = self.loop.call_later(self._doors.limits.answer_s, self.abort)
 
     def resume_writing(self) -> None:
         super().resume_writing()
         self._stop_write_timer()
 
-    def leave(self) -> None:
+    def abort(self) -> None:
         """Abort the connection; closing would wait for the client to read what is written."""
         self.transport.abort()
 
@@ -326,7 +326,7 @@ class TimedProtocol(HttpToolsProtocol):
             self._write_timer = None
 
     def _start_request_timer(self) -> None:
-        self._request_timer = self.loop.call_later(self._doors.limits.request_s, self.leave)
+        self._request_timer = self.loop.call_later(self._doors.limits.request_s, self.abort)
 
     def _stop_request_timer(self) -> None:
         if self._request_timer is not None:
@@ -337,7 +337,7 @@ class TimedProtocol(HttpToolsProtocol):
 class Accepted(asyncio.Protocol):
     """An accepted connection before its TLS handshake."""
 
-    def __init__(self, protocol: TimedProtocol, context: ssl.SSLContext, doors: Doors) -> None:
+    def __init__(self, protocol: TimedProtocol, context: ssl.SSLContext, doors: OpenConnections) -> None:
         self._protocol = protocol
         self._context = context
         self._doors = doors
@@ -359,7 +359,7 @@ class _Handshake(asyncio.Protocol):
 
     certified, scheduling, answering = False, False, False
 
-    def __init__(self, protocol: TimedProtocol, doors: Doors, connection: socket.socket, address: str) -> None:
+    def __init__(self, protocol: TimedProtocol, doors: OpenConnections, connection: socket.socket, address: str) -> None:
         self._protocol = protocol
         self._doors = doors
         self._connection = connection
@@ -369,15 +369,15 @@ class _Handshake(asyncio.Protocol):
     def begin(self, context: ssl.SSLContext) -> None:
         """Start the handshake, if there is room."""
         self._task = self._protocol.loop.create_task(self._run(context), name="TLS handshake")
-        self._doors.enter(self)
+        self._doors.add(self)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Called when the handshake is done."""
-        self._doors.leave(self)
+        self._doors.remove(self)
         transport.set_protocol(self._protocol)
         self._protocol.connection_made(transport)
 
-    def leave(self) -> None:
+    def abort(self) -> None:
         """Shut the connection down."""
         with suppress(OSError):  # already closed
             self._connection.shutdown(socket.SHUT_RDWR)
@@ -395,7 +395,7 @@ class _Handshake(asyncio.Protocol):
         except OSError:  # includes TLS errors and timeouts; asyncio has closed it
             pass
         finally:
-            self._doors.leave(self)
+            self._doors.remove(self)
 
 
 _ALL: Final = ("", "0.0.0.0", "::")  # noqa: S104 - as configured

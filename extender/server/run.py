@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from extender.core.resources.quantities import MIB
 from extender.server.access import MAX_BODY_MIB, METRICS, PROBES, Rates, Refusal, Tokens, client_of, refuse, too_many
 from extender.server.certificates import CertificateFiles, Certificates
-from extender.server.connections import DEFAULT_BODY_BYTES, Accepted, Doors, Limits, TimedProtocol, listen
+from extender.server.connections import DEFAULT_BODY_BYTES, Accepted, OpenConnections, Limits, TimedProtocol, listen
 from extender.server.verb_protocol import Verb, VerbProtocol
 from extender.settings.access import OpenTo
 from extender.settings.leader_election import ElectionMode
@@ -145,7 +145,7 @@ class _DrainingServer(uvicorn.Server):
             body_bytes=_READ_ONLY_BODY_BYTES,
         )
         protocol = partial(
-            TimedProtocol, config=config, server_state=self.server_state, app_state={}, doors=Doors(limits)
+            TimedProtocol, config=config, server_state=self.server_state, app_state={}, doors=OpenConnections(limits)
         )
         num_others = len(self.servers)
         for listener in listen(host, port):
@@ -227,7 +227,7 @@ def _protocols(
 
     `verbs` as in VerbProtocol, `body_bytes` as in Limits. Raises CertificateError.
     """
-    doors = Doors(
+    doors = OpenConnections(
         Limits(
             request_s=settings.request_s,
             connections=settings.max_connections,

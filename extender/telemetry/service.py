@@ -89,7 +89,7 @@ def build_telemetry(
     if observer is None:
         return None
     base.mirror.hub.cache(NODES).subscribe(observer.node_changed)
-    base.mirror.hub.part(BOUND_PODS).subscribe(owners.pod_changed)
+    base.mirror.hub.group(BOUND_PODS).subscribe(owners.pod_changed)
     return Telemetry(observer, unmanaged)
 
 

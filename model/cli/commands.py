@@ -24,10 +24,10 @@ from model.cli.moves import moves
 from model.cli.partitions import partitions
 
 if TYPE_CHECKING:
-    from extender.core.fragmentation import Asks, Mix, Nodes
+    from extender.core.fragmentation import PodClasses, Mix, Nodes
     from extender.ranking.files import Model
     from model.simulations.delays import Run
-    from model.simulations.departures import Churn
+    from model.simulations.departures import PeriodicWorkload
     from model.simulations.simulated_jobs import Failures
 
 simulate_app = typer.Typer(
@@ -106,14 +106,14 @@ def openb(  # noqa: PLR0913, PLR0917 - options of a command
             **{"nodes": len(node_list.names), "gpus": int(node_list.num_gpus.sum())},
         }
 
-        def learned_rank(loaded: "Model", nodes: "Nodes", asks: "Asks", mix: "Mix") -> learned.Learned:
+        def learned_rank(loaded: "Model", nodes: "Nodes", asks: "PodClasses", mix: "Mix") -> learned.Learned:
             foresight = learned.Foresight(loaded.manifest.foresight_load)
-            return learned.Learned(loaded.potential, learned.told(nodes, asks, mix, node_list, pod_list, foresight))
+            return learned.Learned(loaded.potential, learned.trace_outlook(nodes, asks, mix, node_list, pod_list, foresight))
 
         if departures:
-            from model.simulations.departures import churn, simulate_churn
+            from model.simulations.departures import periodic_workload, simulate_churn
 
-            offered = churn(pods_path(directory, trace), node_list, pod_list, load or 1.0, seed)
+            offered = periodic_workload(pods_path(directory, trace), node_list, pod_list, load or 1.0, seed)
             nodes, asks, mix = offered.nodes, offered.tasks.asks, offered.tasks.mix
             rule = baseline(policy) if loaded is None else learned_rank(loaded, nodes, asks, mix)
             how: dict[str, Any] = {"load": load or 1.0, "order": order or "fifo", "round_s": round_s or 0.0}
@@ -228,7 +228,7 @@ def jobs(  # noqa: PLR0913, PLR0917 - options of a command
     publish(report, [_summary(report, f"{len(fitting.cluster)} jobs, order {order}, {policy}")], json)
 
 
-def _departures(offered: "Churn", run: "Run") -> dict[str, Any]:
+def _departures(offered: "PeriodicWorkload", run: "Run") -> dict[str, Any]:
     """Return the report of a trace with departures."""
     from model.simulations import delays
 

@@ -150,7 +150,7 @@ def evaluate(  # noqa: PLR0913, PLR0917 - options of a command
         from model.training.evaluations import SELECTIVE, resolve_policies
         from model.training.evaluations import evaluate as evaluated
         from model.workloads.mixes import DEMO
-        from model.workloads.sources import named
+        from model.workloads.sources import source_lookup
 
         listed = policies or f"kerf,kerf-online,fgd{',kube-default' if departures else ''}"
         compared = resolve_policies([name.strip() for name in listed.split(",")], model or RELEASED)
@@ -159,7 +159,7 @@ def evaluate(  # noqa: PLR0913, PLR0917 - options of a command
         numbers, loads = seed_range(seeds), _listed_loads(load or "0.8,1.0,1.2")
         report: dict[str, Any] = {"trace": trace, "seeds": numbers, **({} if nodes == "all" else {"nodes": nodes})}
         with progress_bar(len(compared) * len(numbers) * (len(loads) if departures else 1)) as on_step:
-            source = named(folder(traces) if traces else None, mixes or DEMO, nodes)(trace)
+            source = source_lookup(folder(traces) if traces else None, mixes or DEMO, nodes)(trace)
             if departures:
                 by_load = churned.evaluate(source, trace, loads, numbers, compared, on_step)
                 report["loads"] = by_load

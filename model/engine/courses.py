@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Floats, Longs, Mask
-from extender.core.fragmentation import Asks, Nodes
+from extender.core.fragmentation import PodClasses, Nodes
 from extender.core.valuenet.features import FEATURES, Outlook
 from extender.core.valuenet.potentials import Potential
 from model.engine import node_values
@@ -74,7 +74,7 @@ class EpisodeBatch(NamedTuple):
     """(K, P) its GPUs as a bit mask."""
     tally: Floats
     """(K, len(TALLIES))."""
-    asks: Asks
+    asks: PodClasses
     learned: Learned
     """Rank that chooses the GPU for a share."""
     room: Longs
@@ -86,7 +86,7 @@ class EpisodeBatch(NamedTuple):
 
 
 def empty_batch(
-    nodes: Nodes, asks: Asks, outlook: Outlook, guide: Potential, num_episodes: int, num_pods: int, rounds: int
+    nodes: Nodes, asks: PodClasses, outlook: Outlook, guide: Potential, num_episodes: int, num_pods: int, rounds: int
 ) -> EpisodeBatch:
     """Return a batch of episodes before their `begin`."""
     N, K, P = len(nodes.cpu_milli), num_episodes, num_pods  # noqa: N806 - axis letters of EpisodeBatch

@@ -9,7 +9,7 @@ import numpy as np
 
 from extender.core.clusters import Floats, Longs, Mask, Rows
 from extender.core.fit import filters
-from extender.core.fragmentation import Asks, Mix, Nodes, fragment_milli
+from extender.core.fragmentation import PodClasses, Mix, Nodes, fragment_milli
 from extender.core.policies import fgd, kerf
 from extender.core.policies.policy import Policy
 from extender.core.valuenet.features import Outlook
@@ -30,7 +30,7 @@ def _check_filters() -> None:
 class Compiled:
     """The compiled engine."""
 
-    def __init__(self, nodes: Nodes, asks: Asks, mix: Mix, rank: Rank = Rank.NONE, tie: Tie = Tie.FIRST) -> None:
+    def __init__(self, nodes: Nodes, asks: PodClasses, mix: Mix, rank: Rank = Rank.NONE, tie: Tie = Tie.FIRST) -> None:
         _check_filters()
         self.nodes, self._asks, self._rank, self._tie = nodes, asks, int(rank), int(tie)
         self._learned: Learned | None = None
@@ -86,7 +86,7 @@ class Rules(rules.Rules):
     def __init__(
         self,
         nodes: Nodes,
-        asks: Asks,
+        asks: PodClasses,
         mix: Mix,
         policy: Policy,
         tie: Tie = Tie.FIRST,

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from extender.core.clusters import Floats, Longs, Mask
-from extender.core.fragmentation import Asks, Mix, Nodes
+from extender.core.fragmentation import PodClasses, Mix, Nodes
 from model.engine import node_values
 from model.engine.compiling import compiled
 from model.engine.node_scores import Learned, book, evaluate_node, fit_node, release
@@ -81,7 +81,7 @@ def _fill_fragments(nodes: Nodes, mix: Mix, memo: Memo) -> None:
 
 
 @compiled
-def fitting(nodes: Nodes, asks: Asks, c: int) -> Mask:
+def fitting(nodes: Nodes, asks: PodClasses, c: int) -> Mask:
     """(N,) whether a class fits on each node."""
     fits = np.zeros(len(nodes.cpu_milli), np.bool_)
     for node in range(len(fits)):
@@ -90,7 +90,7 @@ def fitting(nodes: Nodes, asks: Asks, c: int) -> Mask:
 
 
 @compiled
-def can_run(nodes: Nodes, asks: Asks) -> Mask:
+def can_run(nodes: Nodes, asks: PodClasses) -> Mask:
     """(C,) whether each class fits on any node."""
     fits = np.zeros(len(asks.cpu_milli), np.bool_)
     for node in range(len(nodes.cpu_milli)):
@@ -99,14 +99,14 @@ def can_run(nodes: Nodes, asks: Asks) -> Mask:
 
 
 @compiled
-def mark_fitting(nodes: Nodes, asks: Asks, node: int, fitting: Mask) -> None:
+def mark_fitting(nodes: Nodes, asks: PodClasses, node: int, fitting: Mask) -> None:
     """Set (C,) `fitting` for each class that fits on a node; others keep their value."""
     for c in range(len(fitting)):
         fitting[c] = fitting[c] or fit_node(nodes, asks, c, node)
 
 
 @compiled
-def _refresh(nodes: Nodes, asks: Asks, c: int, rank: int, mix: Mix, learned: Learned | None, memo: Memo) -> None:
+def _refresh(nodes: Nodes, asks: PodClasses, c: int, rank: int, mix: Mix, learned: Learned | None, memo: Memo) -> None:
     """Update a class's cached scores, and with a learned rank V of each node."""
     now = memo.num_changes[0]
     if learned is not None:
@@ -199,7 +199,7 @@ def pick(score: Floats, tie: int, draw: float, last: int) -> tuple[int, int]:
 
 
 @compiled
-def take(nodes: Nodes, asks: Asks, c: int, node: int, mix: Mix, memo: Memo) -> int:
+def take(nodes: Nodes, asks: PodClasses, c: int, node: int, mix: Mix, memo: Memo) -> int:
     """Book a class on a node, on the cached GPU, and update the memo. Returns the GPUs taken as a bit mask."""
     taken = book(nodes, asks, c, node, memo.gpu[c, node])
     note_change(nodes, node, mix, memo)
@@ -207,7 +207,7 @@ def take(nodes: Nodes, asks: Asks, c: int, node: int, mix: Mix, memo: Memo) -> i
 
 
 @compiled
-def give_back(nodes: Nodes, asks: Asks, c: int, node: int, gpus: int, mix: Mix, memo: Memo) -> None:
+def give_back(nodes: Nodes, asks: PodClasses, c: int, node: int, gpus: int, mix: Mix, memo: Memo) -> None:
     """Undo `take`, which returned `gpus`, and update the memo."""
     release(nodes, asks, c, node, gpus)
     note_change(nodes, node, mix, memo)
@@ -242,7 +242,7 @@ def note_change(nodes: Nodes, node: int, mix: Mix, memo: Memo) -> None:
 @compiled
 def decide(
     nodes: Nodes,
-    asks: Asks,
+    asks: PodClasses,
     c: int,
     rank: int,
     tie: int,
@@ -260,7 +260,7 @@ def decide(
 @compiled
 def place_all(
     nodes: Nodes,
-    asks: Asks,
+    asks: PodClasses,
     classes: Longs,
     rank: int,
     tie: int,

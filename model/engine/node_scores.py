@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Floats, Ints, Longs
-from extender.core.fragmentation import Asks, Mix, Nodes
+from extender.core.fragmentation import PodClasses, Mix, Nodes
 from extender.core.resources.nodes import MAX_GPUS_PER_NODE, MAX_MEMORY_MIB
 from extender.core.valuenet.features import FEATURES, Outlook
 from extender.core.valuenet.potentials import TOLERANCE, Potential, in_context
@@ -54,7 +54,7 @@ def learned_on(nodes: Nodes, outlook: Outlook, potential: Potential) -> Learned:
 
 
 @compiled
-def fit_node(nodes: Nodes, asks: Asks, c: int, node: int) -> bool:
+def fit_node(nodes: Nodes, asks: PodClasses, c: int, node: int) -> bool:
     """Whether a class fits now: CPU, memory, model, and one GPU with enough free or enough idle GPUs."""
     if nodes.cpu_free_milli[node] < asks.cpu_milli[c] or nodes.memory_free_mib[node] < asks.memory_mib[c]:
         return False
@@ -73,7 +73,7 @@ def fit_node(nodes: Nodes, asks: Asks, c: int, node: int) -> bool:
 
 
 @compiled
-def book(nodes: Nodes, asks: Asks, c: int, node: int, gpu: int) -> int:
+def book(nodes: Nodes, asks: PodClasses, c: int, node: int, gpu: int) -> int:
     """Book a class on a node, in place; returns the mask of GPUs taken: the share's `gpu`, or the first idle ones."""
     nodes.cpu_free_milli[node] -= asks.cpu_milli[c]
     nodes.memory_free_mib[node] -= asks.memory_mib[c]
@@ -91,19 +91,19 @@ def book(nodes: Nodes, asks: Asks, c: int, node: int, gpu: int) -> int:
 
 
 @compiled
-def release(nodes: Nodes, asks: Asks, c: int, node: int, gpus: int) -> None:
+def release(nodes: Nodes, asks: PodClasses, c: int, node: int, gpus: int) -> None:
     """Undo `book`, in place; `gpus` is the mask that it returned."""
     _move(nodes, asks, c, node, gpus, 1)
 
 
 @compiled
-def retake(nodes: Nodes, asks: Asks, c: int, node: int, gpus: int) -> None:
+def retake(nodes: Nodes, asks: PodClasses, c: int, node: int, gpus: int) -> None:
     """Book a class on given GPUs, in place."""
     _move(nodes, asks, c, node, gpus, -1)
 
 
 @compiled
-def _move(nodes: Nodes, asks: Asks, c: int, node: int, gpus: int, sign: int) -> None:
+def _move(nodes: Nodes, asks: PodClasses, c: int, node: int, gpus: int, sign: int) -> None:
     nodes.cpu_free_milli[node] += sign * asks.cpu_milli[c]
     nodes.memory_free_mib[node] += sign * asks.memory_mib[c]
     for g in range(nodes.gpu_free_milli.shape[1]):
@@ -120,7 +120,7 @@ def _balance(cpu_used: int, cpu: int, memory_used: int, memory: int) -> int:
 
 
 @compiled
-def _kube(nodes: Nodes, asks: Asks, c: int, node: int) -> int:
+def _kube(nodes: Nodes, asks: PodClasses, c: int, node: int) -> int:
     """`kube_default.score` of one node."""
     cpu, memory = nodes.cpu_milli[node], nodes.memory_mib[node]
     cpu_free, memory_free = nodes.cpu_free_milli[node], nodes.memory_free_mib[node]
@@ -138,7 +138,7 @@ def _kube(nodes: Nodes, asks: Asks, c: int, node: int) -> int:
 @compiled
 def evaluate_node(
     nodes: Nodes,
-    asks: Asks,
+    asks: PodClasses,
     c: int,
     node: int,
     rank: int,
@@ -206,7 +206,7 @@ def _share_gpu(free: Ints, milli: int, rank: int) -> int:
 
 
 @compiled
-def _plain_score(nodes: Nodes, asks: Asks, c: int, node: int, rank: int, gpu: int) -> float:
+def _plain_score(nodes: Nodes, asks: PodClasses, c: int, node: int, rank: int, gpu: int) -> float:
     num, milli = asks.num_gpus[c], asks.gpu_milli[c]
     free = nodes.gpu_free_milli[node]
     total, num_idle = 0, 0

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from extender.core.clusters import Longs, Mask
-from extender.core.fragmentation import Asks, Nodes
+from extender.core.fragmentation import PodClasses, Nodes
 from model.engine import kernels
 
 
 class Pools:
     """Engine over one pool for each GPU model."""
 
-    def __init__(self, nodes: Nodes, asks: Asks) -> None:
+    def __init__(self, nodes: Nodes, asks: PodClasses) -> None:
         """`nodes` and `asks` come from `pooled`; nodes are updated in place and share the same CPU."""
         self.nodes, self._asks = nodes, asks
 
@@ -52,7 +52,7 @@ class Pools:
         self.nodes.gpu_free_milli[node, 0] += sign * self._asks.gpu_milli[c]
 
 
-def pooled(nodes: Nodes, asks: Asks) -> tuple[Nodes, Asks]:
+def pooled(nodes: Nodes, asks: PodClasses) -> tuple[Nodes, PodClasses]:
     """Return the pools, in model order, with the nodes' free capacity, and the classes' requests to them."""
     with_gpus = nodes.model >= 0
     num_models = int(nodes.model.max(initial=-1)) + 1

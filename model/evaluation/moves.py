@@ -14,7 +14,7 @@ from extender.ranking import files
 from model.evaluation.reports import interval
 from model.simulations.baselines import POOL, Baseline, baseline
 from model.simulations.delays import Run
-from model.simulations.departures import Churn, churn, simulate_churn
+from model.simulations.departures import PeriodicWorkload, periodic_workload, simulate_churn
 from model.simulations.job_churn import job_churn, some_days
 from model.simulations.learned import LEARNED
 from model.simulations.making_room import MakingRoom
@@ -107,14 +107,14 @@ def _figures(plan: Plan, load: float, variant: str, seed: int) -> dict[str, floa
     return _measures(offered, simulate_churn(offered, policy, plan.order, seed, room=room))
 
 
-def _offered_by(plan: Plan, load: float, seed: int) -> Churn:
+def _offered_by(plan: Plan, load: float, seed: int) -> PeriodicWorkload:
     """Return the workload: the seed determines the jobs, also across variants and loads."""
     if not plan.trace:
         return job_churn(plan.path, some_days(_jobs(plan.path), plan.num_days, seed), plan.num_nodes, load, seed)
     nodes, pods = _trace(plan.path, plan.trace)
     rng = np.random.default_rng([seed, 4])
     nodes, pods = some_nodes(nodes, plan.num_nodes, rng), some_pods(pods, plan.pods_frac, rng)
-    return churn(pods_path(plan.path, plan.trace), nodes, pods, load, seed)
+    return periodic_workload(pods_path(plan.path, plan.trace), nodes, pods, load, seed)
 
 
 @cache
@@ -127,7 +127,7 @@ def _trace(directory: Path, trace: str) -> tuple[NodeList, PodList]:
     return read_nodes(directory), read_pods(directory, trace)
 
 
-def _policy(name: str, offered: Churn) -> Baseline | Follower:
+def _policy(name: str, offered: PeriodicWorkload) -> Baseline | Follower:
     """Return the policy; `kerf` is the released model without prior knowledge of the workload."""
     if name != LEARNED:
         return baseline(name)
@@ -137,7 +137,7 @@ def _policy(name: str, offered: Churn) -> Baseline | Follower:
     return Follower(model.potential, seen, Watch())
 
 
-def _measures(offered: Churn, run: Run) -> dict[str, float]:
+def _measures(offered: PeriodicWorkload, run: Run) -> dict[str, float]:
     """Return measures of the period from the first to the last submission, and of its jobs that request GPUs.
 
     Percentages are of the available GPU time. `useful_percent` excludes the cost of moves: repeated work, restarts, and

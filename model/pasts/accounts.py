@@ -6,7 +6,7 @@ from typing import Any, Final
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Floats, Longs, Mask
-from model.pasts.pasts import Past
+from model.pasts.pasts import HistoryWorkload
 from model.simulations.delays import Run
 from model.simulations.departures import delay_measures
 
@@ -49,7 +49,7 @@ class Account:
     """Multi-GPU jobs that waited because free GPUs were scattered; None if unknown."""
 
 
-def account_of(workload: Past, run: Run) -> Account:
+def account_of(workload: HistoryWorkload, run: Run) -> Account:
     """Return the outcomes of a replay with `count_blocked`."""
     tasks, before = workload.offered.tasks, workload.offered.num_before
     # Cut at the end of the history: later times have no actual counterpart and depend on estimated durations.
@@ -64,7 +64,7 @@ def account_of(workload: Past, run: Run) -> Account:
     )  # fmt: skip
 
 
-def figures(workload: Past, account: Account) -> dict[str, Any]:
+def figures(workload: HistoryWorkload, account: Account) -> dict[str, Any]:
     """Return the measures of an account; None for unknown ones.
 
     GPUs are means from the start of the period to the last submission. A gang counts as one job in delays.

@@ -10,7 +10,7 @@ from extender.core.clusters import Longs, Rows
 from model.engine.engines import Compiled
 from model.engine.ranks import Rank
 from model.pasts.accounts import Account, gpu_delay_s, waiting
-from model.pasts.pasts import Past
+from model.pasts.pasts import HistoryWorkload
 
 _NUM_REPLAYS: Final = 7
 """Bisection steps: the result is exact to 1/128 of the nodes."""
@@ -39,7 +39,7 @@ class Limits:
         return Limits(min(self.gpu_delay_s, other.gpu_delay_s), sizes)
 
 
-def limits_of(workload: Past, account: Account) -> Limits:
+def limits_of(workload: HistoryWorkload, account: Account) -> Limits:
     """Return the mean waits of an account."""
     milli = workload.offered.tasks.asked_milli[workload.offered.num_before :]
     sizes = {size: row["mean_delay_s"] for size, row in waiting(milli, account.delay_s).items()}
@@ -60,7 +60,7 @@ class Fewest:
     """Mean waits on `gpus`."""
 
 
-def fewest(workload: Past, limits: Limits, whole: Account, replayed: Callable[[Past], Account]) -> Fewest:
+def fewest(workload: HistoryWorkload, limits: Limits, whole: Account, replayed: Callable[[HistoryWorkload], Account]) -> Fewest:
     """Bisect the fraction of removed nodes in NUM_REPLAYS steps; `whole` is the replay on all nodes.
 
     Each cluster is a subset of every larger one, so waits mostly grow as nodes are removed. The result is a tried
@@ -81,12 +81,12 @@ def fewest(workload: Past, limits: Limits, whole: Account, replayed: Callable[[P
     return Fewest(gpus, too_few, served=True, waited=waited)
 
 
-def gpus_of(workload: Past) -> int:
+def gpus_of(workload: HistoryWorkload) -> int:
     """Return the GPUs of all nodes."""
     return int(workload.offered.nodes.num_gpus.sum())
 
 
-def _thinned(workload: Past, part: float, seed: int = 0) -> Past:
+def _thinned(workload: HistoryWorkload, part: float, seed: int = 0) -> HistoryWorkload:
     """Remove a fraction below 1 of the GPU nodes: the same of each kind, rounded down, so that one remains.
 
     The removed nodes are drawn; a larger fraction removes a superset. Nodes without GPUs stay.
@@ -101,7 +101,7 @@ def _thinned(workload: Past, part: float, seed: int = 0) -> Past:
     )  # fmt: skip
 
 
-def _holds_each(workload: Past) -> bool:
+def _holds_each(workload: HistoryWorkload) -> bool:
     """Whether each job fits on the empty nodes."""
     offered = workload.offered
     nodes = offered.nodes.copy()
@@ -118,7 +118,7 @@ def _holds_each(workload: Past) -> bool:
     return True
 
 
-def _kept(workload: Past, part: float, rng: np.random.Generator) -> Rows:
+def _kept(workload: HistoryWorkload, part: float, rng: np.random.Generator) -> Rows:
     """Return the remaining rows, in order."""
     nodes = workload.offered.nodes
     kinds = np.column_stack([nodes.model, nodes.num_gpus, nodes.cpu_milli, nodes.memory_mib])

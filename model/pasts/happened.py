@@ -9,10 +9,10 @@ from extender.core.fragmentation import Nodes
 from extender.history.records import Columns, History
 from model.engine.engines import Compiled
 from model.pasts.accounts import Account, Steps
-from model.pasts.pasts import Past
+from model.pasts.pasts import HistoryWorkload
 
 
-def happened(history: History, workload: Past) -> Account | None:
+def happened(history: History, workload: HistoryWorkload) -> Account | None:
     """Return the actual outcomes of the replayed jobs; None if start times are unknown.
 
     Jobs without a start wait until their deletion or the end of the history.
@@ -46,14 +46,14 @@ class _Times:
         found: Mask = (np.minimum(self.end_s, self.until_s) > np.maximum(self.start_s, 0.0)) & (self.end_s > 0)
         return found
 
-    def edges(self, workload: Past) -> Floats:
+    def edges(self, workload: HistoryWorkload) -> Floats:
         """Return the times of changes within the period."""
         absences = [at for _, *times in workload.offered.absences for at in times if np.isfinite(at)]
         times = np.concatenate([self.start_s, self.end_s, absences, [0.0, self.until_s]])
         return np.unique(np.clip(times, 0.0, self.until_s))
 
 
-def _steps(pods: Columns, workload: Past, times: _Times) -> Steps:
+def _steps(pods: Columns, workload: HistoryWorkload, times: _Times) -> Steps:
     edges_s = times.edges(workload)
     milli = pods["gpus"] * pods["gpu_milli"]
     counted = np.zeros(len(milli), np.bool_)
@@ -67,7 +67,7 @@ def _steps(pods: Columns, workload: Past, times: _Times) -> Steps:
     return Steps(edges_s, used, _fragments(pods, workload, times, edges_s))
 
 
-def _fragments(pods: Columns, workload: Past, times: _Times, edges_s: Floats) -> Floats | None:
+def _fragments(pods: Columns, workload: HistoryWorkload, times: _Times, edges_s: Floats) -> Floats | None:
     """(S,) fragments in GPUs; None unless the GPUs of all GPU pods are known."""
     places = _Places(pods, workload)
     ran = np.flatnonzero(times.ran()).tolist()
@@ -94,7 +94,7 @@ def _fragments(pods: Columns, workload: Past, times: _Times, edges_s: Floats) ->
 class _Places:
     """Actual placements. Overlapping use of a GPU, from inexact times, counts once."""
 
-    def __init__(self, pods: Columns, workload: Past) -> None:
+    def __init__(self, pods: Columns, workload: HistoryWorkload) -> None:
         self.nodes: Nodes = workload.offered.nodes.copy()
         row_of = {name: row for row, name in enumerate(workload.node_names)}
         self._row: list[int] = [row_of.get(name, -1) for name in pods["node"].tolist()]

@@ -11,7 +11,7 @@ from extender.core.clusters import Floats, Longs, Mask
 from extender.history.records import Column, History, HistoryError
 from model.engine import kernels
 from model.simulations.delays import Owners
-from model.simulations.departures import Churn
+from model.simulations.departures import PeriodicWorkload
 from model.simulations.simulated_jobs import Absence, Kind, Tasks
 from model.workloads.histories import node_list
 from model.workloads.traces import NodeList, PodList
@@ -21,10 +21,10 @@ _LEAST_S: Final = 1.0
 
 
 @dataclass(frozen=True)
-class Past:
+class HistoryWorkload:
     """A history as input to a simulation."""
 
-    offered: Churn
+    offered: PeriodicWorkload
     """The simulated workload; times are in seconds since the start of the history."""
     nodes: NodeList
     pods: PodList
@@ -39,7 +39,7 @@ class Past:
     """Number of pods that had not ended by the end of the history: their durations are estimates."""
 
 
-def past(history: History, seed: int = 0) -> Past:
+def past(history: History, seed: int = 0) -> HistoryWorkload:
     """Return the pods of a history that fit one of its nodes. `seed` draws the nodes' tie-break order.
 
     Pods that already ran at the start of the history are submitted at 0 with their remaining duration. Raises
@@ -77,9 +77,9 @@ def past(history: History, seed: int = 0) -> Past:
     left_out = len(classes) - sum(len(members) for members in jobs)
     names = tuple(all_nodes.names[i] for i in order.tolist())
     absences = _absences(history, names)
-    offered = Churn(tasks, nodes, tuple(model_bits), owners, num_before, left_out, 1.0, absences)
+    offered = PeriodicWorkload(tasks, nodes, tuple(model_bits), owners, num_before, left_out, 1.0, absences)
     rows = tuple(np.array(members) for members in jobs)
-    return Past(offered, all_nodes, pod_list, rows, names, about.until_s - about.since_s, int(estimated.sum()))
+    return HistoryWorkload(offered, all_nodes, pod_list, rows, names, about.until_s - about.since_s, int(estimated.sum()))
 
 
 def _durations(history: History) -> Floats:

@@ -12,7 +12,7 @@ from extender.ranking.files import Model
 from model.pasts.accounts import Account, account_of, figures
 from model.pasts.fewer_nodes import Fewest, Limits, fewest, gpus_of, limits_of
 from model.pasts.happened import happened
-from model.pasts.pasts import Past, past
+from model.pasts.pasts import HistoryWorkload, past
 from model.pasts.trust import REPLAYED, error_of
 from model.pasts.usages import Price, month_cost, timeline, usage
 from model.pasts.verdicts import verdict
@@ -84,18 +84,18 @@ def replay(history: History, config: Asked, model: Model, on_step: Callable[[str
     }
 
 
-def _account(workload: Past, name: str, model: Model, *, count_blocked: bool = True) -> Account:
+def _account(workload: HistoryWorkload, name: str, model: Model, *, count_blocked: bool = True) -> Account:
     """Return the outcomes of a replay. `count_blocked`: as in `Simulation`."""
     offered = workload.offered
     policy = _follower(workload, model) if name == _LEARNED else baseline(name)
     return account_of(workload, simulate_churn(offered, policy, "fifo", 0, count_blocked=count_blocked))
 
 
-def _fewest(workload: Past, name: str, model: Model, limits: Limits, whole: Account) -> Fewest:
+def _fewest(workload: HistoryWorkload, name: str, model: Model, limits: Limits, whole: Account) -> Fewest:
     return fewest(workload, limits, whole, lambda smaller: _account(smaller, name, model, count_blocked=False))
 
 
-def _fewer(workload: Past, limits: Limits, found: Mapping[str, Fewest], price: Price | None) -> dict[str, Any]:
+def _fewer(workload: HistoryWorkload, limits: Limits, found: Mapping[str, Fewest], price: Price | None) -> dict[str, Any]:
     gpus = gpus_of(workload)
     rows = {
         name: {
@@ -112,11 +112,11 @@ def _limits(limits: Limits) -> dict[str, Any]:
     return {"gpu_delay_s": round(limits.gpu_delay_s, 3), "waiting": dict(limits.delay_s)}
 
 
-def _results(workload: Past, done: Account, price: Price | None) -> dict[str, Any]:
+def _results(workload: HistoryWorkload, done: Account, price: Price | None) -> dict[str, Any]:
     return {**figures(workload, done), "month": usage(workload, done, price)}
 
 
-def _about(about: About, workload: Past) -> dict[str, Any]:
+def _about(about: About, workload: HistoryWorkload) -> dict[str, Any]:
     return {
         "source": about.source, "since_s": about.since_s, "days": round(workload.until_s / 86400, 3),
         "days_told": round(float(workload.offered.tasks.submitted_s[-1]) / 86400, 3),
@@ -126,7 +126,7 @@ def _about(about: About, workload: Past) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _follower(workload: Past, model: Model) -> Follower:
+def _follower(workload: HistoryWorkload, model: Model) -> Follower:
     offered = workload.offered
     load = model.manifest.foresight_load
     seen = Seen(offered.nodes, offered.tasks.asks, offered.model_names, Watch(), load)

@@ -8,7 +8,7 @@ import numpy as np
 
 from extender.core.clusters import Floats
 from model.pasts.accounts import Account, figures
-from model.pasts.pasts import Past
+from model.pasts.pasts import HistoryWorkload
 
 REPLAYED: Final = "kube-default"
 """The policy that most clusters run."""
@@ -29,7 +29,7 @@ _LEFT_OUT_FRAC: Final = 0.05
 _DAY_S: Final = 86400.0
 
 
-def error_of(workload: Past, actual: Account | None, replayed: Account) -> dict[str, Any]:
+def error_of(workload: HistoryWorkload, actual: Account | None, replayed: Account) -> dict[str, Any]:
     """Return the differences, and `faults`: reasons for no verdict. `trusted` is None if nothing is known."""
     if actual is None:
         return {"policy": REPLAYED, "trusted": None, "faults": []}
@@ -69,7 +69,7 @@ def _by_day(actual: Account, replayed: Account) -> tuple[int, float | None]:
     return days, round(float(np.corrcoef(both[0], both[1])[0, 1]), 4)
 
 
-def _faults(workload: Past, error: Mapping[str, Any]) -> list[str]:
+def _faults(workload: HistoryWorkload, error: Mapping[str, Any]) -> list[str]:
     gpus, delay = error["gpus"], error["gpu_delay_s"]
     num_jobs = sum(row["jobs"] for row in error["waiting"].values())
     left_out, num_pods = workload.offered.left_out, len(workload.pods.names)

@@ -8,7 +8,7 @@ import numpy as np
 
 from extender.core.clusters import Floats
 from model.pasts.accounts import Account
-from model.pasts.pasts import Past
+from model.pasts.pasts import HistoryWorkload
 
 _MONTH_H: Final = 720.0
 """Hours of a month: 30 days."""
@@ -30,7 +30,7 @@ def month_cost(gpus: float, price: Price) -> float:
     return round(gpus * _MONTH_H * price.amount, 2)
 
 
-def usage(workload: Past, account: Account, price: Price | None) -> dict[str, float | None]:
+def usage(workload: HistoryWorkload, account: Account, price: Price | None) -> dict[str, float | None]:
     """Return GPU-hours per month: booked, idle, and stranded (idle, but not usable by a typical pod).
 
     With a price, also their cost. Stranded is None if placements are unknown.
@@ -49,7 +49,7 @@ def usage(workload: Past, account: Account, price: Price | None) -> dict[str, fl
     return found
 
 
-def _capacity(workload: Past, edges_s: Floats) -> Floats:
+def _capacity(workload: HistoryWorkload, edges_s: Floats) -> Floats:
     """(T,) mean GPUs present between (T + 1,) edges."""
     gpus = workload.offered.nodes.num_gpus
     present = np.full(len(edges_s) - 1, float(gpus.sum()))
@@ -59,7 +59,7 @@ def _capacity(workload: Past, edges_s: Floats) -> Floats:
     return present
 
 
-def timeline(workload: Past, accounts: Mapping[str, Account]) -> dict[str, Any]:
+def timeline(workload: HistoryWorkload, accounts: Mapping[str, Account]) -> dict[str, Any]:
     """Return the GPUs in use under each account, and the GPUs present, in equal bins of the period."""
     until_s = float(workload.offered.tasks.submitted_s[-1])
     num_bins = max(min(_MOST_BINS, int(until_s / _LEAST_BIN_S)), 1)

@@ -18,8 +18,8 @@ GPU_MILLI: Final = 8000
 
 def score(cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Floats:
     """(R,) score in whole percent: the less CPU and GPU remain, the higher."""
-    cpu_left = cluster.taken(cluster.cpu_free_milli, rows) - request.cpu_milli
-    gpu_left = totals(cluster.taken(cluster.gpu_free_milli, rows)) - request.count * (request.milli or WHOLE_MILLI)
+    cpu_left = cluster.take_rows(cluster.cpu_free_milli, rows) - request.cpu_milli
+    gpu_left = totals(cluster.take_rows(cluster.gpu_free_milli, rows)) - request.count * (request.milli or WHOLE_MILLI)
     percent: Floats = np.trunc((1 - (0.5 * cpu_left / CPU_MILLI + 0.5 * gpu_left / GPU_MILLI)) * 100)
     return percent
 

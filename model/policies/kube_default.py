@@ -22,8 +22,8 @@ MEMORY_MIB: Final = 200
 def score(cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Floats:
     """(R,) sum of NodeResourcesFit (LeastAllocated) and NodeResourcesBalancedAllocation."""
     cpu, memory = request.cpu_milli, request.memory_mib
-    capacities = cluster.taken(cluster.cpu_milli, rows), cluster.taken(cluster.memory_mib, rows)
-    frees = cluster.taken(cluster.cpu_free_milli, rows), cluster.taken(cluster.memory_free_mib, rows)
+    capacities = cluster.take_rows(cluster.cpu_milli, rows), cluster.take_rows(cluster.memory_mib, rows)
+    frees = cluster.take_rows(cluster.cpu_free_milli, rows), cluster.take_rows(cluster.memory_free_mib, rows)
     used = (capacities[0] - frees[0], capacities[1] - frees[1])
     least = np.zeros(len(rows), np.int64)
     for capacity, taken, more in zip(capacities, used, (cpu or CPU_MILLI, memory or MEMORY_MIB), strict=True):

@@ -10,7 +10,7 @@ import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Floats
 from extender.core.durations import Durations
-from extender.core.fragmentation import ANY_MODEL, Asks, mix_of
+from extender.core.fragmentation import ANY_MODEL, PodClasses, mix_of
 from extender.core.orders import HELD_MOST_S, hold_s
 from model.simulations.baselines import Baseline
 from model.simulations.queues import Simulation
@@ -148,7 +148,7 @@ def tasks_of(jobs: JobList) -> Tasks:
     """Return jobs as gangs of whole GPUs: whole nodes, and one part for the rest."""
     sizes = np.arange(1, GPUS_PER_NODE + 1)
     whole, any_model = np.full(len(sizes), WHOLE_MILLI), np.full(len(sizes), ANY_MODEL)
-    asks = Asks(sizes * CPU_MILLI_PER_GPU, sizes * MEMORY_MIB_PER_GPU, sizes, whole, any_model)
+    asks = PodClasses(sizes * CPU_MILLI_PER_GPU, sizes * MEMORY_MIB_PER_GPU, sizes, whole, any_model)
     kinds: list[Kind] = []
     for num_gpus in jobs.num_gpus.tolist():
         whole, rest = divmod(num_gpus, GPUS_PER_NODE)

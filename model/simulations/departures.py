@@ -10,7 +10,7 @@ import numpy as np
 from extender.core.clusters import WHOLE_MILLI, Floats, Longs, Mask
 from extender.core.durations import Durations
 from extender.core.fragmentation import Nodes
-from extender.core.selective_skip import takes_more
+from extender.core.selective_skip import wastes_gpu
 from model.engine import kernels
 from model.engine.pools import pooled
 from model.engine.ranks import Rank
@@ -27,7 +27,7 @@ from model.workloads.workloads import bits_of, classes_of, empty_nodes, typical_
 
 
 @dataclass(frozen=True)
-class Churn:
+class PeriodicWorkload:
     """One period of a trace that repeats forever.
 
     J jobs: first those of earlier periods that still run when the period begins, then the trace's jobs.
@@ -49,7 +49,7 @@ class Churn:
     """Absences of nodes."""
 
 
-def churn(path: Path, node_list: NodeList, pod_list: PodList, load: float, seed: int) -> Churn:
+def periodic_workload(path: Path, node_list: NodeList, pod_list: PodList, load: float, seed: int) -> PeriodicWorkload:
     """Return the tasks of a trace: GPU work submitted in the period is `load` times the GPU capacity.
 
     Pods of a trace run far longer than a cluster takes to fill, so an empty one would not be full before the last
@@ -88,7 +88,7 @@ def churn(path: Path, node_list: NodeList, pod_list: PodList, load: float, seed:
     )
     requests = [(pod_list.gpu_spec[p], int(pod_list.asked_milli[p])) for p in jobs.tolist()]
     owners: list[Owners] = [(f"{spec}/{milli}", spec) for spec, milli in requests]
-    return Churn(tasks, nodes, tuple(model_bits), owners, len(before), len(pod_list.names) - len(kept), factor)
+    return PeriodicWorkload(tasks, nodes, tuple(model_bits), owners, len(before), len(pod_list.names) - len(kept), factor)
 
 
 def earlier(submitted: Floats, duration: Floats, period_s: float, rng: np.random.Generator) -> tuple[Longs, Floats]:
@@ -104,7 +104,7 @@ def earlier(submitted: Floats, duration: Floats, period_s: float, rng: np.random
 
 
 def simulate_churn(  # noqa: PLR0913
-    offered: Churn,
+    offered: PeriodicWorkload,
     policy: Baseline | Learned | Follower,
     order: str,
     seed: int,
@@ -123,7 +123,7 @@ def simulate_churn(  # noqa: PLR0913
     tasks = offered.tasks
     hold_s = np.zeros(len(tasks.kinds))
     if isinstance(policy, Learned):
-        wasteful = takes_more(policy.outlook.worth.left, tasks.asks.num_gpus, tasks.asks.gpu_milli)
+        wasteful = wastes_gpu(policy.outlook.worth.left, tasks.asks.num_gpus, tasks.asks.gpu_milli)
         hold_s[wasteful[[kind[0][0] for kind in tasks.kinds]]] = patience_s
     nodes, absences = offered.nodes.copy(), offered.absences
     if policy is POOL:
@@ -158,7 +158,7 @@ def simulate_churn(  # noqa: PLR0913
     return Run(tasks.submitted_s, tasks.duration_s, outcome, capacity, time.perf_counter() - begin, offered.num_before)
 
 
-def churn_measures(offered: Churn, run: Run) -> dict[str, float]:
+def churn_measures(offered: PeriodicWorkload, run: Run) -> dict[str, float]:
     """Return the measures of a run.
 
     GPUs are means over the period: in use; free while waiting pods requested as many; and idle but not usable by a

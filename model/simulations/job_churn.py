@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from model.simulations.delays import owners_of, tasks_of
-from model.simulations.departures import Churn, earlier
+from model.simulations.departures import PeriodicWorkload, earlier
 from model.simulations.simulated_jobs import whole_gpu_nodes
 from model.workloads.jobs import GPUS_PER_NODE, JobList
 from model.workloads.traces import TraceError
@@ -40,7 +40,7 @@ def some_days(jobs: JobList, num_days: int, seed: int) -> JobList:
     )  # fmt: skip
 
 
-def job_churn(path: Path, jobs: JobList, num_nodes: int, load: float, seed: int) -> Churn:
+def job_churn(path: Path, jobs: JobList, num_nodes: int, load: float, seed: int) -> PeriodicWorkload:
     """As `departures.churn`, for jobs: the GPU work submitted in a period is `load` times the capacity.
 
     Jobs larger than the cluster are left out. Raises TraceError if the load is undefined.
@@ -63,4 +63,4 @@ def job_churn(path: Path, jobs: JobList, num_nodes: int, load: float, seed: int)
     tasks = replace(tasks_of(all_jobs), age_s=np.concatenate([age, np.zeros(num)]))
     owners = [owners_of(all_jobs, job) for job in range(len(source))]
     nodes = whole_gpu_nodes(num_gpus, GPUS_PER_NODE)
-    return Churn(tasks, nodes, ("GPU",), owners, len(before), len(jobs.cluster) - num, factor)
+    return PeriodicWorkload(tasks, nodes, ("GPU",), owners, len(before), len(jobs.cluster) - num, factor)

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from extender.core.clusters import Longs
-from extender.core.fragmentation import Asks, Mix, Nodes
+from extender.core.fragmentation import PodClasses, Mix, Nodes
 from extender.core.policies.registry import POLICIES
 from extender.core.valuenet.features import Outlook
 from extender.core.valuenet.potentials import Potential
@@ -41,26 +41,26 @@ LEARNED: Final = "kerf"
 """Policy name of a model with the trace's mix of pods as prior knowledge, as FGD has it."""
 
 
-def told(nodes: Nodes, asks: Asks, mix: Mix, node_list: NodeList, pod_list: PodList, foresight: Foresight) -> Outlook:
+def trace_outlook(nodes: Nodes, asks: PodClasses, mix: Mix, node_list: NodeList, pod_list: PodList, foresight: Foresight) -> Outlook:
     """Return the outlook on a trace, from its list of pods without their order. FGD has the same information."""
     _, pod_class = classes_of(pod_list, bits_of(node_list))
     count = np.bincount(pod_class, minlength=len(asks.cpu_milli)).astype(np.int64)
     return prices.outlook(nodes, asks, count, mix, foresight.load, by_lp=foresight.by_lp)
 
 
-class Telling:
+class OutlookCache:
     """Cache of `told` by list of pods."""
 
     def __init__(self) -> None:
         self._cache: dict[tuple[int, Foresight], tuple[PodList, Outlook]] = {}
 
     def __call__(
-        self, nodes: Nodes, asks: Asks, mix: Mix, node_list: NodeList, pod_list: PodList, foresight: Foresight
+        self, nodes: Nodes, asks: PodClasses, mix: Mix, node_list: NodeList, pod_list: PodList, foresight: Foresight
     ) -> Outlook:
         """Return `told` for these arguments."""
         key = id(pod_list), foresight
         if key not in self._cache:  # keeps the list alive, so that its id is not reused
-            self._cache[key] = pod_list, told(nodes, asks, mix, node_list, pod_list, foresight)
+            self._cache[key] = pod_list, trace_outlook(nodes, asks, mix, node_list, pod_list, foresight)
         return self._cache[key][1]
 
 

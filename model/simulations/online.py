@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from extender.core.clusters import Floats
-from extender.core.fragmentation import Arrivals, Asks, Nodes, typical_mix
+from extender.core.fragmentation import Arrivals, PodClasses, Nodes, typical_mix
 from extender.core.resources.gpu_models import GpuModel
 from extender.core.valuenet.features import Outlook
 from extender.core.valuenet.potentials import Potential
@@ -53,10 +53,10 @@ class Watch:
 class Seen:
     """Mix of the pods so far, by classes of `asks`; `nodes` are empty at construction; prices are for `load`."""
 
-    def __init__(self, nodes: Nodes, asks: Asks, model_names: Sequence[str], watch: Watch, load: float) -> None:
+    def __init__(self, nodes: Nodes, asks: PodClasses, model_names: Sequence[str], watch: Watch, load: float) -> None:
         self._nodes, self._load = nodes, load
         guess, pods = _guess(model_names)
-        self._asks = Asks(*(np.concatenate(columns) for columns in zip(asks, guess, strict=True)))
+        self._asks = PodClasses(*(np.concatenate(columns) for columns in zip(asks, guess, strict=True)))
         first = len(asks.cpu_milli)
         prior_pods = prior_pods_of(int(nodes.num_gpus.sum())) if watch.prior_pods is None else watch.prior_pods
         self._prior = {first + k: prior_pods * part for k, part in enumerate((pods / pods.sum()).tolist())}
@@ -72,7 +72,7 @@ class Seen:
         for c, pods in self._arrivals.after(self._prior).items():
             count[c] = pods
         present = count > 0  # the LP grows with the number of classes
-        asks, count = Asks(*(column[present] for column in self._asks)), count[present]
+        asks, count = PodClasses(*(column[present] for column in self._asks)), count[present]
         return prices.outlook(self._nodes, asks, count, typical_mix(asks, count), self._load)
 
 
@@ -106,7 +106,7 @@ class Follower:
         return self._now
 
 
-def _guess(model_names: Sequence[str]) -> tuple[Asks, Floats]:
+def _guess(model_names: Sequence[str]) -> tuple[PodClasses, Floats]:
     """Return the classes of the prior, and the number of pods of each.
 
     GPU memory is left out, because traces don't have it: a pod that is restricted by it takes one model only.

@@ -14,7 +14,7 @@ import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI
 from extender.core.dra.allocator import Allocations
-from extender.core.dra.asks import DevicesAsked, Fault
+from extender.core.dra.asks import DeviceClaims, Fault
 from extender.core.dra.devices import NodeDevices, Taking
 from extender.core.dra.first_fit import first_fit
 from extender.core.dra.packing import Weights
@@ -48,19 +48,19 @@ class Policy:
     """Choice of the GPU and the device for a partition."""
 
     name: str
-    offer: Callable[[NodeDevices, DevicesAsked], Offer | None]
+    offer: Callable[[NodeDevices, DeviceClaims], Offer | None]
     """Offer of a node with one GPU; None if it has no such partition left."""
     order: Callable[[Node], tuple[float, ...]]
     """Sort key of nodes, smallest first."""
 
 
-def first_found(devices: NodeDevices, request: DevicesAsked) -> Offer | None:
+def first_found(devices: NodeDevices, request: DeviceClaims) -> Offer | None:
     """The first matching device, as kube-scheduler's allocator chooses."""
     picked = first_fit(devices, request)
     return None if picked is None else Offer(0.0, picked[0][2].device)
 
 
-def fullest(devices: NodeDevices, request: DevicesAsked) -> Offer | None:
+def fullest(devices: NodeDevices, request: DeviceClaims) -> Offer | None:
     """The first matching device, with the free compute of its GPU as cost."""
     found = first_found(devices, request)
     return None if found is None else Offer(float(_free_milli(devices)), found.device)
@@ -79,7 +79,7 @@ def kerf(weights: Weights) -> Policy:
     """The device that loses its GPU the least worth; ties go to the fuller node, as in the service."""
     allocations = Allocations(weights)
 
-    def least_lost(devices: NodeDevices, request: DevicesAsked) -> Offer | None:
+    def least_lost(devices: NodeDevices, request: DeviceClaims) -> Offer | None:
         found = allocations.best(devices, request)
         if isinstance(found, Fault):
             raise found

@@ -11,7 +11,7 @@ from enum import StrEnum
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Floats, Longs, Rows
-from extender.core.fragmentation import ANY_MODEL, Asks, Mix, Nodes, mix_of
+from extender.core.fragmentation import ANY_MODEL, PodClasses, Mix, Nodes, mix_of
 from extender.core.valuenet.features import Outlook
 from extender.core.valuenet.potentials import Potential
 from model.engine import engines
@@ -85,7 +85,7 @@ def offer(
 
 
 def engine_of(
-    policy: Baseline, nodes: Nodes, asks: Asks, mix: Mix, model_names: Sequence[str], *, compiled: bool
+    policy: Baseline, nodes: Nodes, asks: PodClasses, mix: Mix, model_names: Sequence[str], *, compiled: bool
 ) -> engines.Engine:
     """Return a policy's engine on nodes, which it updates in place; `compiled` if there is such an engine."""
     if compiled and policy.rank is not None:
@@ -95,7 +95,7 @@ def engine_of(
 
 def listed(policy: Baseline, nodes: Nodes, model_names: Sequence[str]) -> Rows:
     """(N,) rows by descending score of a policy whose scores never change: the first feasible row is the best."""
-    one = Asks(*(np.array([value]) for value in (0, 0, 0, 0, ANY_MODEL)))
+    one = PodClasses(*(np.array([value]) for value in (0, 0, 0, 0, ANY_MODEL)))
     scores = engines.Rules(nodes, one, mix_of([], 1), policy.policy, policy.tie, model_names).scores(0)
     return np.argsort(-scores, kind="stable")
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from extender.core.clusters import Mask
-from extender.core.fragmentation import Asks
+from extender.core.fragmentation import PodClasses
 from model.engine import kernels
 from model.engine.engines import Engine
 from model.engine.pools import Pools
@@ -20,7 +20,7 @@ class Reservation:
     The reserved nodes stay the same while that job is the first. Only jobs behind it are kept off them.
     """
 
-    def __init__(self, engine: Engine | Pools, asks: Asks) -> None:
+    def __init__(self, engine: Engine | Pools, asks: PodClasses) -> None:
         self._engine, self._nodes = engine, engine.nodes
         self._feasible: list[Mask] = [kernels.fitting(engine.nodes, asks, c) for c in range(len(asks.cpu_milli))]
         """Per class (N,) whether it fits on the empty nodes."""

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Floats, Longs
-from extender.core.fragmentation import ANY_MODEL, MAX_MODELS, Asks, Nodes
+from extender.core.fragmentation import ANY_MODEL, MAX_MODELS, PodClasses, Nodes
 from extender.core.valuenet.features import Outlook
 from extender.ranking import prices
 from model.engine import kernels
@@ -36,7 +36,7 @@ class Scenario(NamedTuple):
     """N empty nodes, C classes of pods and L observed pods."""
 
     nodes: Nodes
-    asks: Asks
+    asks: PodClasses
     classes: Longs
     """(L,) class of each observed pod."""
     duration_s: Floats
@@ -99,7 +99,7 @@ def scenario_of(node_list: NodeList, pod_list: PodList, num_nodes: int, rng: np.
     return Scenario(nodes, asks, classes, duration, outlook, features)
 
 
-def _class_features(nodes: Nodes, asks: Asks, classes: Longs, duration_s: Floats, outlook: Outlook) -> Floats:
+def _class_features(nodes: Nodes, asks: PodClasses, classes: Longs, duration_s: Floats, outlook: Outlook) -> Floats:
     """Return `Scenario.class_features` from (L,) observed pods."""
     num_classes = len(asks.cpu_milli)
     count = np.maximum(np.bincount(classes, minlength=num_classes), 1)

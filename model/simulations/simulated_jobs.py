@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Floats, Longs
-from extender.core.fragmentation import Asks, Mix, Nodes
+from extender.core.fragmentation import PodClasses, Mix, Nodes
 
 Kind = tuple[tuple[int, int], ...]
 """Parts of a job: (class, count) pairs."""
@@ -30,7 +30,7 @@ class Tasks:
     priority: Longs
     asked_milli: Longs
     """(J,) GPU milli that all parts request."""
-    asks: Asks
+    asks: PodClasses
     mix: Mix
     age_s: Floats | None = None
     """(J,) run time before the submission, which a restart loses as well; None: 0."""

@@ -10,11 +10,11 @@ import numpy as np
 from extender.ranking import files
 from model.evaluation.reports import Interval, interval
 from model.simulations.baselines import Baseline
-from model.simulations.departures import Churn, churn, churn_measures, simulate_churn
-from model.simulations.learned import Foresight, Learned, Telling
+from model.simulations.departures import PeriodicWorkload, periodic_workload, churn_measures, simulate_churn
+from model.simulations.learned import Foresight, Learned, OutlookCache
 from model.simulations.online import Follower, Seen, Watch
 from model.training.evaluations import ONLINE, SELECTIVE
-from model.workloads.sources import Offer, Source
+from model.workloads.sources import ClusterAndPods, Source
 
 Figures = dict[str, list[float]]
 """Values by measure, one per seed: see `churn_measures`."""
@@ -38,9 +38,9 @@ def evaluate(
     including those left from earlier periods. `kerf-selective` is `kerf` with PATIENCE_S.
     """
     models = {name: files.read(rule) for name, rule in policies.items() if isinstance(rule, Path)}
-    telling = Telling()
+    telling = OutlookCache()
 
-    def rule_of(name: str, rule: Baseline | Path, offer: Offer, offered: Churn) -> Baseline | Learned | Follower:
+    def rule_of(name: str, rule: Baseline | Path, offer: ClusterAndPods, offered: PeriodicWorkload) -> Baseline | Learned | Follower:
         if isinstance(rule, Baseline):
             return rule
         potential, priced_load = models[name].potential, models[name].manifest.foresight_load
@@ -55,7 +55,7 @@ def evaluate(
         rows: dict[str, Figures] = {name: defaultdict(list) for name in policies}
         for seed in seeds:
             offer = source(seed)
-            offered = churn(offer.path, offer.nodes, offer.pods, load, seed)
+            offered = periodic_workload(offer.path, offer.nodes, offer.pods, load, seed)
             for name, rule in policies.items():
                 on_step(f"{trace}, load {load:g}, {name}, seed {seed}")
                 patience_s = _PATIENCE_S if name == SELECTIVE else 0.0

@@ -13,11 +13,11 @@ from model.evaluation.ceilings import ceiling
 from model.evaluation.reports import Interval, interval
 from model.simulations import learned, looks, online, replays
 from model.simulations.baselines import POOL, Baseline, baseline
-from model.simulations.learned import LEARNED, Foresight, Telling
+from model.simulations.learned import LEARNED, Foresight, OutlookCache
 from model.simulations.measures import LOADS, num_refused
 from model.simulations.online import Watch
 from model.simulations.replays import Replay
-from model.workloads.sources import Offer, Source
+from model.workloads.sources import ClusterAndPods, Source
 from model.workloads.workloads import Workload
 
 ONLINE: Final = "kerf-online"
@@ -28,7 +28,7 @@ SELECTIVE: Final = "kerf-selective"
 Figures = dict[str, list[Any]]
 """Percent allocated at each of LOADS, by seed, and pods `refused` although they fitted."""
 
-_Placing = Callable[[Offer, Workload, int], Replay]
+_Placing = Callable[[ClusterAndPods, Workload, int], Replay]
 """Places the arrivals of an offer; the seed is for random tie-breaks."""
 
 
@@ -78,9 +78,9 @@ def evaluate(
 
     Models know the mix of the pods beforehand, as FGD does, except `kerf-online`.
     """
-    telling = Telling()
+    telling = OutlookCache()
 
-    def outlook_of(offer: Offer, offered: Workload, load: float) -> Outlook:
+    def outlook_of(offer: ClusterAndPods, offered: Workload, load: float) -> Outlook:
         return telling(offered.nodes, offered.asks, offered.mix, offer.nodes, offer.pods, Foresight(load))
 
     placings = {policy: _placing(policy, rule, outlook_of) for policy, rule in policies.items()}
@@ -102,14 +102,14 @@ def evaluate(
     return Found(found, ceilings)
 
 
-def _placing(name: str, rule: Baseline | Path, outlook_of: Callable[[Offer, Workload, float], Outlook]) -> _Placing:
+def _placing(name: str, rule: Baseline | Path, outlook_of: Callable[[ClusterAndPods, Workload, float], Outlook]) -> _Placing:
     """Return the placing function of a policy; `outlook_of` gives the outlook of a workload, priced for a load."""
     if isinstance(rule, Baseline):
         return lambda _, offered, seed: replays.replay(offered, rule, seed)
     if name == ONLINE:
         model = files.read(rule)
 
-        def place_online(_offer: Offer, offered: Workload, _seed: int) -> Replay:
+        def place_online(_offer: ClusterAndPods, offered: Workload, _seed: int) -> Replay:
             expected = online.outlooks(offered, Watch(), model.manifest.foresight_load)
             return learned.replay_pieces(offered, expected, model.potential)
 

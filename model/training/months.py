@@ -17,12 +17,12 @@ import numpy as np
 from extender.history import files as history_files
 from extender.ranking import course as courses
 from extender.ranking import files, prices, trials
-from extender.ranking.course import Course, Stage
+from extender.ranking.course import Rollout, Stage
 from extender.ranking.demands import Demand
 from extender.ranking.files import Model
 from model.evaluation.reports import interval
 from model.simulations.baselines import baseline
-from model.simulations.departures import Churn, churn, churn_measures, simulate_churn
+from model.simulations.departures import PeriodicWorkload, periodic_workload, churn_measures, simulate_churn
 from model.simulations.histories import listed
 from model.simulations.online import Follower, Seen, Watch
 from model.simulations.side_by_side import side_by_side
@@ -92,10 +92,10 @@ def _simulated(seed: int, plan: Plan) -> list[dict[str, Any]]:
     """Return results of each month by rank, and the decision at its end."""
     nodes, months = _cluster(seed, plan)
     released = files.read(files.RELEASED)
-    course, models = Course(), {"": released}
+    course, models = Rollout(), {"": released}
     rows: list[dict[str, Any]] = []
     for number, pods in enumerate(months):
-        offered = churn(Path(f"month {number}"), nodes, pods, plan.load, seed)
+        offered = periodic_workload(Path(f"month {number}"), nodes, pods, plan.load, seed)
         found = {_FGD: _figures(offered, None), _RELEASED: _figures(offered, released)}
         found[_LEARNING] = _figures(offered, models[course.serving]) if course.serving else found[_RELEASED]
         before = course
@@ -128,7 +128,7 @@ def _summary(clusters: Sequence[Sequence[dict[str, Any]]]) -> dict[str, Any]:
         "months_served": sum(bool(month["serving"]) for months in clusters for month in months),
         "months": sum(len(months) for months in clusters),
         "came_to_serve": sum(" serves: " in line for line in messages),
-        "taken_back": sum("taken back" in line or "serves no more" in line for line in messages),
+        "taken_back": sum(" no longer serves: " in line for line in messages),
     }
 
 
@@ -148,7 +148,7 @@ def _mean_gain(months: Sequence[dict[str, Any]], other: str, measure: str) -> fl
     return float(np.mean(gains))
 
 
-def _figures(offered: Churn, model: Model | None) -> dict[str, float]:
+def _figures(offered: PeriodicWorkload, model: Model | None) -> dict[str, float]:
     """Return the measures of a month under a model without prior knowledge, or under FGD."""
     if model is None:
         run = simulate_churn(offered, baseline(_FGD), "fifo", 0)
@@ -159,7 +159,7 @@ def _figures(offered: Churn, model: Model | None) -> dict[str, float]:
     return {measure: measured[measure] for measure in MEASURES}
 
 
-def _decided(course: Course, models: dict[str, Model], nodes: NodeList, pods: PodList, month: int) -> Course:
+def _decided(course: Rollout, models: dict[str, Model], nodes: NodeList, pods: PodList, month: int) -> Rollout:
     """Return the rollout state after a month of unseen pods; half of them for each step."""
     half = len(pods.names) // 2
     for part in (np.arange(half), np.arange(half, len(pods.names))):

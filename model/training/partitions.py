@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from extender.core.clusters import Floats
-from extender.core.dra.asks import DevicesAsked
+from extender.core.dra.asks import DeviceClaims
 from extender.core.dra.devices import NodeDevices, Taking
 from extender.core.dra.packing import GPU, Weights, kind_of, room_of, worth_of
 from model.simulations.partitions import Memory, Offer, Policy, kerf, placed
@@ -51,7 +51,7 @@ class _Rooms:
         alone = [Weights({name: 1.0}, 0.0) for name in self.names]
         self._rooms = [room_of(devices, consumes, self.inventory.counters, GPU, weights) for weights in alone]
         self._shares: dict[int, Floats] = {}
-        self._given: dict[tuple[int, DevicesAsked], list[tuple[int, NodeDevices]]] = {}
+        self._given: dict[tuple[int, DeviceClaims], list[tuple[int, NodeDevices]]] = {}
 
     def share(self, state: NodeDevices) -> Floats:
         """(K,) room for each kind, as a fraction of a free GPU's."""
@@ -61,7 +61,7 @@ class _Rooms:
             self._shares[state.taken] = np.sqrt(worth)
         return self._shares[state.taken]
 
-    def given(self, state: NodeDevices, request: DevicesAsked) -> list[tuple[int, NodeDevices]]:
+    def given(self, state: NodeDevices, request: DeviceClaims) -> list[tuple[int, NodeDevices]]:
         """Return the devices that match a request, with the state after each."""
         key = state.taken, request
         if key not in self._given:
@@ -84,7 +84,7 @@ def _quick(rooms: _Rooms, weights: Weights) -> Policy:
     def worth(state: NodeDevices) -> int:
         return round(GPU * float(weight_of @ rooms.share(state)) ** 2)
 
-    def offer(state: NodeDevices, request: DevicesAsked) -> Offer | None:
+    def offer(state: NodeDevices, request: DeviceClaims) -> Offer | None:
         before = worth(state)
         losses = [(before - worth(after), device) for device, after in rooms.given(state, request)]
         return Offer(*min(losses)) if losses else None

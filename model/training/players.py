@@ -13,7 +13,7 @@ from extender.core.clusters import Floats
 from extender.core.valuenet.potentials import Potential
 from model.simulations.learned import Foresight
 from model.training.tasks import Task, Tasks
-from model.workloads.sources import MIXED, named
+from model.workloads.sources import MIXED, source_lookup
 
 Episode = tuple[str, int]
 """Name of a trace or mix, and seed."""
@@ -29,7 +29,7 @@ class _Player:
     """Worker state. Tasks of traces are cached, because their seeds recur; those of mixes don't."""
 
     def __init__(self, directory: Path | None, foresight: Foresight) -> None:
-        self._tasks = Tasks(named(directory), foresight)
+        self._tasks = Tasks(source_lookup(directory), foresight)
         self._kept: dict[Episode, Task] = {}
 
     def gains(self, episode: Episode, candidates: Sequence[Potential]) -> Floats:

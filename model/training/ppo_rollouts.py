@@ -18,7 +18,7 @@ from model.simulations.episodes import Episodes
 from model.simulations.scenarios import LIFETIMES, Scenario, scenario_of
 from model.training import nets
 from model.training.nets import Choice, Seen
-from model.workloads.sources import named
+from model.workloads.sources import source_lookup
 
 OF_DECISION: Final = ("nodes", "cluster", "offered")
 """Fields of Seen with one row per decision."""
@@ -122,7 +122,7 @@ def _begin(directory: Path | None, order: Order, tensors: nets.Tensors, seeds: L
 def drawn(directory: Path | None, order: Order) -> Scenario:
     """Return the scenario of an order."""
     rng = np.random.default_rng(order.scenario)
-    offer = named(directory)(order.name)(int(rng.integers(1 << 62)))
+    offer = source_lookup(directory)(order.name)(int(rng.integers(1 << 62)))
     return scenario_of(offer.nodes, offer.pods, order.form.num_nodes, rng)
 
 

@@ -41,7 +41,7 @@ from model.training.runs import (
     write_checkpoint,
 )
 from model.training.tasks import PUBLISHED_SEEDS, REACH, REACH_OTHERS, Task, Tasks, num_parameters, potential_at
-from model.workloads.sources import named
+from model.workloads.sources import source_lookup
 
 _CURVES: Final = "curves.png"
 _LOOKED_AT: Final = 8
@@ -213,7 +213,7 @@ class Run:
     def _write(self, learner: Learner, begun: Attention, on_step: OnStep) -> files.Manifest:
         config = self.config
         weights = _weights_of(nets.arrays_of(learner.tensors), config)
-        tasks = Tasks(named(self._directory), Foresight(config.foresight_load))
+        tasks = Tasks(source_lookup(self._directory), Foresight(config.foresight_load))
         names, seeds = config.validation or config.train, config.validation_seeds
         start = attention.potential_at(begun.out_bias, begun)
         evaluation = evaluate(tasks, names, seeds, lambda task: _allocations(task, weights), on_step, start)

@@ -25,7 +25,7 @@ from model.training import plots, strategies
 from model.training.players import Play, playing
 from model.training.strategies import State
 from model.training.tasks import PUBLISHED_SEEDS, Task, Tasks, num_parameters, point_of, potential_at
-from model.workloads.sources import MIXED, named
+from model.workloads.sources import MIXED, source_lookup
 
 CHECKPOINT: Final = "checkpoint.npz"
 _LOG: Final = "log.jsonl"
@@ -173,7 +173,7 @@ def train(
     plots.draw_search(log, out / _PLOT)
     potential, start_potential = (potential_at(point, config.without) for point in (state.mean, _start(config)))
     validated, seeds = config.validation or config.train, config.validation_seeds
-    tasks = Tasks(named(directory), foresight)
+    tasks = Tasks(source_lookup(directory), foresight)
     evaluation = evaluate(tasks, validated, seeds, lambda task: task.allocations(potential), on_step, start_potential)
     training = {
         "mode": "es", "generations": state.generation,

@@ -13,7 +13,7 @@ from extender.core.valuenet.features import CONTEXT, FEATURES, Outlook
 from extender.core.valuenet.potentials import Potential, linear
 from model.simulations import learned, replays
 from model.simulations.baselines import BASELINES
-from model.simulations.learned import Foresight, Telling
+from model.simulations.learned import Foresight, OutlookCache
 from model.workloads.sources import Source
 from model.workloads.workloads import Workload
 
@@ -68,7 +68,7 @@ class Tasks:
 
     def __init__(self, source_of: Callable[[str], Source], foresight: Foresight) -> None:
         self._source_of, self._foresight = cache(source_of), foresight
-        self._told = Telling()
+        self._told = OutlookCache()
 
     def task(self, trace: str, seed: int) -> Task:
         """Return a task. Raises SeedError for a published seed."""

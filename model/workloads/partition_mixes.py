@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from extender.core.clusters import Floats, Longs
-from extender.core.dra.asks import ClaimAsk, DeviceAsk, DevicesAsked, RequestAsk, Selector
+from extender.core.dra.asks import ClaimSpec, DeviceSpec, DeviceClaims, RequestSpec, Selector
 from extender.core.dra.devices import Device
 from model.workloads.nvidia import DRIVER, GpuKind, Profile
 
@@ -96,14 +96,14 @@ def leaving(kind: GpuKind, mix: str, num_gpus: int, load: float, seed: int, num:
     )
 
 
-def ask_for(profile: Profile) -> DevicesAsked:
+def ask_for(profile: Profile) -> DeviceClaims:
     """Return the request of one ResourceClaim for a partition."""
     attributes = f"device.attributes['{DRIVER}']"
     selectors = (
         _equals(f"device.driver == '{DRIVER}' && {attributes}.type == 'mig'", "type", "mig"),
         _equals(f"{attributes}.profile == '{profile.name}'", "profile", profile.name),
     )
-    return DevicesAsked((ClaimAsk((RequestAsk("partition", (DeviceAsk("partition", selectors),)),)),))
+    return DeviceClaims((ClaimSpec((RequestSpec("partition", (DeviceSpec("partition", selectors),)),)),))
 
 
 def _equals(expression: str, name: str, value: str) -> Selector:

@@ -15,7 +15,7 @@ from model.workloads.workloads import Workload, made_order, workload, workload_o
 
 
 @dataclass(frozen=True)
-class Offer:
+class ClusterAndPods:
     """A cluster and its pods for one seed."""
 
     nodes: NodeList
@@ -26,7 +26,7 @@ class Offer:
     """Returns the pods in an order of arrival."""
 
 
-Source = Callable[[int], Offer]
+Source = Callable[[int], ClusterAndPods]
 """Returns the cluster and pods of a seed."""
 MIXED: Final = "mix:"
 """Prefix of the name of a kind of mix in place of a trace's name."""
@@ -34,7 +34,7 @@ OF_HISTORY: Final = "history:"
 """Prefix of a part of a history and its folder, as in `history:learn:DIR`."""
 
 
-def named(directory: Path | None, mixes: Path = DEMO, shape: str = WHOLE) -> Callable[[str], Source]:
+def source_lookup(directory: Path | None, mixes: Path = DEMO, shape: str = WHOLE) -> Callable[[str], Source]:
     """Return a lookup of sources by name: traces of a folder, `mix:KIND` of a description, or `history:PART:DIR`.
 
     It raises TraceError, MixError, HistoryError and ValueError.
@@ -59,21 +59,21 @@ def _traced(directory: Path, trace: str, shape: str = WHOLE) -> Source:
     """Return the source of a trace, with nodes in a shape; seeds are arrival orders. Raises TraceError, ValueError."""
     nodes, pods = shaped(read_nodes(directory), shape), read_pods(directory, trace)
     path, made = pods_path(directory, trace), shape != WHOLE
-    return lambda seed: Offer(nodes, pods, path, lambda: workload(directory, trace, seed, nodes, pods, made=made))
+    return lambda seed: ClusterAndPods(nodes, pods, path, lambda: workload(directory, trace, seed, nodes, pods, made=made))
 
 
 def _of_history(directory: Path, part: Part) -> Source:
     """Return the source of a part of a history on its nodes; seeds are orders of arrival. Raises HistoryError."""
     nodes, pods = lists(directory, part)
-    return lambda seed: Offer(nodes, pods, directory, lambda: workload_of(nodes, pods, *made_order(pods, nodes, seed)))
+    return lambda seed: ClusterAndPods(nodes, pods, directory, lambda: workload_of(nodes, pods, *made_order(pods, nodes, seed)))
 
 
 def mixed(mix: Mix, path: Path) -> Source:
     """Return the source of a mix: the seed draws the cluster and the pods. Raises MixError."""
 
-    def offer(seed: int) -> Offer:
+    def offer(seed: int) -> ClusterAndPods:
         nodes, pods = drawn(mix, seed)
         rank = np.random.default_rng([seed, 1]).permutation(len(nodes.names))
-        return Offer(nodes, pods, path, lambda: workload_of(nodes, pods, np.arange(len(pods.names)), rank))
+        return ClusterAndPods(nodes, pods, path, lambda: workload_of(nodes, pods, np.arange(len(pods.names)), rank))
 
     return offer

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from extender.core.clusters import WHOLE_MILLI, Longs
-from extender.core.fragmentation import ANY_MODEL, MAX_MODELS, Asks, Mix, Nodes, TypicalPod, mix_of
+from extender.core.fragmentation import ANY_MODEL, MAX_MODELS, PodClasses, Mix, Nodes, TypicalPod, mix_of
 from model.workloads.traces import NodeList, PodList, TraceError
 
 ARRIVED_FRAC: Final = 1.3
@@ -32,7 +32,7 @@ class Workload:
     """Empty nodes; copied before placing."""
     model_names: tuple[str, ...]
     """(M,) names of the models that `nodes.model` indexes."""
-    asks: Asks
+    asks: PodClasses
     """Requests of C classes."""
     pods: Longs
     """(P,) index of each pod in its list."""
@@ -105,7 +105,7 @@ def empty_nodes(node_list: NodeList, model_bits: dict[str, int], order: npt.NDAr
     )
 
 
-def classes_of(pod_list: PodList, model_bits: dict[str, int]) -> tuple[Asks, Longs]:
+def classes_of(pod_list: PodList, model_bits: dict[str, int]) -> tuple[PodClasses, Longs]:
     """Return the distinct requests of a list of pods, and the (P,) class of each pod."""
     specs = {spec: _models(spec, model_bits) for spec in set(pod_list.gpu_spec)}
     columns = np.stack(
@@ -118,7 +118,7 @@ def classes_of(pod_list: PodList, model_bits: dict[str, int]) -> tuple[Asks, Lon
         ]
     )
     distinct, pod_class = np.unique(columns, axis=1, return_inverse=True)
-    return Asks(*(np.ascontiguousarray(column) for column in distinct)), pod_class.reshape(-1).astype(np.int64)
+    return PodClasses(*(np.ascontiguousarray(column) for column in distinct)), pod_class.reshape(-1).astype(np.int64)
 
 
 def typical_pods(pod_list: PodList, model_bits: dict[str, int]) -> Mix:

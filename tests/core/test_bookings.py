@@ -4,7 +4,7 @@ from dataclasses import fields
 
 import numpy as np
 
-from extender.core.bookings import Booking, book, bookable, booking
+from extender.core.bookings import Booking, book, writable_copy, booking
 from extender.core.clusters import Cluster
 from extender.core.resources.nodes import GpuUnit
 from extender.core.resources.requests import AskedUnit, GpuRequest
@@ -70,7 +70,7 @@ def test_booking_subtracts_and_releasing_restores() -> None:
         (WHOLE, Booking(cpu_milli=500, memory_mib=1024), {"cpu_free_milli": -500, "memory_free_mib": -1024}),
     ):
         cluster = cluster_of({"other": state, "n": state})
-        planned = bookable(cluster)
+        planned = writable_copy(cluster)
         book(planned, 1, booked)
         assert changed(cluster, planned) == expected
         book(planned, 1, booked, +1)

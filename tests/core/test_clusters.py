@@ -17,10 +17,10 @@ def test_rows_taken_equal_indexing_and_all_rows_are_not_copied() -> None:
         assert not _is_every_row(np.array(rows, np.intp)), rows
     cluster = cluster_of({"a": node(T4), "b": node(A100, held=[0]), "c": node(A100, T4)})
     for array in (cluster.gpu_memory_mib, cluster.units_per_gpu):
-        assert cluster.taken(array, np.arange(3)) is array
+        assert cluster.take_rows(array, np.arange(3)) is array
         for rows in ([], [0], [2, 1, 0], [1, 1], [0, 1], [0, 1, 1]):
             index = np.array(rows, np.intp)
-            assert cluster.taken(array, index).tolist() == array[index].tolist()
+            assert cluster.take_rows(array, index).tolist() == array[index].tolist()
 
 
 def test_a_single_node_is_a_cluster_of_one_row() -> None:

@@ -12,7 +12,7 @@ from extender.core.decisions import decide, decide_from_top, decide_on
 from extender.core.evaluations import Memo, evaluate
 from extender.core.fit.reasons import Fit, Reason
 from extender.core.gauges import Gauge
-from extender.core.occupancies import counting_observed
+from extender.core.occupancies import with_observed_usage
 from extender.core.policies.policy import Options, Policy
 from extender.core.policies.registry import POLICIES, policies_of
 from extender.core.resources.nodes import NO_GPUS, GpuUnit
@@ -86,7 +86,7 @@ def test_cached_values_equal_computed_ones(
             request, cluster = REQUESTS[values[0]], arrays.snapshot()
             known = memo.evaluate(cluster, request, kept[values[1]])
             policy = policies_for(first)[values[1]]
-            seen = counting_observed(cluster, policy.rules)
+            seen = with_observed_usage(cluster, policy.rules)
             assert known.room.tolist() == fit_all(seen, request).room.tolist()
             assert known.shares.tolist() == fit_all(seen, request).shares.tolist()
             plain = evaluate(cluster, request, policy, all_rows(cluster))
@@ -224,10 +224,10 @@ def test_policies_are_cached_apart_and_observations_subtracted_once_a_snapshot()
     first = memo.evaluate(cluster, ONE, TIGHTEST)
     assert memo.evaluate(cluster, ONE, replace(TIGHTEST, name="another")) is not first
     assert memo.evaluate(cluster, ONE, TIGHTEST) is first
-    seen = memo.seen(cluster, LIVE)
+    seen = memo.with_observed_usage(cluster, LIVE)
     assert seen.gpu_free_mib.tolist() == [[20960]]
-    assert memo.seen(cluster, LIVE) is memo.of("another").seen(cluster, LIVE) is seen
-    assert memo.seen(cluster, TIGHTEST) is cluster
+    assert memo.with_observed_usage(cluster, LIVE) is memo.of("another").with_observed_usage(cluster, LIVE) is seen
+    assert memo.with_observed_usage(cluster, TIGHTEST) is cluster
 
 
 def test_nodes_that_would_fit_by_bookings_alone_are_occupied() -> None:

@@ -13,9 +13,9 @@ from extender.core.fit.reasons import Reason
 from extender.core.gauges import Gauge
 from extender.core.occupancies import (
     HARDWARE_XIDS,
-    Counting,
+    ObservedUsageCache,
     ObservedRules,
-    counting_observed,
+    with_observed_usage,
     faulty,
     unaccounted_mib,
     unmanaged_mib,
@@ -89,7 +89,7 @@ def test_counting_recomputes_changed_rows_alone_and_equals_the_whole(rules: Obse
     sliced = node(A100_40, A100_40, unit=GpuUnit.REPLICA_AS_GPU, units_per_gpu=4)
     arrays = arrays_of({f"n{i}": sliced if i == 0 else TWO_GPUS for i in range(12)})
     observe(arrays, {f"n{i}": used(0, 0) for i in range(12)})
-    counting = Counting(rules)
+    counting = ObservedUsageCache(rules)
     taken: Counter[str] = Counter()
     for step in range(200):
         row = int(rng.integers(12))
@@ -100,7 +100,7 @@ def test_counting_recomputes_changed_rows_alone_and_equals_the_whole(rules: Obse
             xid = rng.choice([0, 79], 2, p=[0.9, 0.1]).tolist()
             memory = rng.choice([0, 1023.5, 1024, 5000, 39000, np.nan], 2).tolist()
             cluster = observe(arrays, {f"n{row}": {Gauge.MEMORY_USED: memory, Gauge.XID: xid}}, 1000 + step)
-        seen, fresh = counting(cluster), counting_observed(cluster, rules)
+        seen, fresh = counting(cluster), with_observed_usage(cluster, rules)
         for name in ("gpu_free_mib", "gpu_free_milli", "untracked_units"):
             assert np.array_equal(getattr(seen, name), getattr(fresh, name))
             taken[name] += bool((getattr(seen, name) != getattr(cluster, name)).any())
@@ -123,7 +123,7 @@ def test_memory_and_untracked_units_left_of_a_gpu() -> None:
         (node(A100_40, used={0: half}, untracked=1), 12000, RULES, (28960, 1)),  # a shared one isn't of unknown index
         (node(A100_40, used={0: (1000, 0)}, untracked=1), 5000, RULES, (35960, 1)),
     ):
-        seen = counting_observed(one_node(state, in_use), rules)
+        seen = with_observed_usage(one_node(state, in_use), rules)
         assert (seen.gpu_free_mib[0, 0], seen.untracked_units[0]) == left
 
 
@@ -137,7 +137,7 @@ def test_faulty_gpus_by_the_rules() -> None:
     assert not faulty(arrays_of(nodes).snapshot(), rows, RULES).any()
     assert frozenset({48, 64, 74, 79, 95, 119, 120, 140}) == HARDWARE_XIDS
     for rules, milli, mib in ((RULES, [0, 1000, 0], [0, 40960, 0]), (NO_FAULTS, [1000] * 3, [40960] * 3)):
-        seen = counting_observed(cluster, rules)
+        seen = with_observed_usage(cluster, rules)
         assert (seen.gpu_free_milli[0].tolist(), seen.gpu_free_mib[0].tolist()) == (milli, mib)
     assert decided(cluster, ONE, "live").gpus == (0,)  # of node b
     assert decided(observed_cluster({"a": nodes["a"]}, samples), ONE, "live").gpus == (1,)
@@ -160,12 +160,12 @@ def test_usage_counts_only_where_memory_and_samples_are_known() -> None:
         assert unmanaged_mib(cluster, all_rows(cluster), rules).tolist() == [[0, 5000, 0]]
     unsampled = arrays_of({"a": node(A100_40, A100_40, used={0: (500, 10000)})}).snapshot()
     assert unmanaged_mib(unsampled, all_rows(unsampled), RULES).tolist() == [[0, 0]]
-    assert counting_observed(unsampled, RULES) is Counting(RULES)(unsampled) is unsampled
-    assert counting_observed(cluster, None) is cluster
+    assert with_observed_usage(unsampled, RULES) is ObservedUsageCache(RULES)(unsampled) is unsampled
+    assert with_observed_usage(cluster, None) is cluster
 
 
 def test_counting_grows_with_the_cluster() -> None:
-    arrays, counting = arrays_of({"a": GPU}), Counting(RULES)
+    arrays, counting = arrays_of({"a": GPU}), ObservedUsageCache(RULES)
     cluster = observe(arrays, {"a": used(5000)})
     assert counting(cluster).gpu_free_mib.tolist() == [[35960]]
     assert counting(cluster) is counting(cluster)

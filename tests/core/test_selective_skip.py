@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from extender.core.resources.nodes import GpuUnit
 from extender.core.resources.requests import GpuRequest
-from extender.core.selective_skip import is_larger, leaves_room, takes_more
+from extender.core.selective_skip import is_larger, leaves_room, wastes_gpu
 from tests.core.builders import A100_40, ONE, NodeState, cluster_of, decided, fit_all, node
 
 
@@ -60,18 +60,18 @@ def test_shares_cost_more_where_the_rest_is_worth_little_and_whole_gpus_never_do
     left = np.arange(1001)
     plain, spoiled = left / 1000, np.where(left >= 500, left / 1000, 0.0)  # less than half is of no use
     num_gpus, milli = np.array([1, 1, 1, 2, 0]), np.array([810, 500, 1000, 1000, 0])
-    assert takes_more(np.stack([spoiled, np.zeros(1001)]), num_gpus, milli).tolist() == [True, *[False] * 4]
-    assert not takes_more(plain[None], num_gpus, milli).any()
-    assert not takes_more(np.zeros((1, 1001)), num_gpus, milli).any()
+    assert wastes_gpu(np.stack([spoiled, np.zeros(1001)]), num_gpus, milli).tolist() == [True, *[False] * 4]
+    assert not wastes_gpu(plain[None], num_gpus, milli).any()
+    assert not wastes_gpu(np.zeros((1, 1001)), num_gpus, milli).any()
     whole_only = np.where(left == 1000, 3.0, 0.0)  # worthless once a thousandth is taken
     num_gpus, milli = np.array([1, 1, 1, 2, 2, 0, 1]), np.array([1, 999, 1000, 1000, 810, 0, 0])
-    assert takes_more(whole_only[None], num_gpus, milli).tolist() == [True, True, *[False] * 5]
+    assert wastes_gpu(whole_only[None], num_gpus, milli).tolist() == [True, True, *[False] * 5]
 
 
 def test_the_cost_of_a_share_is_compared_with_its_part_of_the_price() -> None:
     left = np.arange(1001) / 1000
     ones, every = np.ones(1001, np.int64), np.arange(1001)
     for price in (0.2, 1.0, 3.0):
-        assert not takes_more(price * left[None], ones, every).any()
+        assert not wastes_gpu(price * left[None], ones, every).any()
         # Quadratic: the first tenth costs 1 - 0.81 = 0.19 of the price.
-        assert takes_more(price * left[None] ** 2, ones, every).tolist() == [False, *[True] * 999, False]
+        assert wastes_gpu(price * left[None] ** 2, ones, every).tolist() == [False, *[True] * 999, False]

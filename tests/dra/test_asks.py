@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from extender.core.dra.asks import ClaimAsk, Constraint, DeviceAsk, RequestAsk, Selector, Toleration
+from extender.core.dra.asks import ClaimSpec, Constraint, DeviceSpec, RequestSpec, Selector, Toleration
 from extender.dra.asks import KINDS, UnhandledError, read_asks
 from extender.dra.objects import ResourceClaim
 from tests.dra.builders import claim, device_class, exactly
@@ -14,11 +14,11 @@ CLASSES = {
 }
 
 
-def asked(*claims: ResourceClaim) -> tuple[ClaimAsk, ...]:
+def asked(*claims: ResourceClaim) -> tuple[ClaimSpec, ...]:
     return read_asks(claims, CLASSES).claims
 
 
-def only(request: Any) -> DeviceAsk:
+def only(request: Any) -> DeviceSpec:
     (found,) = asked(claim(request))
     ((ask,),) = (item.alternatives for item in found.requests)
     return ask
@@ -40,7 +40,7 @@ def test_a_request_in_full() -> None:
             capacity={"requests": {"b": "500m", "a": "1Gi"}},
         )
     )
-    assert ask == DeviceAsk(
+    assert ask == DeviceSpec(
         "r",
         selectors("device.driver == 'gpu.nvidia.com'", "device.allowMultipleAllocations"),
         3,
@@ -65,7 +65,7 @@ def test_alternatives_have_names_of_two_parts() -> None:
     alternatives = [{"name": "big", "deviceClassName": "gpu", "count": 2}, {"name": "small", "deviceClassName": "any"}]
     (found,) = asked(claim({"name": "r", "firstAvailable": alternatives}))
     gpu = selectors("device.driver == 'gpu.nvidia.com'")
-    assert found.requests == (RequestAsk("r", (DeviceAsk("r/big", gpu, 2), DeviceAsk("r/small"))),)
+    assert found.requests == (RequestSpec("r", (DeviceSpec("r/big", gpu, 2), DeviceSpec("r/small"))),)
 
 
 def test_constraints() -> None:

@@ -33,7 +33,7 @@ async def test_a_task_that_dies_restarts(caplog: pytest.LogCaptureFixture) -> No
     tasks, worker = Tasks(first_pause_s=0.0), Worker(deaths=3)
     tasks.begin("mirror", worker.work)
     await until(lambda: worker.num_begun == 4)
-    assert (tasks.fault(), tasks.hopeless(), tasks.num_deaths) == ("", "", 3)
+    assert (tasks.fault(), tasks.needs_restart(), tasks.num_deaths) == ("", "", 3)
     await tasks.end()
     assert worker.ended
     assert [record.levelname for record in caplog.records] == ["ERROR"] * 3
@@ -44,7 +44,7 @@ async def test_a_dead_needed_task_is_a_fault() -> None:
     tasks = Tasks(first_pause_s=60.0)
     tasks.begin("mirror", Worker(deaths=1).work)
     await until(lambda: tasks.fault() == "the mirror has stopped: too deep")
-    assert (tasks.hopeless(), tasks.lacking()) == ("", [])
+    assert (tasks.needs_restart(), tasks.lacking()) == ("", [])
     await tasks.end()
     assert tasks.fault() == "the mirror has stopped: cancelled"
 
@@ -55,7 +55,7 @@ async def test_a_needed_task_that_dies_again_and_again_ends_the_process() -> Non
     tasks.begin("mirror", worker.work)
     await until(lambda: worker.num_begun > _MAX_DEATHS)
     # It runs again, but has not recovered yet.
-    assert (tasks.fault(), tasks.hopeless()) == ("", "the mirror has died 5 times in a row: too deep")
+    assert (tasks.fault(), tasks.needs_restart()) == ("", "the mirror has died 5 times in a row: too deep")
     await tasks.end()
 
 
@@ -65,7 +65,7 @@ async def test_what_is_not_needed_is_never_fatal() -> None:
     tasks.begin("telemetry", worker.work, needed=False)
     await until(lambda: worker.num_begun > _MAX_DEATHS)
     await until(lambda: tasks.lacking() == ["the telemetry has stopped: too deep"])
-    assert (tasks.fault(), tasks.hopeless()) == ("", "")
+    assert (tasks.fault(), tasks.needs_restart()) == ("", "")
     await tasks.end()
 
 

@@ -61,7 +61,7 @@ def heard(cache: Cache[Pod, Seen], *, stand_ins: bool = True) -> list[str]:
     told: list[str] = []
 
     def hear(old: Seen | None, new: Seen | None) -> None:
-        told.append(("+" if old is None else ">" if new else "-") + str(new or old) + "?" * cache.lists_gone)
+        told.append(("+" if old is None else ">" if new else "-") + str(new or old) + "?" * cache.removals_missed)
 
     cache.subscribe(hear, stand_ins=stand_ins)
     return told
@@ -110,10 +110,10 @@ def follow(seed: int) -> None:
             events.clear()
             for item in pods.values():
                 cache.upsert(item)
-            cache.keep(set(pods), 0.0, str(version))
+            cache.retain_only(set(pods), 0.0, str(version))
         assert consumer == dict(cache)
         for node in ("a", "b"):
-            assert {seen.uid for seen in cache.by(BY_NODE, node)} == {u for u, s in cache.items() if s.node == node}
+            assert {seen.uid for seen in cache.by_group(BY_NODE, node)} == {u for u, s in cache.items() if s.node == node}
     for kind, item in events:
         (cache.remove if kind == "DELETED" else cache.upsert)(item)
     assert dict(cache) == {uid: derive(item) for uid, item in pods.items()}
@@ -129,15 +129,15 @@ def test_changes_add_up_to_what_there_is() -> None:
 
 def test_older_events_and_lists_do_not_undo_a_write() -> None:
     cache, untold = cache_of_pods(), list[bool]()
-    cache.subscribe(lambda old, new: untold.append(cache.is_untold("p")))
+    cache.subscribe(lambda old, new: untold.append(cache.is_unconfirmed("p")))
     for change, version in ((cache.upsert, 1), (cache.written, 5), (cache.upsert, 3), (cache.upsert, 5)):
         change(pod("p", version))
     assert untold == [False, True, False], "the older event is no change"
     cache.written(pod("p", 9, "a"))
-    cache.keep(set(), 0.0, "8")
+    cache.retain_only(set(), 0.0, "8")
     assert cache.get("p") == Seen("p", 9, "a")
-    cache.keep(set(), 1.0, "9")
-    assert (cache.get("p"), cache.is_untold("p")) == (None, False)
+    cache.retain_only(set(), 1.0, "9")
+    assert (cache.get("p"), cache.is_unconfirmed("p")) == (None, False)
 
 
 def test_an_answer_that_is_later_than_the_watch_changes_nothing() -> None:
@@ -147,10 +147,10 @@ def test_an_answer_that_is_later_than_the_watch_changes_nothing() -> None:
     assert cache.get("p") == Seen("p", 1, ""), "the very first version counts"
     cache.upsert(pod("p", 5, "a"))
     cache.written(pod("p", 5, "a"))
-    assert (told, cache.is_untold("p")) == (["+p 1", ">p 5 a"], False)
+    assert (told, cache.is_unconfirmed("p")) == (["+p 1", ">p 5 a"], False)
     cache.remove(pod("p", 7))
     cache.written(pod("p", 7, "a"))
-    cache.keep(set(), 0.0, "20")
+    cache.retain_only(set(), 0.0, "20")
     cache.written(pod("q", 12))
     assert dict(cache) == {}
 
@@ -161,7 +161,7 @@ def test_versions_that_are_not_numbers_are_ignored() -> None:
     cache.written(item)
     assert cache.get("p") == derive(item)
     cache.upsert(pod("q", "opaque"))
-    cache.keep({"q"}, 0.0, "opaque")
+    cache.retain_only({"q"}, 0.0, "opaque")
     assert list(cache) == ["q"]
 
 
@@ -173,16 +173,16 @@ def test_an_object_whose_name_another_one_has_is_removed_first() -> None:
     cache = cache_of_pods()
     told, first, second = heard(cache), pod("first", 1, name="p"), pod("second", 3, name="p")
     cache.upsert(first)
-    assert cache.named("p", "ns") == derive(first)
+    assert cache.find("p", "ns") == derive(first)
     cache.upsert(second)
-    cache.keep({"second"}, 0.0, "4")
-    assert (cache.named("p", "ns"), cache.named("p")) == (derive(second), None)
+    cache.retain_only({"second"}, 0.0, "4")
+    assert (cache.find("p", "ns"), cache.find("p")) == (derive(second), None)
     cache.remove(second)
-    assert cache.named("p", "ns") is None
+    assert cache.find("p", "ns") is None
     assert told == ["+first 1", "-first 1?", "+second 3", "-second 3"]
     second.metadata.namespace = ""
     cache.upsert(second)
-    assert (cache.named("p"), cache.named("p", "ns")) == (derive(second), None)
+    assert (cache.find("p"), cache.find("p", "ns")) == (derive(second), None)
 
 
 def test_a_pod_that_has_lost_its_node_is_removed_first() -> None:
@@ -192,7 +192,7 @@ def test_a_pod_that_has_lost_its_node_is_removed_first() -> None:
     for version, node in enumerate(("", "a", "a", "b", ""), 1):
         cache.upsert(pod("p", version, node))
     assert told == ["+p 1", ">p 2 a", ">p 3 a", "-p 3 a?", "+p 4 b", "-p 4 b?", "+p 5"]
-    assert (cache.named("p", "ns"), cache.by(BY_NODE, "a"), cache.by(BY_NODE, "b")) == (Seen("p", 5, ""), [], [])
+    assert (cache.find("p", "ns"), cache.by_group(BY_NODE, "a"), cache.by_group(BY_NODE, "b")) == (Seen("p", 5, ""), [], [])
 
 
 def test_a_list_older_than_the_events_removes_and_adds_all_objects() -> None:
@@ -201,16 +201,16 @@ def test_a_list_older_than_the_events_removes_and_adds_all_objects() -> None:
     told = heard(cache)
     cache.upsert(pod("p", 3, "a"))
     cache.upsert(pod("q", 9))
-    cache.set_aside(outline(pod("r", 9, "b")))
+    cache.upsert_unreadable(outline(pod("r", 9, "b")))
     told.clear()
-    cache.keep({"p", "r"}, 0.0, "9")
+    cache.retain_only({"p", "r"}, 0.0, "9")
     assert told == ["-q 9?"]
     cache.written(pod("untold", 1000))
     told.clear()
-    cache.keep({"p", "r", "untold"}, 0.0, "8")
+    cache.retain_only({"p", "r", "untold"}, 0.0, "8")
     assert told == ["-p 3 a?", "+p 3 a", "-r 9 whole-node?", "+r 9 whole-node", "-untold 1000?", "+untold 1000"]
     assert cache.is_stand_in("r")
-    assert (cache.named("p", "ns"), cache.by(BY_NODE, "a")) == (Seen("p", 3, "a"), [Seen("p", 3, "a")])
+    assert (cache.find("p", "ns"), cache.by_group(BY_NODE, "a")) == (Seen("p", 3, "a"), [Seen("p", 3, "a")])
     told.clear()
     cache.upsert(pod("untold", 10, "b"))
     cache.written(pod("p", 11, "b"))
@@ -243,7 +243,7 @@ def test_a_handler_that_fails_stops_no_other_and_is_logged(caplog: pytest.LogCap
 def test_a_late_subscriber_is_refused() -> None:
     cache, listed = cache_of_pods(), cache_of_pods()
     cache.upsert(pod("p", 1))
-    listed.keep(set(), 0.0, "1")
+    listed.retain_only(set(), 0.0, "1")
     for one in (cache, listed):
         with pytest.raises(RuntimeError, match="would miss"):
             heard(one)
@@ -253,7 +253,7 @@ def test_an_object_whose_deletion_mark_was_missed_has_it_before_it_is_removed() 
     cache = cache_of_pods()
     told = heard(cache)
     cache.upsert(pod("gone", 1, "a"))
-    cache.set_aside(outline(pod("never-read", 1, "a")))
+    cache.upsert_unreadable(outline(pod("never-read", 1, "a")))
     told.clear()
     for uid in ("gone", "never-read", "never-known"):
         last = pod(uid, 3, "a")
@@ -269,7 +269,7 @@ def test_nothing_is_kept_of_removed_objects() -> None:
     cache = cache_of_pods()
     cache.upsert(pod("p", 1, "a"))
     cache.written(pod("q", 2, "a"))
-    cache.set_aside(outline(pod("r", 3, "a")))
+    cache.upsert_unreadable(outline(pod("r", 3, "a")))
     for uid in "pqr":
         cache.remove(pod(uid, 4, "a"))
     assert num_kept(cache) == num_kept(cache_of_pods())
@@ -279,15 +279,15 @@ def test_an_object_that_can_not_be_decoded_keeps_its_last_version_or_has_a_stand
     cache = cache_of_pods()
     real, told = heard(cache, stand_ins=False), heard(cache)
     cache.upsert(pod("known", 1, "a"))
-    cache.set_aside(outline(pod("known", 2, "b")))
-    cache.set_aside(outline(pod("never", 3, "b")))
+    cache.upsert_unreadable(outline(pod("known", 2, "b")))
+    cache.upsert_unreadable(outline(pod("never", 3, "b")))
     cache.upsert(pod("never", 4, "b"))
     cache.upsert(pod("never", 5, "b"))
     assert told == ["+known 1 a", "+never 3 whole-node", "-never 3 whole-node", "+never 4 b", ">never 5 b"]
     assert real == ["+known 1 a", "+never 4 b", ">never 5 b"]
     nodes = Cache(derive, keeps_unread=False)
     nodes.upsert(pod("p", 1))
-    nodes.set_aside(outline(pod("p", 2)))
+    nodes.upsert_unreadable(outline(pod("p", 2)))
     assert dict(nodes) == {}
 
 
@@ -296,8 +296,8 @@ def test_an_object_that_can_not_be_decoded_keeps_its_last_version_or_has_a_stand
 
 def test_a_part_has_the_objects_of_its_group_only() -> None:
     cache, consumer, lists, told = cache_of_pods(), Fold(), list[tuple[set[str], float]](), list[str]()
-    on_a = cache.part(BY_NODE, "a")
-    on_a.subscribe(consumer, listed=lambda uids, began: lists.append((uids, began)))
+    on_a = cache.group(BY_NODE, "a")
+    on_a.subscribe(consumer, on_list=lambda uids, began: lists.append((uids, began)))
     on_a.subscribe(lambda old, new: told.append(f"{old or ''} > {new or ''}"))
     assert (dict(on_a), len(on_a)) == ({}, 0)
     for uid, node in (("p", ""), ("q", "b"), ("r", "a")):
@@ -309,25 +309,25 @@ def test_a_part_has_the_objects_of_its_group_only() -> None:
     cache.upsert(pod("r", 3, "b"))
     assert dict(on_a) == consumer == {}
     assert told == [" > r 1 a", " > p 2 a", "r 1 a > r 2 a", "p 2 a > ", "r 2 a > "]
-    cache.keep({"q", "r"}, 7.0, "3")
+    cache.retain_only({"q", "r"}, 7.0, "3")
     assert lists == [({"q", "r"}, 7.0)], "a list has the objects of all groups"
 
 
 def test_a_part_has_stand_ins_for_those_who_ask() -> None:
     cache, real, missed = cache_of_pods(), Fold(), list[bool]()
-    held = cache.part(BY_NODE, "whole-node")
+    held = cache.group(BY_NODE, "whole-node")
     held.subscribe(real)
-    held.subscribe(lambda old, new: missed.append(held.lists_gone), stand_ins=True)
-    cache.set_aside(outline(pod("p", 1, "a")))
-    cache.keep(set(), 0.0, "2")
+    held.subscribe(lambda old, new: missed.append(held.removals_missed), stand_ins=True)
+    cache.upsert_unreadable(outline(pod("p", 1, "a")))
+    cache.retain_only(set(), 0.0, "2")
     assert (real, missed) == ({}, [False, True])
 
 
 def test_a_part_by_a_new_index_needs_an_empty_cache() -> None:
     by_version: Index[Seen] = Index("version", lambda seen: [str(seen.version)])
     cache = cache_of_pods()
-    first = cache.part(by_version, "1")
+    first = cache.group(by_version, "1")
     cache.upsert(pod("p", 1))
-    assert list(first) == list(cache.part(by_version, "1")) == ["p"]
+    assert list(first) == list(cache.group(by_version, "1")) == ["p"]
     with pytest.raises(RuntimeError, match="another"):
-        cache.part(Index("another", lambda seen: []), "1")
+        cache.group(Index("another", lambda seen: []), "1")

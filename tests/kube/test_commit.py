@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from extender.kube.client import ApiError, UnreachableError
-from extender.kube.commit import FencedError, Outcome, Result, Target, commit, refused
+from extender.kube.commit import FencedError, Outcome, Result, Target, commit, is_permanent_refusal
 from extender.kube.decoding import Decoder
 from extender.kube.memory import MemoryCluster
 from extender.kube.objects import Named
@@ -116,12 +116,12 @@ class Signature(Patch[Named]):
     async def undo(self) -> None:
         self.undone += 1
 
-    def stands(self) -> str:
-        return self.why or super().stands()
+    def failed_precondition(self) -> str:
+        return self.why or super().failed_precondition()
 
-    def accepts(self, found: Named) -> str:
+    def refusal(self, found: Named) -> str:
         self.asked.append(found.metadata.resource_version)
-        return self.refuses or super().accepts(found)
+        return self.refuses or super().refusal(found)
 
     def judge(self, found: Named | None, *, sealed: bool) -> Outcome | None:
         if found is None:
@@ -352,4 +352,4 @@ def test_which_errors_a_retry_would_meet_again() -> None:
         *(DENIED, ApiError(403, "Forbidden", "an admission policy says no"), ApiError(400, "BadRequest", "unreadable")),
         ApiError(500, "InternalError", "etcdserver: request is too large"),
     ]
-    assert [refused(error) for error in (*passing, *lasting)] == [False] * len(passing) + [True] * len(lasting)
+    assert [is_permanent_refusal(error) for error in (*passing, *lasting)] == [False] * len(passing) + [True] * len(lasting)

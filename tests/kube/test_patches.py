@@ -79,7 +79,7 @@ def test_a_patch_names_the_object_and_its_version() -> None:
         }
     ]
     assert term.confirmed == [("uid-p", known)]
-    assert patch.words.endswith(f"{POD}/status")
+    assert patch.description.endswith(f"{POD}/status")
     assert send(note(server), known) is None, "it has changed since"
     assert send(note(server, uid=""), server.version) is not None
     assert server.bodies[-1]["metadata"].keys() == {"annotations", "resourceVersion"}

@@ -4,7 +4,7 @@ import pytest
 
 from extender.kube.background import Backoff
 from extender.kube.transport import ApiError, UnreachableError
-from extender.kube.turns import Pauses
+from extender.kube.turns import Backoffs
 from tests.kube.test_rights import forbidden
 
 OWN = ApiError(422, "Invalid", "spec is immutable")
@@ -14,7 +14,7 @@ AWAY = UnreachableError("PATCH /api/v1/namespaces/a/pods/p: refused")
 
 @pytest.mark.parametrize(("error", "at_most", "general"), [(OWN, 14, False), (NO_RIGHT, 14, True), (AWAY, 130, True)])
 def test_a_failing_write_backs_off_alone_or_with_its_namespace(error: Exception, at_most: int, general: bool) -> None:
-    pauses, num_tries = Pauses(), 0
+    pauses, num_tries = Backoffs(), 0
     for step in range(3000):  # ten times a second
         if pauses.why("a", "p", step / 10) is None:
             num_tries += 1
@@ -25,7 +25,7 @@ def test_a_failing_write_backs_off_alone_or_with_its_namespace(error: Exception,
 
 
 def test_the_first_retry_is_immediate_and_of_concurrent_failures_the_first_counts() -> None:
-    pauses = Pauses()
+    pauses = Backoffs()
     assert pauses.failed("a", "p", OWN, 0.0) == 0.0
     assert pauses.why("a", "p", 0.0) is None
     assert 0.25 <= pauses.failed("a", "p", OWN, 0.0) <= 0.75
@@ -34,7 +34,7 @@ def test_the_first_retry_is_immediate_and_of_concurrent_failures_the_first_count
 
 
 def test_failures_are_forgotten_after_a_success_a_long_time_or_many_others() -> None:
-    pauses = Pauses()
+    pauses = Backoffs()
     for _ in range(2):
         pauses.failed("a", "p", OWN, 0.0)
     pauses.succeeded("a", "p")

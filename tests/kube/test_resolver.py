@@ -35,8 +35,8 @@ class Unknown(Target[Named]):
     async def send(self, version: str) -> Named | None:
         raise NotImplementedError
 
-    def is_told(self) -> bool:
-        return self.told or super().is_told()
+    def is_settled(self) -> bool:
+        return self.told or super().is_settled()
 
     async def read(self) -> Named | None:
         return self.now

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from extender.kube.rights import Given, MissingRights, NotingRights, _right_to
+from extender.kube.rights import Grants, MissingRights, RightsRecorder, _right_to
 from extender.kube.transport import ApiError, Query, Right, UnreachableError
 
 PODS = "/api/v1/namespaces/default/pods"
@@ -60,8 +60,8 @@ class Rig:
     def __init__(self) -> None:
         self.now = 0.0
         self.server = Server()
-        self.rights = MissingRights(lambda: self.now, Given())
-        self.transport = NotingRights(self.server, self.rights)
+        self.rights = MissingRights(lambda: self.now, Grants())
+        self.transport = RightsRecorder(self.server, self.rights)
 
     def patch(self, namespace: str = "default", error: Exception | None = None, *, part: str = "") -> None:
         """One patch of a pod, refused or not."""
@@ -84,17 +84,17 @@ def test_a_missing_right_is_reported_until_it_is_granted(caplog: pytest.LogCaptu
         rig.patch(namespace, forbidden("patch", "pods", namespace=namespace))
     said = f"the queue may not patch pods: user {STATIC_POD} lacks that right, which manifests/queue/rbac.yaml gives"
     assert caplog.messages == [said]
-    assert rig.rights.told() == [f"{said}, in namespace a and 1 more"]
+    assert rig.rights.sentences() == [f"{said}, in namespace a and 1 more"]
     rig.patch("a")
     rig.patch("b", part="/status")
-    assert rig.rights.told() == [f"{said}, in namespace b"], "a status is another right"
+    assert rig.rights.sentences() == [f"{said}, in namespace b"], "a status is another right"
     rig.patch("b")
-    assert (rig.rights.told(), len(caplog.messages)) == ([], 2)
+    assert (rig.rights.sentences(), len(caplog.messages)) == ([], 2)
     rig.patch(error=forbidden("patch", "pods"))
     rig.now = 599.0
-    assert rig.rights.told()
+    assert rig.rights.sentences()
     rig.now = 601.0
-    assert rig.rights.told() == [], "it was not requested since"
+    assert rig.rights.sentences() == [], "it was not requested since"
 
 
 def test_other_refusals_are_not_missing_rights() -> None:
@@ -106,7 +106,7 @@ def test_other_refusals_are_not_missing_rights() -> None:
         UnreachableError("PATCH /x: refused"),
     ):
         rig.patch(error=error)
-    assert rig.rights.told() == []
+    assert rig.rights.sentences() == []
 
 
 def test_the_rights_of_every_method_are_recorded() -> None:
@@ -127,7 +127,7 @@ def test_the_rights_of_every_method_are_recorded() -> None:
     rig.server.faults = {method: error for method, (error, _) in rows.items()}
     for error, call in rows.values():
         run(call, error)
-    assert [told.partition(":")[0].partition(" may not ")[2] for told in rig.rights.told()] == [
+    assert [told.partition(":")[0].partition(" may not ")[2] for told in rig.rights.sentences()] == [
         *("list nodes", "create pods/binding"),
         *("patch leases.coordination.k8s.io", "watch resourceclaims.resource.k8s.io"),
     ]

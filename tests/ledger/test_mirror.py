@@ -354,5 +354,5 @@ async def test_what_is_not_needed_is_never_fatal(what: str) -> None:
     rig.cluster.cut[SLICES.served_at if what == "devices" else CLAIMS.path] = BUG
     async with mirrored(rig):
         await until(lambda: rig.watching() and rig.mirror.tasks.num_deaths)
-        assert (rig.mirror.fault(), rig.mirror.tasks.hopeless()) == ("", "")
+        assert (rig.mirror.fault(), rig.mirror.tasks.needs_restart()) == ("", "")
         assert f"the mirror {what} has stopped: a bug" in rig.mirror.tasks.lacking()

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from extender.core.bookings import book, bookable, booking
+from extender.core.bookings import book, writable_copy, booking
 from extender.core.devices import choose_among
 from extender.core.fit.fits import fit
 from extender.core.resources.requests import AskedUnit, GpuRequest
@@ -120,7 +120,7 @@ def test_more_slices_of_a_gpu_than_it_has_are_warned_of_and_free_nothing() -> No
 def test_what_a_plan_books_of_slices_is_what_is_held_then(steers: bool) -> None:
     ledger = sharing(("a", 1, "0"), steers=steers)
     request, rows = GpuRequest(2, AskedUnit.SHARED), np.array([0])
-    planned = bookable(ledger.snapshot(0.0))
+    planned = writable_copy(ledger.snapshot(0.0))
     chosen = choose_among(planned, 0, request, fit(planned, request, rows).room[0], shares=False, spreads=False)
     assert chosen == ((0, 1) if steers else ())
     booked = booking(planned, 0, request, chosen)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from extender.core.clusters import WHOLE_MILLI, Floats, Longs
-from extender.core.fragmentation import ANY_MODEL, Asks, Mix, Nodes, TypicalPod, mix_of
+from extender.core.fragmentation import ANY_MODEL, PodClasses, Mix, Nodes, TypicalPod, mix_of
 from model.engine import kernels
 from model.engine.kernels import _refresh
 from model.engine.node_scores import Learned
@@ -46,11 +46,11 @@ def random_nodes(rng: np.random.Generator, num_nodes: int, num_slots: int = 4) -
     )
 
 
-def random_asks(rng: np.random.Generator, num_classes: int) -> Asks:
+def random_asks(rng: np.random.Generator, num_classes: int) -> PodClasses:
     """Classes with and without GPUs, shares and whole ones, some for certain models only."""
     milli = rng.choice(SIZES, num_classes)
     num = np.where(milli == WHOLE_MILLI, rng.choice([1, 1, 2, 4], num_classes), np.minimum(milli, 1))
-    return Asks(
+    return PodClasses(
         cpu_milli=rng.choice([0, 500, 4000, 11908, 24000], num_classes),
         memory_mib=rng.choice([0, 1024, 16384, 65536], num_classes),
         num_gpus=num.astype(np.int64),
@@ -69,7 +69,7 @@ def random_mix(rng: np.random.Generator, num_classes: int) -> Mix:
 
 
 def twin_scores(
-    nodes: Nodes, asks: Asks, c: int, rank: Rank, mix: Mix, learned: Learned | None = None
+    nodes: Nodes, asks: PodClasses, c: int, rank: Rank, mix: Mix, learned: Learned | None = None
 ) -> tuple[Floats, Longs]:
     """(N,) score of a class by a compiled twin, and (N,) the GPU of a share."""
     memo = kernels.memo_of(len(asks.cpu_milli), nodes, mix)

@@ -7,7 +7,7 @@ import pytest
 
 from extender.core.resources.requests import RequestError
 from extender.kube.objects import Pod
-from extender.plugins.pods import once
+from extender.plugins.pods import cached_on_pod
 from tests.ledger.builders import pod_object
 
 
@@ -18,7 +18,7 @@ class Held:
 def test_each_version_is_read_once() -> None:
     read = list[Pod]()
 
-    @once
+    @cached_on_pod
     def reader(pod: Pod) -> int:
         read.append(pod)
         return len(read)
@@ -37,7 +37,7 @@ def test_an_error_is_raised_again_and_keeps_no_frames() -> None:
         kept.append(weakref.ref(held))
         return held
 
-    @once
+    @cached_on_pod
     def reader(pod: Pod) -> int:
         held = hold()
         try:

@@ -14,7 +14,7 @@ from extender.plugins.kerf import (
     GPUS,
     REPORT,
     _read_report,
-    told_given,
+    read_given_gpus,
     with_report,
 )
 from extender.plugins.nodes import read_offer
@@ -49,9 +49,9 @@ def test_given_gpus_are_known_by_uid() -> None:
             "u3": {"main": {"nvidia.com/mig-1g.5gb": ["MIG-1"], "example.com/nic": ["eth1"]}},
         }
     )
-    assert told_given(annotations) == ({"u1": ("GPU-a", "GPU-b"), "u2": ("GPU-c",)}, ())
+    assert read_given_gpus(annotations) == ({"u1": ("GPU-a", "GPU-b"), "u2": ("GPU-c",)}, ())
     by_hand = {**annotations, _GIVEN: '{"u1": ["GPU-d"]}'}
-    assert told_given(by_hand) == ({"u1": ("GPU-d",), "u2": ("GPU-c",)}, ())
+    assert read_given_gpus(by_hand) == ({"u1": ("GPU-d",), "u2": ("GPU-c",)}, ())
 
 
 def test_a_report_that_can_not_be_parsed_changes_nothing() -> None:
@@ -68,7 +68,7 @@ def test_a_report_that_can_not_be_parsed_changes_nothing() -> None:
     ):
         with pytest.raises(UnreadableError, match=REPORT):
             _read_report({REPORT: text})
-        given, (warning,) = told_given({REPORT: text, _GIVEN: '{"u1": ["GPU-c"]}'})
+        given, (warning,) = read_given_gpus({REPORT: text, _GIVEN: '{"u1": ["GPU-c"]}'})
         assert given == {"u1": ("GPU-c",)}
         assert REPORT in warning
         assert len(warning) < 400

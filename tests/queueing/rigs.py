@@ -98,7 +98,7 @@ class Rig:
         self.standby = ""
         self.kept_places: PlaceKeeper | None = None
         self.lets_roomless_go: RoomlessReleaser | None = None
-        self.takes_more: Callable[[GpuRequest], bool] = lambda request: False
+        self.wastes_gpu: Callable[[GpuRequest], bool] = lambda request: False
         self.why_refused: Callable[[PodIdentity], str] = lambda pod: ""
         self.hub = hub or WatchHub(self.api, clock)  # type: ignore[arg-type]
         standing = SimpleNamespace(standby=self.why_standby)
@@ -114,7 +114,7 @@ class Rig:
             standby=lambda: self.standby,
             mirror_fault=lambda: self.mirror_fault,
             events=cast(EventRecorder, SimpleNamespace(emit=self._emit)),
-            takes_more=lambda request: self.takes_more(request),  # noqa: PLW0108 - tests change it
+            wastes_gpu=lambda request: self.wastes_gpu(request),  # noqa: PLW0108 - tests change it
             why_refused=lambda pod: self.why_refused(pod),  # noqa: PLW0108
             mode=partial(mode, resolver=self.resolver),
             keeper=keeper,

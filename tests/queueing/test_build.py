@@ -60,7 +60,7 @@ class Built:
             self.settings,
             self.base,
             self.placer,
-            takes_more=lambda request: request.count == 1,
+            wastes_gpu=lambda request: request.count == 1,
             why_refused=lambda pod: f"{pod.name} was refused",
             kept_places=lambda: self.kept_places,
             roomless_releaser=lambda: None,

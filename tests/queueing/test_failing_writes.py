@@ -3,7 +3,7 @@
 import pytest
 
 from extender.kube.client import ApiError, ClusterError, UnreachableError
-from extender.kube.rights import Given, Need, Rights
+from extender.kube.rights import Grants, Need, Rights
 from extender.queueing.dispatch import no_right
 from tests.kube.test_rights import forbidden
 from tests.queueing.rigs import Rig
@@ -85,7 +85,7 @@ def test_a_queue_that_can_not_plan_says_so_on_its_pods(error: str, said: str) ->
 
 def test_a_right_that_a_part_takes_is_given_by_its_manifest() -> None:
     needs = (Need("", "claims/status", ("patch",), "nothing is written"),)
-    of_part = Rights(who="a part", manifest="manifests/part/rbac.yaml", needs=needs)
+    of_part = Rights(capability="a part", manifest="manifests/part/rbac.yaml", needs=needs)
     words = str(forbidden("patch", "claims/status"))
-    assert str(no_right(words, Given([of_part]))).endswith("lacks that right, which manifests/part/rbac.yaml gives")
-    assert str(no_right(words, Given())).endswith("lacks that right, which the chart gives")
+    assert str(no_right(words, Grants([of_part]))).endswith("lacks that right, which manifests/part/rbac.yaml gives")
+    assert str(no_right(words, Grants())).endswith("lacks that right, which the chart gives")

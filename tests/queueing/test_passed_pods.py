@@ -94,6 +94,6 @@ def test_a_standby_counts_and_says_nothing() -> None:
 def test_what_is_gone_at_a_new_list_is_forgotten() -> None:
     passed = Passed()
     passed.tell(pod("a", gated=False), pod("b", gated=False))
-    passed.seen.keep({"uid-b"}, 0.0)
+    passed.seen.retain_only({"uid-b"}, 0.0)
     assert set(passed.pods.passed) == {"uid-b"}
     assert passed.tell(pod("b", gated=False)) == 2

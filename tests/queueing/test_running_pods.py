@@ -62,7 +62,7 @@ def test_pods_that_run_count_their_gpus_and_teach_how_long_they_ran() -> None:
     runs.pods.remove(deleted)
     runs.start("never-started", gpus=1, start="")
     runs.end("never-started")
-    runs.pods.keep(set(), 0.0)  # a new list without the others: when they ended is unknown
+    runs.pods.retain_only(set(), 0.0)  # a new list without the others: when they ended is unknown
     assert (runs.running.gpus, runs.durations.num_owners) == ({"ns": 0.0}, 3), "nothing is learned of these"
 
 

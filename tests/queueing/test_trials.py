@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from extender.core.dra.asks import ClaimAsk, DeviceAsk, DevicesAsked, RequestAsk
+from extender.core.dra.asks import ClaimSpec, DeviceSpec, DeviceClaims, RequestSpec
 from extender.core.orders import Order
 from extender.core.resources.requests import AskedUnit, GpuRequest
 from extender.planning.quotas import Quotas
@@ -345,7 +345,7 @@ def test_whether_devices_could_have_been_found_is_not_searched_for_again() -> No
     rig.refuse("p", WORDS)
     entry = rig.entry("p")
     assert entry.planned is not None
-    asked = DevicesAsked((ClaimAsk((RequestAsk("r", (DeviceAsk("r"),)),)),))
+    asked = DeviceClaims((ClaimSpec((RequestSpec("r", (DeviceSpec("r"),)),)),))
     rig.queue.backlog.notice_lost(rig.now)
     entry.planned = replace(entry.planned, gpus=GpuRequest(1, AskedUnit.CLAIM, devices=asked))
     rig.round(TICK)

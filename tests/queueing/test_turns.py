@@ -71,7 +71,7 @@ def test_a4_shorter_pods_go_first_in_that_order(order: Order, first: str) -> Non
 @pytest.mark.parametrize(("later", "first"), [("1970-01-01T00:01:49Z", "large"), ("1970-01-01T00:01:51Z", "small")])
 def test_s1_a_pod_that_wastes_a_gpu_yields_to_those_that_come_soon_after(later: str, first: str) -> None:
     rig = Rig(order=Order.FIFO, patience_s=100.0)
-    rig.takes_more = lambda request: request.count == 1
+    rig.wastes_gpu = lambda request: request.count == 1
     rig.node("n", 2)
     rig.pod("small", 1, created="1970-01-01T00:00:10Z")
     rig.pod("large", 2, created=later)  # 99 or 101 s after it

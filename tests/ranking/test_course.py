@@ -3,13 +3,13 @@
 import pytest
 
 from extender.ranking import course as courses
-from extender.ranking.course import _MAX_TRIALS, Course, Stage
+from extender.ranking.course import _MAX_TRIALS, Rollout, Stage
 
 A, B = "a" * 64, "b" * 64
 
 
-def on_trial(stage: Stage = Stage.SHADOW) -> Course:
-    course = courses.offered(Course(), A, 10.0)
+def on_trial(stage: Stage = Stage.SHADOW) -> Rollout:
+    course = courses.offered(Rollout(), A, 10.0)
     return course if stage is Stage.SHADOW else courses.judged(course, 0.5, 0.2, "kerf", 20.0)
 
 
@@ -63,7 +63,7 @@ def test_one_that_serves_goes_when_the_released_one_is_better() -> None:
 
 
 def test_refused_models_are_remembered_for_a_while() -> None:
-    course = Course()
+    course = Rollout()
     for number in range(30):
         course = courses.withdrawn(courses.offered(course, f"{number:064d}", 0.0), "worse", 1.0)
     assert len(course.refused) == 20 and course.refused[-1] == f"{29:064d}"

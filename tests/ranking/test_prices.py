@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from extender.core.fragmentation import Asks, Nodes, expected_count
+from extender.core.fragmentation import PodClasses, Nodes, expected_count
 from extender.ranking import prices
 from extender.ranking.prices import _rests
 from model.workloads.traces import read_nodes, read_pods
@@ -27,10 +27,10 @@ def nodes_of(*models: int, cpu_milli: int = 64000) -> Nodes:
     )
 
 
-def asks_of(*rows: tuple[int, int, int, int]) -> Asks:
+def asks_of(*rows: tuple[int, int, int, int]) -> PodClasses:
     """Classes of (CPU milli, GPUs, milli of each, models)."""
     cpu, num, milli, models = (np.array(column) for column in zip(*rows, strict=True))
-    return Asks(cpu, np.full(len(rows), 1024), num, milli, models)
+    return PodClasses(cpu, np.full(len(rows), 1024), num, milli, models)
 
 
 def test_unrequested_and_plentiful_remainders_are_worth_nothing() -> None:
@@ -131,7 +131,7 @@ def test_cpu_has_a_price_where_it_runs_out() -> None:
 
 def test_pods_without_gpus_give_cpu_a_price_once_it_runs_out() -> None:
     nodes = nodes_of(0, -1, cpu_milli=32_000)._replace(num_gpus=np.array([4, 0]))
-    asks = Asks(np.array([8000, 1000]), np.full(2, 16), np.array([1, 0]), np.array([1000, 0]), np.array([-1, -1]))
+    asks = PodClasses(np.array([8000, 1000]), np.full(2, 16), np.array([1, 0]), np.array([1000, 0]), np.array([-1, -1]))
     plenty = prices.prices(nodes, asks, np.array([4.0, 20.0]))
     assert plenty.bound == pytest.approx(4)
     assert not plenty.worth.compute.any()

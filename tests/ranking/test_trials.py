@@ -5,7 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from extender.core.fragmentation import ANY_MODEL, Asks, Nodes
+from extender.core.fragmentation import ANY_MODEL, PodClasses, Nodes
 from extender.core.policies import binpack, spread
 from extender.core.policies.policy import Options
 from extender.core.valuenet.features import FEATURES
@@ -23,7 +23,7 @@ def demand(num_nodes: int = 12) -> Demand:
     free = np.full((num_nodes, 4), 1000, np.int32)
     nodes = Nodes(cpu, memory, np.full(num_nodes, 4), np.zeros(num_nodes, np.int64), cpu.copy(), memory.copy(), free)
     columns = ([1000, 4000, 2000], [1000, 4000, 1000], [1, 4, 0], [1000, 1000, 0], [ANY_MODEL] * 3)
-    return Demand(nodes, Asks(*(np.array(column) for column in columns)), np.array([4000, 1000, 500]), 1)
+    return Demand(nodes, PodClasses(*(np.array(column) for column in columns)), np.array([4000, 1000, 500]), 1)
 
 
 def test_packing_does_better_than_spreading_on_the_same_pods() -> None:

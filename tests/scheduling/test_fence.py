@@ -54,7 +54,7 @@ class Requests(Unelected):
         self.num_hurries = 0
         self.since: list[int] = []
 
-    def hurry(self) -> None:
+    def request_confirmation(self) -> None:
         self.num_hurries += 1
 
     async def confirm(self, since: int) -> bool:

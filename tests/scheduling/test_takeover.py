@@ -131,7 +131,7 @@ async def test_only_pods_that_may_be_bound_with_gpus_are_marked(marks_gated: boo
 async def test_pods_are_listed_after_marks_and_catch_ups_and_until_then_nothing_is_taken_in(contested: bool) -> None:
     server = Server(pod_manifest("p", 1))
     replica = Replica(server, contested=contested)
-    of_pods, waiting = replica.mirror.hub.reflector(PODS), replica.mirror.hub.part(PENDING_PODS)
+    of_pods, waiting = replica.mirror.hub.reflector(PODS), replica.mirror.hub.group(PENDING_PODS)
     lists: list[int] = []
 
     async def catch_up() -> None:

@@ -79,7 +79,7 @@ class One:
     answering: bool = False
     left: bool = False
 
-    def leave(self) -> None:
+    def abort(self) -> None:
         self.left = True
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from extender.server.connections import Doors, Limits
+from extender.server.connections import OpenConnections, Limits
 
 
 @dataclass(eq=False)
@@ -16,15 +16,15 @@ class One:
     answering: bool = False
     left: bool = False
 
-    def leave(self) -> None:
+    def abort(self) -> None:
         self.left = True
 
 
 def entered(limits: Limits, *connections: One) -> list[int]:
     """Which are closed once all are open."""
-    doors = Doors(limits)
+    doors = OpenConnections(limits)
     for connection in connections:
-        doors.enter(connection)
+        doors.add(connection)
     left = [number for number, connection in enumerate(connections) if connection.left]
     assert doors.num_turned_out == len(left)
     return left
@@ -50,10 +50,10 @@ def test_connections_of_verbs_are_closed_last_and_those_with_a_certificate_never
 
 
 def test_a_closed_connection_does_not_count() -> None:
-    doors, first, third = Doors(FEW), One(), One()
-    doors.enter(first)
-    doors.enter(One())
-    doors.leave(first)
-    doors.leave(first)
-    doors.enter(third)
+    doors, first, third = OpenConnections(FEW), One(), One()
+    doors.add(first)
+    doors.add(One())
+    doors.remove(first)
+    doors.remove(first)
+    doors.add(third)
     assert (third.left, doors.num_turned_out) == (False, 0)

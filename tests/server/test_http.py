@@ -9,7 +9,7 @@ from typing import Any
 
 import uvicorn
 
-from extender.server.connections import Doors, Limits, TimedProtocol
+from extender.server.connections import OpenConnections, Limits, TimedProtocol
 from tests.kube.loops import in_loop
 from tests.ledger.builders import until
 
@@ -103,9 +103,9 @@ class Large:
 
 
 @asynccontextmanager
-async def client_of(limits: Limits) -> AsyncIterator[tuple[Doors, Large, socket.socket]]:
+async def client_of(limits: Limits) -> AsyncIterator[tuple[OpenConnections, Large, socket.socket]]:
     """A server of large answers: its connections, its app, and a client that reads nothing by itself."""
-    doors, app = Doors(limits), Large()
+    doors, app = OpenConnections(limits), Large()
     with closing(socket.socket()) as client:
         client.setblocking(False)
         async with serving(app, doors=doors) as address:

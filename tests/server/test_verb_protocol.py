@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from uvicorn.server import ServerState
 
-from extender.server.connections import Doors
+from extender.server.connections import OpenConnections
 from extender.server.verb_protocol import VerbProtocol
 from tests.api import bodies
 from tests.api.services import Kerf, running
@@ -65,7 +65,7 @@ def exchange(kerf: Kerf, chunks: Sequence[bytes], *, by_app: bool) -> tuple[list
         config = uvicorn.Config(app, ws="none", lifespan="off", access_log=False, proxy_headers=False)
         verbs = {} if by_app else kerf.app.state.plain_verbs
         wire, written = Wire(), []
-        protocol = VerbProtocol(config=config, server_state=ServerState(), app_state={}, doors=Doors(), verbs=verbs)
+        protocol = VerbProtocol(config=config, server_state=ServerState(), app_state={}, doors=OpenConnections(), verbs=verbs)
         protocol.connection_made(wire)
         for chunk in chunks:
             if not wire.closed:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
-from extender.core.dra.asks import DevicesAsked, Fault
+from extender.core.dra.asks import DeviceClaims, Fault
 from extender.core.dra.devices import Device, Inventory, NodeDevices, Taking
 from extender.core.dra.packing import (
     GPU,
@@ -234,7 +234,7 @@ class _Memory:
     worths: dict[object, int] = field(default_factory=dict)
 
 
-def _allocate(devices: NodeDevices, asked: DevicesAsked) -> Allocation | None:
+def _allocate(devices: NodeDevices, asked: DeviceClaims) -> Allocation | None:
     """The best possible allocation, None if there is none.
 
     Raises another Fault where kube-scheduler may fail the pod although an allocation is possible, and SearchLimit after
@@ -246,7 +246,7 @@ def _allocate(devices: NodeDevices, asked: DevicesAsked) -> Allocation | None:
     return _search(devices, asked, shape, _matches_of(devices, asked, memory.matcher, steps), memory, steps)
 
 
-def _matches_of(devices: NodeDevices, asked: DevicesAsked, matcher: Matcher, steps: Steps) -> Matches:
+def _matches_of(devices: NodeDevices, asked: DeviceClaims, matcher: Matcher, steps: Steps) -> Matches:
     """The match of each request with each device, then with each unavailable one. Raises SearchLimit."""
     all_devices = (*devices.inventory.devices, *devices.inventory.unavailable)
     asks = [ask for claim in asked.claims for request in claim.requests for ask in request.alternatives]
@@ -254,7 +254,7 @@ def _matches_of(devices: NodeDevices, asked: DevicesAsked, matcher: Matcher, ste
 
 
 def _search(
-    devices: NodeDevices, asked: DevicesAsked, shape: Shape, matches: Matches, memory: _Memory, steps: Steps
+    devices: NodeDevices, asked: DeviceClaims, shape: Shape, matches: Matches, memory: _Memory, steps: Steps
 ) -> Allocation | None:
     """The best possible allocation, None if there is none. Raises Fault."""
     if not devices.inventory.complete and any(not ask.count for ask in matches):
@@ -274,7 +274,7 @@ class _Choice:
     """The choice of alternatives and their devices."""
 
     devices: NodeDevices
-    asked: DevicesAsked
+    asked: DeviceClaims
     shape: Shape
     memory: _Memory
     steps: Steps
@@ -439,17 +439,17 @@ class Allocations:
         self._memory = _Memory(self._weights)
         self._seen: WeakKeyDictionary[Inventory, _Seen] = WeakKeyDictionary()
         self._shapes: dict[int, Shape] = {}
-        self._asked: dict[DevicesAsked, _Asked] = {}
+        self._asked: dict[DeviceClaims, _Asked] = {}
         self._num_asked = 0
         self._spent: dict[int, int] = {}  # steps of long searches, by `_Asked.number`
-        self._taken: dict[DevicesAsked, int] = {}
+        self._taken: dict[DeviceClaims, int] = {}
         self._matches: dict[int, Matches] = {}
         self._outcomes: dict[object, Outcome] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Allocations, (self._weights,)
 
-    def best(self, devices: NodeDevices, asked: DevicesAsked) -> Outcome:
+    def best(self, devices: NodeDevices, asked: DeviceClaims) -> Outcome:
         """The best possible allocation by the weights of this cache, None if there is none, a Fault if unknown."""
         known, seen, alike, key = self._keys(devices, asked)
         try:
@@ -458,11 +458,11 @@ class Allocations:
             outcome = self._search(devices, asked, known, seen, alike)
         return _put(self._outcomes, key, outcome)
 
-    def key(self, devices: NodeDevices, asked: DevicesAsked) -> Hashable:
+    def key(self, devices: NodeDevices, asked: DeviceClaims) -> Hashable:
         """A key that is equal for nodes in equal states, as far as these claims can see."""
         return self._keys(devices, asked)[3]
 
-    def steps_taken(self, asked: DevicesAsked) -> int:
+    def steps_taken(self, asked: DeviceClaims) -> int:
         """Steps of all searches for these claims since they entered the cache."""
         return self._taken.get(asked, 0)
 
@@ -476,7 +476,7 @@ class Allocations:
         """The cache of selector results."""
         return self._memory.matcher
 
-    def _keys(self, devices: NodeDevices, asked: DevicesAsked) -> tuple[_Asked, _Seen, int, Hashable]:
+    def _keys(self, devices: NodeDevices, asked: DeviceClaims) -> tuple[_Asked, _Seen, int, Hashable]:
         seen = self._seen.get(devices.inventory) or self._see(devices.inventory)
         known = self._asked.get(asked) or self._know(asked)
         alike = seen.asked.get(known.number)
@@ -485,7 +485,7 @@ class Allocations:
         parts = tuple(sorted(devices.parts.items())) if devices.parts else ()
         return known, seen, alike, (alike, devices.taken, devices.left, parts)
 
-    def _search(self, devices: NodeDevices, asked: DevicesAsked, known: _Asked, seen: _Seen, alike: int) -> Outcome:
+    def _search(self, devices: NodeDevices, asked: DeviceClaims, known: _Asked, seen: _Seen, alike: int) -> Outcome:
         memory = self._memory
         for table, bound in ((memory.ways, _MAX_WAYS), (memory.worths, _BOUND), (memory.rooms, _MAX_SHAPES)):
             if len(table) > bound:
@@ -514,7 +514,7 @@ class Allocations:
         seen = self._seen[inventory] = _Seen(structure, shape)
         return seen
 
-    def _know(self, asked: DevicesAsked) -> _Asked:
+    def _know(self, asked: DeviceClaims) -> _Asked:
         asks = [ask for claim in asked.claims for request in claim.requests for ask in request.alternatives]
         reads = {selector.reads for ask in asks for selector in ask.selectors}
         names = frozenset[str]().union(*(names for names in reads if names is not None)) - {DRIVER}

@@ -46,7 +46,7 @@ class Toleration(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceAsk:
+class DeviceSpec:
     """A request for a number of devices with the same conditions."""
 
     name: str
@@ -63,11 +63,11 @@ class DeviceAsk:
 
 
 @dataclass(frozen=True, slots=True)
-class RequestAsk:
+class RequestSpec:
     """A request of a claim: the first alternative that is possible is allocated."""
 
     name: str
-    alternatives: tuple[DeviceAsk, ...]
+    alternatives: tuple[DeviceSpec, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,21 +83,21 @@ class Constraint:
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimAsk:
+class ClaimSpec:
     """The requests and constraints of one claim."""
 
-    requests: tuple[RequestAsk, ...]
+    requests: tuple[RequestSpec, ...]
     constraints: tuple[Constraint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class DevicesAsked:
+class DeviceClaims:
     """All unallocated claims of a pod, which are allocated together or not at all.
 
     Equal for pods with equal claims, so that decisions are cached across pods.
     """
 
-    claims: tuple[ClaimAsk, ...]
+    claims: tuple[ClaimSpec, ...]
 
     @property
     def cost(self) -> int:

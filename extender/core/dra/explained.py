@@ -15,10 +15,10 @@ from extender.core.dra.allocator import Allocation
 from extender.core.dra.asks import (
     CapacityFault,
     Constraint,
-    DeviceAsk,
-    DevicesAsked,
+    DeviceSpec,
+    DeviceClaims,
     Fault,
-    RequestAsk,
+    RequestSpec,
     consumption_of,
     has_room,
 )
@@ -93,7 +93,7 @@ _MAX_CHARS: Final = 160
 _MAX_CONSTRAINTS: Final = 8
 _BINARY: Final = ("Ki", "Mi", "Gi", "Ti")
 
-Best = Callable[[NodeDevices, DevicesAsked], Allocation | Fault | None]
+Best = Callable[[NodeDevices, DeviceClaims], Allocation | Fault | None]
 """Like `Allocations.best`."""
 
 
@@ -145,7 +145,7 @@ class Obstacle:
         return self.lack, *numbers
 
 
-def obstacle_of(devices: NodeDevices, asked: DevicesAsked, matcher: Matcher, best: Best) -> Obstacle:
+def obstacle_of(devices: NodeDevices, asked: DeviceClaims, matcher: Matcher, best: Best) -> Obstacle:
     """Why claims get no allocation on a node."""
     steps = Steps(MAX_STEPS)
     try:
@@ -170,12 +170,12 @@ def obstacle_of(devices: NodeDevices, asked: DevicesAsked, matcher: Matcher, bes
 _TOGETHER: Final = Obstacle(Lack.TOGETHER, "", "")
 
 
-def _named(asked: DevicesAsked, number: int, request: RequestAsk) -> str:
+def _named(asked: DeviceClaims, number: int, request: RequestSpec) -> str:
     name = f"request {shown(request.name)}"
     return name if len(asked.claims) == 1 else f"claim {number + 1} of {len(asked.claims)}, {name}"
 
 
-def _of_request(devices: NodeDevices, name: str, request: RequestAsk, matcher: Matcher, steps: Steps) -> Obstacle:
+def _of_request(devices: NodeDevices, name: str, request: RequestSpec, matcher: Matcher, steps: Steps) -> Obstacle:
     """What a request lacks, by its nearest alternative."""
     obstacles = []
     for ask in request.alternatives:
@@ -185,7 +185,7 @@ def _of_request(devices: NodeDevices, name: str, request: RequestAsk, matcher: M
     return max(obstacles, key=lambda obstacle: obstacle.nearness)
 
 
-def _of_ask(devices: NodeDevices, ask: DeviceAsk, matcher: Matcher, steps: Steps) -> Obstacle:
+def _of_ask(devices: NodeDevices, ask: DeviceSpec, matcher: Matcher, steps: Steps) -> Obstacle:
     inventory = devices.inventory
     matches = [matcher.match(device, ask, steps) for device in inventory.devices]
     fault = next((match for match in matches if isinstance(match, Fault)), None)
@@ -212,7 +212,7 @@ def _of_ask(devices: NodeDevices, ask: DeviceAsk, matcher: Matcher, steps: Steps
 
 
 def _of_all(
-    devices: NodeDevices, ask: DeviceAsk, matching: int, free: int, tainted: int, matcher: Matcher, steps: Steps
+    devices: NodeDevices, ask: DeviceSpec, matching: int, free: int, tainted: int, matcher: Matcher, steps: Steps
 ) -> Obstacle:
     """What a request for all devices lacks."""
     inventory = devices.inventory
@@ -235,7 +235,7 @@ def _of_all(
     return Obstacle(lack, "", text, num_matching=matching, free=free, missing=matching - free)
 
 
-def _is_open(devices: NodeDevices, index: int, ask: DeviceAsk, match: Match) -> bool:
+def _is_open(devices: NodeDevices, index: int, ask: DeviceSpec, match: Match) -> bool:
     """Whether a matching device and its counters are free."""
     device, taken = devices.inventory.devices[index], bool(devices.taken >> index & 1)
     if taken and not device.shareable:
@@ -250,7 +250,7 @@ def _is_open(devices: NodeDevices, index: int, ask: DeviceAsk, match: Match) -> 
 # Conditions
 
 
-def _no_device(devices: Sequence[Device], ask: DeviceAsk, matcher: Matcher, steps: Steps) -> Obstacle:
+def _no_device(devices: Sequence[Device], ask: DeviceSpec, matcher: Matcher, steps: Steps) -> Obstacle:
     """The obstacle CONDITIONS: those that the nearest device meets, and those that some device meets."""
     selectors = [part for selector in ask.selectors for part in (selector.parts() or (selector,))]
     names = (*(shown(selector.expression) for selector in selectors), *(_capacity(*item) for item in ask.capacity))
@@ -317,7 +317,7 @@ def _alike(one: Obstacle, other: Obstacle) -> bool:
 # Combination of all requests
 
 
-def _together(devices: NodeDevices, asked: DevicesAsked, best: Best) -> str:
+def _together(devices: NodeDevices, asked: DeviceClaims, best: Best) -> str:
     """Why requests that could each be satisfied alone can't be satisfied together."""
     constraints = [
         (number, constraint) for number, claim in enumerate(asked.claims) for constraint in claim.constraints
@@ -331,11 +331,11 @@ def _together(devices: NodeDevices, asked: DevicesAsked, best: Best) -> str:
     return f"the free devices can't all be allocated at once{under}: {_devices(asked.num_devices)} of one node needed"
 
 
-def _without(asked: DevicesAsked, number: int, constraint: Constraint) -> DevicesAsked:
+def _without(asked: DeviceClaims, number: int, constraint: Constraint) -> DeviceClaims:
     claims = list(asked.claims)
     others = tuple(other for other in claims[number].constraints if other is not constraint)
     claims[number] = replace(claims[number], constraints=others)
-    return DevicesAsked(tuple(claims))
+    return DeviceClaims(tuple(claims))
 
 
 # Words

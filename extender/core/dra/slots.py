@@ -12,8 +12,8 @@ from typing import Final
 
 from extender.core.dra.asks import (
     Constraint,
-    DeviceAsk,
-    DevicesAsked,
+    DeviceSpec,
+    DeviceClaims,
     Fault,
     Selector,
     Toleration,
@@ -53,7 +53,7 @@ class Steps:
             raise SearchLimit(f"the search has taken {self.limit} steps")
 
 
-def match_of(device: Device, ask: DeviceAsk) -> Match:
+def match_of(device: Device, ask: DeviceSpec) -> Match:
     """Match a device, in kube-scheduler's order: class, selectors, capacity."""
     return Matcher().match(device, ask, Steps())
 
@@ -65,7 +65,7 @@ class Matcher:
         self._bound = bound
         self._results: dict[tuple[str, object], bool | Fault] = {}
 
-    def match(self, device: Device, ask: DeviceAsk, steps: Steps) -> Match:
+    def match(self, device: Device, ask: DeviceSpec, steps: Steps) -> Match:
         """Match a device. Raises SearchLimit when the budget is exceeded."""
         try:
             for selector in ask.selectors:
@@ -143,7 +143,7 @@ class Slot:
     """A request with a chosen alternative."""
 
     claim: int
-    ask: DeviceAsk
+    ask: DeviceSpec
     matching: Mapping[int, Amounts]
     """Matching devices, whether free or not, with the amounts taken of their capacities."""
     open: Mapping[int, Amounts]
@@ -155,7 +155,7 @@ class Slot:
 MAX_DEVICES: Final = 32
 """Most devices per claim (`AllocationResultsMaxSize`)."""
 
-Matches = Mapping[DeviceAsk, Sequence[Match]]
+Matches = Mapping[DeviceSpec, Sequence[Match]]
 """Of each request: its match with each device of the inventory, then with each unavailable device."""
 
 
@@ -168,11 +168,11 @@ class Request:
     """A request with its alternatives on the node; a slot is None if the alternative is impossible by itself."""
 
     claim: int
-    asks: tuple[DeviceAsk, ...]
+    asks: tuple[DeviceSpec, ...]
     slots: tuple[Slot | None, ...]
 
 
-def requests_of(devices: NodeDevices, asked: DevicesAsked, matches: Matches, blocked: int) -> list[Request]:
+def requests_of(devices: NodeDevices, asked: DeviceClaims, matches: Matches, blocked: int) -> list[Request]:
     """All requests of a pod, in kube-scheduler's order."""
     return [
         Request(
@@ -185,7 +185,7 @@ def requests_of(devices: NodeDevices, asked: DevicesAsked, matches: Matches, blo
     ]
 
 
-def _slot(devices: NodeDevices, claim: int, ask: DeviceAsk, matches: Sequence[Match], blocked: int) -> Slot | None:
+def _slot(devices: NodeDevices, claim: int, ask: DeviceSpec, matches: Sequence[Match], blocked: int) -> Slot | None:
     own_devices = devices.inventory.devices
     matching: dict[int, Amounts] = {
         index: match if own_devices[index].shareable else ()
@@ -201,7 +201,7 @@ def _slot(devices: NodeDevices, claim: int, ask: DeviceAsk, matches: Sequence[Ma
     return Slot(claim, ask, matching, free, len(matching))
 
 
-def _is_open(devices: NodeDevices, index: int, ask: DeviceAsk, amounts: Amounts, blocked: int) -> bool:
+def _is_open(devices: NodeDevices, index: int, ask: DeviceSpec, amounts: Amounts, blocked: int) -> bool:
     device, taken = devices.inventory.devices[index], bool(devices.taken >> index & 1)
     if taken and not ask.admin and (not device.shareable or devices.is_whole(index)):
         return False
@@ -217,7 +217,7 @@ def _is_open(devices: NodeDevices, index: int, ask: DeviceAsk, amounts: Amounts,
 # Why kube-scheduler may fail the pod
 
 
-def faults_of(devices: NodeDevices, asked: DevicesAsked, requests: Sequence[Request], matches: Matches) -> Fault | None:
+def faults_of(devices: NodeDevices, asked: DeviceClaims, requests: Sequence[Request], matches: Matches) -> Fault | None:
     """Why kube-scheduler may fail the pod although an allocation is possible, None if no search order leads there.
 
     It does so for a failing selector or an amount outside its arithmetic on a device that it examines: every device for
@@ -238,7 +238,7 @@ def faults_of(devices: NodeDevices, asked: DevicesAsked, requests: Sequence[Requ
     return None
 
 
-def _reached_fault(devices: NodeDevices, ask: DeviceAsk, matches: Sequence[Match]) -> Fault | None:
+def _reached_fault(devices: NodeDevices, ask: DeviceSpec, matches: Sequence[Match]) -> Fault | None:
     for index, device in enumerate(devices.inventory.devices):
         match = matches[index]
         if isinstance(match, Fault) and (ask.admin or device.shareable or not devices.taken >> index & 1):
@@ -247,7 +247,7 @@ def _reached_fault(devices: NodeDevices, ask: DeviceAsk, matches: Sequence[Match
 
 
 def _all_fault(
-    devices: NodeDevices, asked: DevicesAsked, until: Sequence[Request], ask: DeviceAsk, matches: Matches
+    devices: NodeDevices, asked: DeviceClaims, until: Sequence[Request], ask: DeviceSpec, matches: Matches
 ) -> Fault | None:
     """A fault if a constraint may exclude a device from a request for all, given the devices of earlier requests."""
     claim = until[-1].claim
@@ -313,7 +313,7 @@ class Asked:
     distinct: tuple[bool, ...]
 
 
-def _applies(constraint: Constraint, ask: DeviceAsk) -> bool:
+def _applies(constraint: Constraint, ask: DeviceSpec) -> bool:
     """Whether a constraint applies to a request."""
     names = constraint.requests
     return not names or ask.name in names or ask.name.partition("/")[0] in names
@@ -325,7 +325,7 @@ def typed_value(device: Device, attribute: str) -> Typed | None:
     return None if value is None else (type(value), value)
 
 
-def asked_of(devices: NodeDevices, asked: DevicesAsked, slots: Sequence[Slot]) -> Asked:
+def asked_of(devices: NodeDevices, asked: DeviceClaims, slots: Sequence[Slot]) -> Asked:
     """The demands of a pod's slots, in order."""
     names = {(slot.claim, constraint): None for slot in slots for constraint in asked.claims[slot.claim].constraints}
     constraints = [

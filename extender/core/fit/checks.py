@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from extender.core.clusters import Ints, Longs, Mask, num_true
-from extender.core.fit.device_fits import DeviceFitting, Found
+from extender.core.fit.device_fits import DeviceFitting, SearchResult
 from extender.core.fit.fittings import (
     Fitting,
     GpuFitting,
@@ -296,7 +296,7 @@ def _fewer(fitting: MigFitting, devices: Iterable[tuple[int, Longs]]) -> Failure
     return failed, number
 
 
-def _found(found: Found) -> Callable[[DeviceFitting], Failure]:
+def _found(found: SearchResult) -> Callable[[DeviceFitting], Failure]:
     return lambda fitting: (fitting.found == found, np.zeros(len(fitting.rows), np.int64))
 
 
@@ -438,7 +438,7 @@ BUILT_IN: Final = (
         reason=Reason.NO_GPUS,
         gpus=_no_gpus,
         mig=_left_out,
-        devices=_found(Found.NO_DEVICES),
+        devices=_found(SearchResult.NO_DEVICES),
         says=_needs(_of_left_out, "no devices here that Kerf allocates"),
         none_has="has {}GPUs",
         remedies=_give,
@@ -446,7 +446,7 @@ BUILT_IN: Final = (
     Check(
         reason=Reason.NOT_THIS_KIND,
         gpus=_other_kind,
-        devices=_found(Found.UNDECIDED),
+        devices=_found(SearchResult.UNDECIDED),
         says=_needs(_of_other_kind, "which can't be decided here: a selector fails, or the search takes too long"),
         gpu=lambda fitting, row, slot: "not of the requested kind",
         remedies=_another,
@@ -455,7 +455,7 @@ BUILT_IN: Final = (
         reason=Reason.TOO_FEW_INSTALLED,
         gpus=_too_few_installed,
         mig=_mig_installed,
-        devices=_found(Found.NEVER),
+        devices=_found(SearchResult.NEVER),
         says=_counted("installed", "the devices here do not satisfy it"),
         change=Change.COUNT,
         none_has="has {}such devices",
@@ -581,7 +581,7 @@ BUILT_IN: Final = (
         resolvable=True,
         gpus=_busy,
         mig=_mig_busy,
-        devices=_found(Found.TAKEN),
+        devices=_found(SearchResult.TAKEN),
         says=_counted("free", "all matching devices here are taken"),
         change=Change.COUNT,
         missing=Missing("GPUs", _each(lambda request: max(request.count, 1))),

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from extender.core.clusters import WHOLE_MILLI, Cluster, Rows
 from extender.core.dra.allocator import Allocation, Allocations
-from extender.core.dra.asks import DevicesAsked, Fault
+from extender.core.dra.asks import DeviceClaims, Fault
 from extender.core.dra.devices import Inventory, NodeDevices
 from extender.core.dra.explained import Obstacle, in_words, obstacle_of
 from extender.core.dra.slots import Matcher, Steps
@@ -38,7 +38,7 @@ class Part(NamedTuple):
     mib: int
 
 
-def best_on(devices: NodeDevices | None, asked: DevicesAsked) -> Allocation | Fault | None:
+def best_allocation(devices: NodeDevices | None, asked: DeviceClaims) -> Allocation | Fault | None:
     """The best allocation for claims on a node, None if none is possible now, a Fault if that can't be decided."""
     if devices is None:
         return None
@@ -46,17 +46,17 @@ def best_on(devices: NodeDevices | None, asked: DevicesAsked) -> Allocation | Fa
         return _FOUND.best(devices, asked)
 
 
-def possible_on(inventory: Inventory, asked: DevicesAsked) -> bool:
+def possible_on(inventory: Inventory, asked: DeviceClaims) -> bool:
     """Whether an empty node of this inventory can satisfy the claims."""
-    return isinstance(best_on(NodeDevices.of(inventory), asked), Allocation)
+    return isinstance(best_allocation(NodeDevices.of(inventory), asked), Allocation)
 
 
-def steps_taken(asked: DevicesAsked) -> int:
+def steps_taken(asked: DeviceClaims) -> int:
     """Steps, of about a microsecond, of all searches for these claims; may restart from 0."""
     return _FOUND.steps_taken(asked)
 
 
-def could_serve(inventory: Inventory, asked: DevicesAsked) -> bool:
+def could_serve(inventory: Inventory, asked: DeviceClaims) -> bool:
     """Whether a device that Kerf does not allocate may match some request of the claims."""
     asks = [ask for claim in asked.claims for request in claim.requests for ask in request.alternatives]
     matcher, steps = Matcher(), Steps(_STEPS_OF_OTHERS)
@@ -73,7 +73,7 @@ def devices_at(cluster: Cluster, row: int) -> NodeDevices | None:
     return devices
 
 
-class Found(IntEnum):
+class SearchResult(IntEnum):
     """Result of the search for devices on a node."""
 
     ALL = 0
@@ -95,29 +95,29 @@ class DeviceFitting(Fitting):
         asked = request.devices
         if asked is None:
             raise ValueError("the request has no devices")
-        self.found = np.full(len(rows), Found.ALL)  # (R,)
+        self.found = np.full(len(rows), SearchResult.ALL)  # (R,)
         self.num_devices = np.zeros(len(rows), np.int64)  # (R,) allocated devices
         self.num_gpus = np.zeros(len(rows), np.int64)  # (R,) GPUs of these devices
         self.room = np.zeros((len(rows), cluster.gpu_model.shape[1]), np.bool_)  # (R, G) GPUs of these devices
         for position, row in enumerate(rows.tolist()):
             devices = devices_at(cluster, row)
-            outcome = best_on(devices, asked)
+            outcome = best_allocation(devices, asked)
             if devices is None:
-                self.found[position] = Found.NO_DEVICES
+                self.found[position] = SearchResult.NO_DEVICES
             elif outcome is None:
-                on_empty = best_on(NodeDevices.of(devices.inventory), asked)
-                self.found[position] = Found.NEVER if on_empty is None else Found.TAKEN
+                on_empty = best_allocation(NodeDevices.of(devices.inventory), asked)
+                self.found[position] = SearchResult.NEVER if on_empty is None else SearchResult.TAKEN
             elif isinstance(outcome, Fault):
-                self.found[position] = Found.UNDECIDED
+                self.found[position] = SearchResult.UNDECIDED
             else:
                 gpus = [part.gpu for part in parts_at(cluster, row, outcome)]
                 self.room[position, gpus] = True
                 self.num_devices[position], self.num_gpus[position] = len(outcome.takings), len(gpus)
 
 
-def given_at(cluster: Cluster, row: int, asked: DevicesAsked) -> Allocation:
+def allocation_at(cluster: Cluster, row: int, asked: DeviceClaims) -> Allocation:
     """The allocation of claims on a row where they fit."""
-    outcome = best_on(devices_at(cluster, row), asked)
+    outcome = best_allocation(devices_at(cluster, row), asked)
     if not isinstance(outcome, Allocation):
         raise AssertionError(f"fit and devices disagree at node {cluster.node_names[row]}")
     return outcome
@@ -153,7 +153,7 @@ _KNOWN: Final[dict[Hashable, Obstacle]] = {}
 _NO_DEVICES: Final = "no devices here that Kerf allocates"
 
 
-def obstacle_on(devices: NodeDevices, asked: DevicesAsked) -> Obstacle:
+def obstacle_on(devices: NodeDevices, asked: DeviceClaims) -> Obstacle:
     """Why claims get no allocation on a node."""
     with _LOCK:
         key = _FOUND.key(devices, asked)
@@ -165,7 +165,7 @@ def obstacle_on(devices: NodeDevices, asked: DevicesAsked) -> Obstacle:
         return obstacle
 
 
-def why_not(cluster: Cluster, asked: DevicesAsked, rows: Rows, reason: npt.NDArray[np.uint8]) -> str:
+def explain_no_fit(cluster: Cluster, asked: DeviceClaims, rows: Rows, reason: npt.NDArray[np.uint8]) -> str:
     """Why claims fit on none of R rows with these (R,) reasons, as a sentence.
 
     Examines one node of each state, and a bounded number of states, those with the most free GPUs first. The text is
@@ -197,6 +197,6 @@ def why_not(cluster: Cluster, asked: DevicesAsked, rows: Rows, reason: npt.NDArr
     return in_words(obstacles, more=len(kinds) - len(first))
 
 
-def why_not_on(devices: NodeDevices | None, asked: DevicesAsked) -> str:
+def why_not_on(devices: NodeDevices | None, asked: DeviceClaims) -> str:
     """Why claims don't fit on one node, as a sentence without its name."""
     return _NO_DEVICES if devices is None else in_words([("", obstacle_on(devices, asked), devices)])

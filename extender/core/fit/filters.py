@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from extender.core.clusters import Cluster, Mask, Rows
-from extender.core.entry_points import Installed, told_of
+from extender.core.entry_points import Installed, describe_error
 from extender.core.fit.checks import TABLE, Check, Failure
 from extender.core.fit.fittings import Fitting, GpuFitting
 from extender.core.fit.reasons import FIRST_LASTING, FIRST_PASSING, MAX_FILTERS, Kind, Remedy
@@ -58,7 +58,7 @@ def load_installed() -> None:
             TABLE.add(_check(name, loaded))
         except (TypeError, ValueError) as error:
             del _INSTALLED.found[name]
-            faults[name] = f"filter {name} could not be loaded: {told_of(error)}"
+            faults[name] = f"filter {name} could not be loaded: {describe_error(error)}"
 
 
 def _check(name: str, filter_: Filter) -> Check:
@@ -121,7 +121,7 @@ class _Guarded:
             if passes.dtype != np.bool_ or passes.shape not in ((len(rows),), (len(rows), cluster.gpu_model.shape[1])):
                 raise ValueError(f"it returned {passes.dtype} of shape {passes.shape} for {len(rows)} rows")
         except Exception as error:
-            self._fault = f"filter {self._name} has failed: {told_of(error)}"
+            self._fault = f"filter {self._name} has failed: {describe_error(error)}"
             return np.zeros(len(rows), np.bool_)
         self._fault = ""
         return passes

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from extender.core.clusters import WHOLE_MILLI, Cluster, Floats, Longs, Mask, Rows, num_true
-from extender.core.dra.asks import DevicesAsked
+from extender.core.dra.asks import DeviceClaims
 from extender.core.fit import filters
 from extender.core.fit.checks import TABLE, Failure
 from extender.core.fit.device_fits import DeviceFitting
@@ -31,12 +31,12 @@ def fit(cluster: Cluster, request: GpuRequest, rows: Rows) -> Fit:
     return _fit_gpus(GpuFitting(cluster, request, rows))
 
 
-def fit_devices(cluster: Cluster, asked: DevicesAsked, rows: Rows) -> Fit:
+def fit_devices(cluster: Cluster, asked: DeviceClaims, rows: Rows) -> Fit:
     """Check the requests of claims on R rows of a cluster."""
     return fit(cluster, GpuRequest(asked.num_devices, AskedUnit.CLAIM, devices=asked), rows)
 
 
-def lost(cluster: Cluster, request: GpuRequest, rows: Rows) -> tuple[GpuFitting, npt.NDArray[np.uint8]]:
+def exclusion_codes(cluster: Cluster, request: GpuRequest, rows: Rows) -> tuple[GpuFitting, npt.NDArray[np.uint8]]:
     """The fitting, and (R, G) codes of the checks that exclude each GPU, 0 for none; for requests that count GPUs."""
     fitting = GpuFitting(cluster, request, rows)
     fitting.lost = np.zeros(fitting.installed.shape, np.uint8)
@@ -77,10 +77,10 @@ def _fit_without_gpus(cluster: Cluster, rows: Rows) -> Fit:
 
 def _idle(cluster: Cluster, rows: Rows) -> tuple[Mask, Longs]:
     """(R, G) GPUs without any booking, and (R,) the least number of units that these have free."""
-    milli, mib = cluster.taken(cluster.gpu_free_milli, rows), cluster.taken(cluster.gpu_free_mib, rows)
-    idle = (milli == WHOLE_MILLI) & (mib == cluster.taken(cluster.gpu_memory_mib, rows))
-    units = num_true(idle) * cluster.taken(cluster.units_per_gpu, rows)
-    return idle, np.maximum(units - cluster.taken(cluster.untracked_units, rows), 0)
+    milli, mib = cluster.take_rows(cluster.gpu_free_milli, rows), cluster.take_rows(cluster.gpu_free_mib, rows)
+    idle = (milli == WHOLE_MILLI) & (mib == cluster.take_rows(cluster.gpu_memory_mib, rows))
+    units = num_true(idle) * cluster.take_rows(cluster.units_per_gpu, rows)
+    return idle, np.maximum(units - cluster.take_rows(cluster.untracked_units, rows), 0)
 
 
 def _failures(
@@ -109,13 +109,13 @@ def _first(failures: list[tuple[int, Failure]], available: Longs) -> tuple[npt.N
 
 def enough_compute(cluster: Cluster, cpu_milli: int, memory_mib: int, rows: Rows) -> Mask:
     """(R,) where enough CPU and main memory are free. `fit` leaves this to kube-scheduler's own filter."""
-    enough: Mask = cluster.taken(cluster.cpu_free_milli, rows) >= cpu_milli
-    return enough & (cluster.taken(cluster.memory_free_mib, rows) >= memory_mib)
+    enough: Mask = cluster.take_rows(cluster.cpu_free_milli, rows) >= cpu_milli
+    return enough & (cluster.take_rows(cluster.memory_free_mib, rows) >= memory_mib)
 
 
 def smallest_mib(cluster: Cluster, rows: Rows, fit: Fit) -> Floats:
     """(R,) MiB of the smallest GPU with room on each row, LARGEST_MIB where none has room."""
-    memory = np.where(fit.room, cluster.taken(cluster.gpu_memory_mib, rows), LARGEST_MIB)  # (R, G)
+    memory = np.where(fit.room, cluster.take_rows(cluster.gpu_memory_mib, rows), LARGEST_MIB)  # (R, G)
     smallest: Floats = memory.min(axis=1, initial=LARGEST_MIB)
     return smallest
 
@@ -123,15 +123,15 @@ def smallest_mib(cluster: Cluster, rows: Rows, fit: Fit) -> Floats:
 def free_fraction(cluster: Cluster, request: GpuRequest, rows: Rows) -> Floats:
     """(R, G) free fraction of each GPU, 0..1: of its compute, or of its memory if the request has no compute."""
     if request.milli:
-        return cluster.taken(cluster.gpu_free_milli, rows) / WHOLE_MILLI
-    memory = cluster.taken(cluster.gpu_memory_mib, rows)
-    free: Floats = cluster.taken(cluster.gpu_free_mib, rows) / np.maximum(memory, 1)
+        return cluster.take_rows(cluster.gpu_free_milli, rows) / WHOLE_MILLI
+    memory = cluster.take_rows(cluster.gpu_memory_mib, rows)
+    free: Floats = cluster.take_rows(cluster.gpu_free_mib, rows) / np.maximum(memory, 1)
     return free
 
 
 def asked_fraction(cluster: Cluster, request: GpuRequest, rows: Rows) -> Floats:
     """(R, G) fraction of each GPU that the request would take, in the same terms."""
-    memory = cluster.taken(cluster.gpu_memory_mib, rows)
+    memory = cluster.take_rows(cluster.gpu_memory_mib, rows)
     if request.milli:
         return np.full(memory.shape, request.milli / WHOLE_MILLI)
     asked: Floats = share_mib(request, memory) / np.maximum(memory, 1)

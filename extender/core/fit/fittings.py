@@ -108,7 +108,7 @@ class Fitting:
 
     def __init__(self, cluster: Cluster, request: GpuRequest, rows: Rows) -> None:
         self.cluster, self.request, self.rows = cluster, request, rows
-        self._every = cluster.taken(cluster.unit, rows) is cluster.unit
+        self._every = cluster.take_rows(cluster.unit, rows) is cluster.unit
 
     def rows_of(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The rows of an (N, ...) array."""
@@ -253,5 +253,5 @@ def mig_devices(cluster: Cluster, profile: str, rows: Rows) -> tuple[Longs, Long
         nothing = np.zeros(len(rows), np.int64)
         return nothing, nothing
     column = cluster.mig_profiles.index(profile)
-    installed, free = (cluster.taken(numbers, rows)[:, column] for numbers in (cluster.mig_installed, cluster.mig_free))
+    installed, free = (cluster.take_rows(numbers, rows)[:, column] for numbers in (cluster.mig_installed, cluster.mig_free))
     return installed.astype(np.int64), free.astype(np.int64)

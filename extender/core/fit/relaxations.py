@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from extender.core.clusters import WHOLE_MILLI, Cluster, Ints, Longs, Rows
-from extender.core.dra.asks import ClaimAsk, DeviceAsk, DevicesAsked
+from extender.core.dra.asks import ClaimSpec, DeviceSpec, DeviceClaims
 from extender.core.dra.explained import shown
 from extender.core.fit.checks import TABLE, Change
 from extender.core.fit.device_fits import devices_at, obstacle_on
-from extender.core.fit.fits import fit, fit_devices, lost
+from extender.core.fit.fits import fit, fit_devices, exclusion_codes
 from extender.core.fit.fittings import mig_devices
 from extender.core.fit.reasons import Fit, Reason
 from extender.core.resources.quantities import format_mib
@@ -31,7 +31,7 @@ def obstacles(cluster: Cluster, request: GpuRequest, rows: Rows) -> list[list[st
         return _of_devices(cluster, rows)
     texts = np.full((len(rows), cluster.gpu_model.shape[1]), "", dtype=object)
     if not request.mig:
-        fitting, codes = lost(cluster, request, rows)
+        fitting, codes = exclusion_codes(cluster, request, rows)
         for row, slot in np.argwhere(codes).tolist():
             texts[row, slot] = TABLE[int(codes[row, slot])].gpu(fitting, row, slot)
     result: list[list[str]] = texts.tolist()
@@ -40,8 +40,8 @@ def obstacles(cluster: Cluster, request: GpuRequest, rows: Rows) -> list[list[st
 
 def _of_devices(cluster: Cluster, rows: Rows) -> list[list[str]]:
     """(R, G) how much of each GPU is in use: for claims, matching depends on devices and not on GPUs."""
-    installed = cluster.taken(cluster.gpu_model, rows) >= 0  # (R, G)
-    healthy, milli = cluster.taken(cluster.gpu_healthy, rows), cluster.taken(cluster.gpu_free_milli, rows)
+    installed = cluster.take_rows(cluster.gpu_model, rows) >= 0  # (R, G)
+    healthy, milli = cluster.take_rows(cluster.gpu_healthy, rows), cluster.take_rows(cluster.gpu_free_milli, rows)
     some = np.where(milli < WHOLE_MILLI, "partly in use", "")
     texts = np.where(healthy, np.where(milli <= 0, "in use", some), "unhealthy")
     result: list[list[str]] = np.where(installed, texts, "").tolist()
@@ -145,7 +145,7 @@ def lacking(cluster: Cluster, request: GpuRequest, rows: Rows, checked: Checked,
         if check.missing is None:
             continue
         at = np.flatnonzero(checked.reason == check.reason)
-        asked = check.missing.asked(request, cluster.taken(cluster.gpu_memory_mib, rows[at]))
+        asked = check.missing.asked(request, cluster.take_rows(cluster.gpu_memory_mib, rows[at]))
         missing = _missing_mig(cluster, request, rows[at]) if request.mig else asked - checked.available[at]
         order = np.lexsort((cluster.tie_rank[rows[at]], missing))[:most]
         for index in order.tolist():
@@ -208,7 +208,7 @@ def _fitting(cluster: Cluster, candidates: Iterable[Relaxation], rows: Rows) -> 
 
 def _models(cluster: Cluster, checked: Fit, rows: Rows) -> str:
     """Names of the models of GPUs with room on rows where the request fits."""
-    with_room = cluster.taken(cluster.gpu_model, rows)[checked.room & checked.fits[:, None]]
+    with_room = cluster.take_rows(cluster.gpu_model, rows)[checked.room & checked.fits[:, None]]
     names = sorted({cluster.models[index].name for index in np.unique(with_room).tolist()} - {""})
     return ", ".join(names)
 
@@ -243,16 +243,16 @@ def _numbers(cluster: Cluster, request: GpuRequest, rows: Rows) -> Iterable[_Num
             range(1, largest),
         )
     if request.memory_each_mib:
-        of_unit = cluster.taken(cluster.gpu_memory_mib, rows) // cluster.taken(cluster.units_per_gpu, rows)[:, None]
+        of_unit = cluster.take_rows(cluster.gpu_memory_mib, rows) // cluster.take_rows(cluster.units_per_gpu, rows)[:, None]
         yield _Number(
             Change.MEMORY_EACH,
             request.memory_each_mib,
             lambda mib: replace(request, memory_each_mib=mib),
             lambda mib: f"{format_mib(mib)} instead of {format_mib(request.memory_each_mib)} each",
-            _below(request.memory_each_mib, of_unit, cluster.taken(cluster.gpu_free_mib, rows)),
+            _below(request.memory_each_mib, of_unit, cluster.take_rows(cluster.gpu_free_mib, rows)),
         )
     if request.memory_total_mib:
-        memory = cluster.taken(cluster.gpu_memory_mib, rows)
+        memory = cluster.take_rows(cluster.gpu_memory_mib, rows)
         most = min(request.memory_total_mib, int(memory.sum(axis=1).max()) + 1)
         yield _Number(
             Change.MEMORY_TOTAL,
@@ -267,7 +267,7 @@ def _numbers(cluster: Cluster, request: GpuRequest, rows: Rows) -> Iterable[_Num
             request.milli,
             lambda milli: replace(request, milli=milli),
             lambda milli: f"{milli} milli instead of {request.milli} milli of a GPU",
-            _below(request.milli, cluster.taken(cluster.gpu_free_milli, rows)),
+            _below(request.milli, cluster.take_rows(cluster.gpu_free_milli, rows)),
         )
 
 
@@ -286,7 +286,7 @@ _MAX_ROWS: Final = 500
 """Number of busy nodes to examine."""
 
 
-def device_relaxations(cluster: Cluster, request: GpuRequest, asked: DevicesAsked, rows: Rows) -> list[Relaxation]:
+def device_relaxations(cluster: Cluster, request: GpuRequest, asked: DeviceClaims, rows: Rows) -> list[Relaxation]:
     """Changes that make claims fit on some of R rows, smallest first, with the largest fitting count per request."""
     result: dict[tuple[str, str], Relaxation] = {}
     for change, where, text, size, smaller in islice(_variants(asked), _MAX_VARIANTS):
@@ -299,7 +299,7 @@ def device_relaxations(cluster: Cluster, request: GpuRequest, asked: DevicesAske
     return sorted(result.values(), key=lambda relaxation: relaxation.size)
 
 
-def device_shortfalls(cluster: Cluster, asked: DevicesAsked, rows: Rows, most: int = 3) -> list[Shortfall]:
+def device_shortfalls(cluster: Cluster, asked: DeviceClaims, rows: Rows, most: int = 3) -> list[Shortfall]:
     """The nodes among R rows where claims would fit if other pods ended, those that lack least first."""
     busy = rows[fit_devices(cluster, asked, rows).reason == Reason.BUSY]
     result: dict[tuple[int, int], Shortfall] = {}
@@ -311,11 +311,11 @@ def device_shortfalls(cluster: Cluster, asked: DevicesAsked, rows: Rows, most: i
     return [result[key] for key in sorted(result)[:most]]
 
 
-_Variant = tuple[str, str, str, float, DevicesAsked]
+_Variant = tuple[str, str, str, float, DeviceClaims]
 """(change, its subject, text, size, the relaxed claims)."""
 
 
-def _variants(asked: DevicesAsked) -> Iterator[_Variant]:
+def _variants(asked: DeviceClaims) -> Iterator[_Variant]:
     for number, claim in enumerate(asked.claims):
         for constraint in claim.constraints:
             rest = tuple(other for other in claim.constraints if other is not constraint)
@@ -343,7 +343,7 @@ def _variants(asked: DevicesAsked) -> Iterator[_Variant]:
                 )
 
 
-def _of_ask(ask: DeviceAsk) -> Iterator[tuple[str, str, str, float, DeviceAsk]]:
+def _of_ask(ask: DeviceSpec) -> Iterator[tuple[str, str, str, float, DeviceSpec]]:
     for selector in ask.selectors:
         others = tuple(other for other in ask.selectors if other is not selector)
         text = f"without the condition {shown(selector.expression)}"
@@ -356,7 +356,7 @@ def _of_ask(ask: DeviceAsk) -> Iterator[tuple[str, str, str, float, DeviceAsk]]:
         yield "count", "", text, (ask.count - count) / ask.count, replace(ask, count=count)
 
 
-def _with_claim(asked: DevicesAsked, number: int, claim: ClaimAsk) -> DevicesAsked:
+def _with_claim(asked: DeviceClaims, number: int, claim: ClaimSpec) -> DeviceClaims:
     claims = list(asked.claims)
     claims[number] = claim
-    return DevicesAsked(tuple(claims))
+    return DeviceClaims(tuple(claims))

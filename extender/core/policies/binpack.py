@@ -36,17 +36,17 @@ def parts(cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Breakd
 
 def _units(cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> tuple[Floats, Floats, Floats]:
     """(R,) GPU units of each row, at least 1, units free after placement, and units that the pod takes."""
-    capacity = num_true(cluster.taken(cluster.gpu_model, rows) >= 0) * cluster.taken(cluster.units_per_gpu, rows)
+    capacity = num_true(cluster.take_rows(cluster.gpu_model, rows) >= 0) * cluster.take_rows(cluster.units_per_gpu, rows)
     free_after, taken = (fit.free_units - fit.taken_units).astype(float), fit.taken_units.astype(float)
     if fit.shares.any():
         if request.milli:  # sums of integers, so that rounding breaks no ties
-            free = totals(cluster.taken(cluster.gpu_free_milli, rows)) / WHOLE_MILLI
+            free = totals(cluster.take_rows(cluster.gpu_free_milli, rows)) / WHOLE_MILLI
             asked = request.milli / WHOLE_MILLI
         else:
             free = free_fraction(cluster, request, rows).sum(axis=1)
             of_gpu = np.where(fit.room, asked_fraction(cluster, request, rows), 0)
             asked = of_gpu.sum(axis=1) / np.maximum(num_true(fit.room), 1)
-        free = np.maximum(free - cluster.taken(cluster.untracked_units, rows), 0)
+        free = np.maximum(free - cluster.take_rows(cluster.untracked_units, rows), 0)
         free_after = np.where(fit.shares, free - asked * request.count, free_after)
         taken = np.where(fit.shares, asked * request.count, taken)
     return np.maximum(capacity, 1).astype(float), free_after, taken

@@ -68,7 +68,7 @@ def noun(request: GpuRequest, cluster: Cluster, rows: Rows) -> str:
     by_unit = {AskedUnit.MIG: "MIG device", AskedUnit.SHARED: "time slice"}
     if request.unit in by_unit:
         return by_unit[request.unit]
-    sliced = cluster.taken(cluster.unit, rows) == GpuUnit.REPLICA_AS_GPU
+    sliced = cluster.take_rows(cluster.unit, rows) == GpuUnit.REPLICA_AS_GPU
     return "time slice" if sliced.all() and len(rows) else "GPU or time slice" if sliced.any() else "GPU"
 
 

@@ -7,8 +7,8 @@ import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Cluster, Floats, Rows, num_true
 from extender.core.dra.allocator import Allocation
-from extender.core.dra.asks import DevicesAsked
-from extender.core.fit.device_fits import best_on, devices_at, parts_at, whole
+from extender.core.dra.asks import DeviceClaims
+from extender.core.fit.device_fits import best_allocation, devices_at, parts_at, whole
 from extender.core.fit.reasons import Fit
 from extender.core.policies.breakdowns import Breakdown, BreakdownOf, Part, on_rows, percent
 from extender.core.policies.policy import Policy, Score
@@ -20,7 +20,7 @@ _LEFT: Final = 1e-3
 """Weight, in GPUs, of the free fraction of a node's GPUs: a tie-break between nodes of equal loss."""
 
 
-def device_score(policy: Policy, asked: DevicesAsked) -> Score:
+def device_score(policy: Policy, asked: DeviceClaims) -> Score:
     """The score for claims: minus the worth that a node loses beyond the devices allocated.
 
     Where whole GPUs are allocated, the policy's own score is added.
@@ -36,7 +36,7 @@ def device_score(policy: Policy, asked: DevicesAsked) -> Score:
     return score
 
 
-def device_breakdown(policy: Policy, own: BreakdownOf, asked: DevicesAsked) -> BreakdownOf:
+def device_breakdown(policy: Policy, own: BreakdownOf, asked: DeviceClaims) -> BreakdownOf:
     """The breakdown of `device_score`; `own` is that of the policy's own score."""
 
     def parts(cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Breakdown:
@@ -60,12 +60,12 @@ def device_breakdown(policy: Policy, own: BreakdownOf, asked: DevicesAsked) -> B
     return parts
 
 
-def _losses(cluster: Cluster, asked: DevicesAsked, rows: Rows, fit: Fit) -> tuple[Floats, Floats, Rows]:
+def _losses(cluster: Cluster, asked: DeviceClaims, rows: Rows, fit: Fit) -> tuple[Floats, Floats, Rows]:
     """(R,) loss of the allocations, (R,) rank of their alternatives, and the positions where they take whole GPUs."""
     loss, rank, wholes = np.zeros(len(rows)), np.zeros(len(rows)), np.zeros(len(rows), np.bool_)
     for position in np.flatnonzero(fit.fits).tolist():
         row = int(rows[position])
-        allocation = best_on(devices_at(cluster, row), asked)
+        allocation = best_allocation(devices_at(cluster, row), asked)
         if isinstance(allocation, Allocation):  # else the cache dropped it, and this search hit its limit
             loss[position], rank[position] = allocation.loss, sum(allocation.rank)
             wholes[position] = whole(parts_at(cluster, row, allocation))
@@ -74,8 +74,8 @@ def _losses(cluster: Cluster, asked: DevicesAsked, rows: Rows, fit: Fit) -> tupl
 
 def _free(cluster: Cluster, rows: Rows) -> Floats:
     """(R,) free fraction of the healthy GPUs."""
-    free = cluster.taken(cluster.gpu_free_milli, rows).sum(axis=1) / WHOLE_MILLI
-    fraction: Floats = free / np.maximum(num_true(cluster.taken(cluster.gpu_healthy, rows)), 1)
+    free = cluster.take_rows(cluster.gpu_free_milli, rows).sum(axis=1) / WHOLE_MILLI
+    fraction: Floats = free / np.maximum(num_true(cluster.take_rows(cluster.gpu_healthy, rows)), 1)
     return fraction
 
 

@@ -52,7 +52,7 @@ class _FragmentScore:
         """The breakdown of the score: 50 plus the effect of changed fragmentation."""
         score, gpu = self._tried(cluster, request, rows, fit.room, fit.shares)
         mix, free, model = self._state(cluster, rows)
-        cpu = cluster.taken(cluster.cpu_free_milli, rows)
+        cpu = cluster.take_rows(cluster.cpu_free_milli, rows)
         left = _left(free, fit.room, fit.shares, request)
         if len(single := np.flatnonzero(fit.shares & (request.count == 1))):
             left[single] = free[single]
@@ -83,7 +83,7 @@ class _FragmentScore:
     ) -> tuple[Floats, Longs]:
         """(R,) the score, and (R,) the GPU for a share of one GPU, out of (R, G) `room`."""
         mix, free, model = self._state(cluster, rows)
-        cpu = cluster.taken(cluster.cpu_free_milli, rows)
+        cpu = cluster.take_rows(cluster.cpu_free_milli, rows)
         before = fragment_milli(cpu, free, model, mix)
         cpu_left = cpu - request.cpu_milli
         left = _left(free, room, shares, request)
@@ -103,8 +103,8 @@ class _FragmentScore:
 
     def _state(self, cluster: Cluster, rows: Rows) -> tuple[Mix, Longs, Longs]:
         """The mix, (R, G) free milli, and (R,) the model."""
-        free = cluster.taken(cluster.gpu_free_milli, rows).astype(np.int64)
-        model = cluster.taken(cluster.gpu_model, rows).max(axis=1, initial=-1).astype(np.int64)
+        free = cluster.take_rows(cluster.gpu_free_milli, rows).astype(np.int64)
+        model = cluster.take_rows(cluster.gpu_model, rows).max(axis=1, initial=-1).astype(np.int64)
         return self._mix(cluster.models), free, np.where(model < MAX_MODELS, model, -1)
 
     def _mix(self, models: tuple[GpuModel, ...]) -> Mix:

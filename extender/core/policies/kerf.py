@@ -22,7 +22,7 @@ from extender.core.devices import choose_among
 from extender.core.fit.fits import LARGEST_MIB, enough_compute, fit, smallest_mib
 from extender.core.fit.reasons import Fit
 from extender.core.observations import SampleState
-from extender.core.occupancies import ObservedRules, counting_observed
+from extender.core.occupancies import ObservedRules, with_observed_usage
 from extender.core.policies.breakdowns import Breakdown, Part, on_rows, percent
 from extender.core.policies.live import LiveScore
 from extender.core.policies.policy import Options, Policy
@@ -164,7 +164,7 @@ class LearnedScore:
         """A value that changes whenever any node's score may change."""
         return self._serial, self.fault, self._live.context(cluster) if self._live is not None else None
 
-    def told(self, cluster: Cluster, request: GpuRequest, row: int) -> dict[str, Any]:
+    def to_json(self, cluster: Cluster, request: GpuRequest, row: int) -> dict[str, Any]:
         """The inputs of the score of a node that fits, as JSON keys; thread-safe.
 
         Despite their names, `gainGPUs`, `quantumGPUs` and `movedGPUs` belong to the learned score and have no unit.
@@ -250,7 +250,7 @@ def serving(score: LearnedScore, rules: ObservedRules | None = None) -> Policy:
         weighs_memory=True,
         without_gpus=True,
         by_state=True,
-        terms=lambda cluster, request, row: score.told(counting_observed(cluster, rules), request, row),
+        terms=lambda cluster, request, row: score.to_json(with_observed_usage(cluster, rules), request, row),
         breakdown=score.parts,
         apart=lambda: serving(score.apart(), rules),
     )

@@ -71,13 +71,13 @@ class LiveScore:
         """(R,) headroom from 0 to 1."""
         sampled = self._sampled(cluster)
         own_gpus = self._weights["own_gpus"]
-        busy = cluster.taken(sampled.busy, rows)
+        busy = cluster.take_rows(sampled.busy, rows)
         if cluster.observed is not None:
-            busy = np.maximum(busy, cluster.taken(cluster.observed.expected_load, rows))
-        headroom = cluster.taken(sampled.unloaded, rows) - cluster.taken(sampled.per_load, rows) * busy
-        headroom += cluster.taken(sampled.per_mib, rows) * cluster.taken(cluster.gpu_free_mib, rows)
+            busy = np.maximum(busy, cluster.take_rows(cluster.observed.expected_load, rows))
+        headroom = cluster.take_rows(sampled.unloaded, rows) - cluster.take_rows(sampled.per_load, rows) * busy
+        headroom += cluster.take_rows(sampled.per_mib, rows) * cluster.take_rows(cluster.gpu_free_mib, rows)
         own = (headroom * fit.room).sum(axis=1) / np.maximum(fit.room.sum(axis=1), 1)
-        whole_node = headroom.sum(axis=1) / cluster.taken(sampled.num_gpus, rows)
+        whole_node = headroom.sum(axis=1) / cluster.take_rows(sampled.num_gpus, rows)
         # Rounded, so that summation order breaks no ties.
         score: Floats = (own_gpus * own + (1 - own_gpus) * whole_node).round(9)
         return score
@@ -87,8 +87,8 @@ class LiveScore:
         weights, own_gpus = self._weights, self._weights["own_gpus"]
         total = max(sum(weight for name, weight in weights.items() if name != "own_gpus"), 1e-9)
         installed = cluster.gpu_model >= 0
-        sound = cluster.taken(installed & ~faulty(cluster, np.arange(cluster.num_nodes), self._rules), rows)
-        num_gpus = np.maximum(cluster.taken(installed, rows).sum(axis=1), 1)
+        sound = cluster.take_rows(installed & ~faulty(cluster, np.arange(cluster.num_nodes), self._rules), rows)
+        num_gpus = np.maximum(cluster.take_rows(installed, rows).sum(axis=1), 1)
         breakdown: list[Part] = []
         for name, plane in self._headrooms(cluster, rows).items():
             headroom = plane * sound
@@ -102,14 +102,14 @@ class LiveScore:
     def _headrooms(self, cluster: Cluster, rows: Rows) -> dict[str, Plane]:
         """(R, G) headroom of each term."""
         samples, installed = Samples(cluster), cluster.gpu_model >= 0
-        busy = cluster.taken(1 - _or_mean(1 - samples.gauge(Gauge.LOAD), installed), rows)
+        busy = cluster.take_rows(1 - _or_mean(1 - samples.gauge(Gauge.LOAD), installed), rows)
         if cluster.observed is not None:
-            busy = np.maximum(busy, cluster.taken(cluster.observed.expected_load, rows))
-        memory = np.maximum(cluster.taken(cluster.gpu_memory_mib, rows), 1)
+            busy = np.maximum(busy, cluster.take_rows(cluster.observed.expected_load, rows))
+        memory = np.maximum(cluster.take_rows(cluster.gpu_memory_mib, rows), 1)
         return {
             "load": 1 - busy,
-            "memory": cluster.taken(cluster.gpu_free_mib, rows) / memory,
-            **{term.name: cluster.taken(_or_mean(term.headroom(samples), installed), rows) for term in TERMS},
+            "memory": cluster.take_rows(cluster.gpu_free_mib, rows) / memory,
+            **{term.name: cluster.take_rows(_or_mean(term.headroom(samples), installed), rows) for term in TERMS},
         }
 
     def apart(self) -> "LiveScore":

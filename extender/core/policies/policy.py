@@ -54,7 +54,7 @@ class Policy:
     renamed: str = ""
     """The new name, where `name` is deprecated and removed in the next version."""
 
-    def asked(self, request: PodRequest) -> GpuRequest | None:
+    def weighed_request(self, request: PodRequest) -> GpuRequest | None:
         """The GPU request of a pod, with only the fields that this policy weighs."""
         if request.gpus is None or not (self.weighs_cpu or self.weighs_memory):
             return request.gpus

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from extender.core.entry_points import Installed, told_of
+from extender.core.entry_points import Installed, describe_error
 from extender.core.policies import alnair, binpack, fgd, genius, kerf, live, spread, tightest
 from extender.core.policies.policy import Make, Options, Policy
 
@@ -26,7 +26,7 @@ def made(options: Options) -> dict[str, Policy]:
                 raise TypeError(f"it is not a Policy of that name but {policy!r:.80}")
             policies[name] = policy
         except (Exception, SystemExit) as error:
-            faults[name] = f"policy {name} could not be created: {told_of(error)}"
+            faults[name] = f"policy {name} could not be created: {describe_error(error)}"
     return policies
 
 

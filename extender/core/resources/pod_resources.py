@@ -69,7 +69,7 @@ def total_request(
 
 
 @dataclass(frozen=True, slots=True)
-class AskedGpus:
+class RequestedGpus:
     """The GPUs that a pod's resources request."""
 
     units: int = 0
@@ -81,10 +81,10 @@ class AskedGpus:
     """Vendor's number in the registry."""
 
 
-NO_GPUS_ASKED: Final = AskedGpus()
+NO_GPUS_ASKED: Final = RequestedGpus()
 
 
-def asked_gpus(containers: Sequence[Container], init_containers: Sequence[Container], overhead: Resources) -> AskedGpus:
+def asked_gpus(containers: Sequence[Container], init_containers: Sequence[Container], overhead: Resources) -> RequestedGpus:
     """The GPUs that a pod's resources request.
 
     Raises RequestError for invalid amounts, for unsupported combinations, and for GPUs of two vendors.
@@ -107,7 +107,7 @@ def _of_vendor(
     containers: Sequence[Container],
     init_containers: Sequence[Container],
     overhead: Resources,
-) -> AskedGpus:
+) -> RequestedGpus:
     whole, shared = (
         _whole_units(name, total_request(name, containers, init_containers, overhead)) if name else 0
         for name in (vendor.resource, vendor.shared_resource)
@@ -121,7 +121,7 @@ def _of_vendor(
     mig = () if partitions is None else _mig_devices(vendor, partitions, containers, init_containers, overhead)
     if not (whole or shared or mig):
         return NO_GPUS_ASKED
-    return AskedGpus(shared or whole, AskedUnit.SHARED if shared else AskedUnit.GPU, mig, number)
+    return RequestedGpus(shared or whole, AskedUnit.SHARED if shared else AskedUnit.GPU, mig, number)
 
 
 def _mig_devices(

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from extender.core.dra.asks import DevicesAsked
+from extender.core.dra.asks import DeviceClaims
 from extender.core.resources.gpu_models import ModelPattern
 from extender.core.resources.quantities import format_mib
 from extender.core.texts import printable
@@ -63,7 +63,7 @@ class GpuRequest:
     """Memory of a share in percent of the GPU's memory."""
     containers: int = 1
     """Number of the pod's containers that share each GPU and whose shares were added up."""
-    devices: DevicesAsked | None = None
+    devices: DeviceClaims | None = None
     """Requests of ResourceClaims that Kerf allocates. They alone determine fit; `count` is their number of devices."""
     vendor: int = 0
     """Vendor's number in the registry."""

@@ -26,7 +26,7 @@ from extender.core.clusters import (
 )
 from extender.core.fit.fittings import share_mib
 from extender.core.fit.reasons import Fit
-from extender.core.fragmentation import Asks, Mix, Nodes
+from extender.core.fragmentation import PodClasses, Mix, Nodes
 from extender.core.resources.requests import GpuRequest
 
 FEATURES_VERSION: Final = 3
@@ -114,7 +114,7 @@ class Outlook(NamedTuple):
     """(K,) the kind of the expected pods, by CONTEXT."""
 
 
-def outlook_of(nodes: Nodes, asks: Asks, expected: Floats, mix: Mix, worth: Worth) -> Outlook:
+def outlook_of(nodes: Nodes, asks: PodClasses, expected: Floats, mix: Mix, worth: Worth) -> Outlook:
     """The outlook for `expected` (C,) pods of each class, and a mix of typical pods, on some nodes."""
     num_models = len(worth.left) - 1
     gpus = expected * asks.num_gpus * asks.gpu_milli / WHOLE_MILLI  # (C,) requested
@@ -125,7 +125,7 @@ def outlook_of(nodes: Nodes, asks: Asks, expected: Floats, mix: Mix, worth: Wort
         _hosting(asks.at(chosen), scarcity[chosen], num_models)
         for chosen in (whole & (asks.num_gpus == 1), whole & (asks.num_gpus > 1))
     )
-    typical = Asks(mix.cpu_milli, np.zeros_like(mix.cpu_milli), mix.num_gpus, mix.sizes[mix.size], mix.models)
+    typical = PodClasses(mix.cpu_milli, np.zeros_like(mix.cpu_milli), mix.num_gpus, mix.sizes[mix.size], mix.models)
     with_gpus = typical.num_gpus > 0
     held, allowed, choosy = _choosy(nodes, asks, num_models)
     return Outlook(
@@ -134,7 +134,7 @@ def outlook_of(nodes: Nodes, asks: Asks, expected: Floats, mix: Mix, worth: Wort
     )  # fmt: skip
 
 
-def _hosting(asks: Asks, weight: Floats, num_models: int) -> Hosting:
+def _hosting(asks: PodClasses, weight: Floats, num_models: int) -> Hosting:
     """The table of (C,) classes with GPUs and their weights."""
     kinds, kind = np.unique(np.stack([asks.num_gpus, asks.gpu_milli], axis=1), axis=0, return_inverse=True)
     cpu, amount = np.unique(asks.cpu_milli, return_inverse=True)
@@ -144,7 +144,7 @@ def _hosting(asks: Asks, weight: Floats, num_models: int) -> Hosting:
     return Hosting(np.ascontiguousarray(kinds[:, 0]), np.ascontiguousarray(kinds[:, 1]), cpu, np.cumsum(table, axis=2))
 
 
-def _suitable_gpus(nodes: Nodes, asks: Asks) -> Longs:
+def _suitable_gpus(nodes: Nodes, asks: PodClasses) -> Longs:
     """(C,) number of GPUs on nodes that could host a class if empty."""
     types, count = nodes.types()
     suitable: Longs = np.where(asks.hosts(types), count * types[1], 0).sum(axis=1)
@@ -161,14 +161,14 @@ def _wanted(held: Floats, chosen: Mask, gpus: Floats) -> Floats:
     return np.append(np.minimum(choice.sum(axis=0) / np.maximum(held, 1), 1.0), 0.0)
 
 
-def _choosy(nodes: Nodes, asks: Asks, num_models: int) -> tuple[Floats, Mask, Mask]:
+def _choosy(nodes: Nodes, asks: PodClasses, num_models: int) -> tuple[Floats, Mask, Mask]:
     """(M,) GPUs of each model, (C, M) accepted models, and (C,) whether a class rejects some installed model."""
     held = np.bincount(nodes.model[nodes.model >= 0], nodes.num_gpus[nodes.model >= 0], num_models).astype(np.float64)
     allowed = (asks.models[:, None] >> np.arange(num_models)) & 1 == 1
     return held, allowed, (asks.num_gpus > 0) & ~allowed[:, held > 0].all(axis=1)
 
 
-def _context(nodes: Nodes, asks: Asks, expected: Floats, gpus: Floats, choosy: Mask) -> Floats:
+def _context(nodes: Nodes, asks: PodClasses, expected: Floats, gpus: Floats, choosy: Mask) -> Floats:
     """`Outlook.context` of (C,) expected pods that request (C,) GPUs."""
     cpu = float((expected * asks.cpu_milli).sum()) / max(int(nodes.cpu_milli.sum()), 1)
     kinds = (asks.num_gpus == 1) & (asks.gpu_milli < WHOLE_MILLI), asks.num_gpus > 1, choosy
@@ -184,7 +184,7 @@ def plain_worth(num_models: int) -> Worth:
     return Worth(left, np.zeros((num_models + 1, 2)))
 
 
-def _needs(asks: Asks, count: Floats) -> tuple[float, float]:
+def _needs(asks: PodClasses, count: Floats) -> tuple[float, float]:
     """CPU milli and memory MiB per whole GPU over `count` (C,) pods of each class, both at least 1.
 
     Pods without GPUs don't count: they don't need CPU next to a GPU.
@@ -268,14 +268,14 @@ def node_states(cluster: Cluster, rows: Rows, num_models: int) -> Nodes:
 
     A GPU has the lesser of its free compute and free memory; overcommitted CPU and memory count as 0.
     """
-    installed = cluster.taken(cluster.gpu_model, rows)
+    installed = cluster.take_rows(cluster.gpu_model, rows)
     return Nodes(
-        cpu_milli=cluster.taken(cluster.cpu_milli, rows),
-        memory_mib=cluster.taken(cluster.memory_mib, rows),
+        cpu_milli=cluster.take_rows(cluster.cpu_milli, rows),
+        memory_mib=cluster.take_rows(cluster.memory_mib, rows),
         num_gpus=num_true(installed >= 0),
         model=np.minimum(installed.max(axis=1, initial=-1), num_models).astype(np.int64),
-        cpu_free_milli=np.maximum(cluster.taken(cluster.cpu_free_milli, rows), 0),
-        memory_free_mib=np.maximum(cluster.taken(cluster.memory_free_mib, rows), 0),
+        cpu_free_milli=np.maximum(cluster.take_rows(cluster.cpu_free_milli, rows), 0),
+        memory_free_mib=np.maximum(cluster.take_rows(cluster.memory_free_mib, rows), 0),
         gpu_free_milli=_withheld(cluster, rows, _left(cluster, rows), np.zeros(len(rows), np.int64)),  # type: ignore[arg-type]
     )
 
@@ -288,7 +288,7 @@ def after_whole(cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit, bef
     first = fit.room & (np.cumsum(fit.room, axis=1) <= fit.taken_units[:, None])
     left = np.where(fit.shares[:, None], before.gpu_free_milli - request.milli, 0)
     free = np.where(first, left, before.gpu_free_milli)
-    counted = cluster.taken(cluster.units_per_gpu, rows) > 1
+    counted = cluster.take_rows(cluster.units_per_gpu, rows) > 1
     if counted.any():  # time slices on unknown GPUs
         free = np.where(counted[:, None], _withheld(cluster, rows, _left(cluster, rows), fit.taken_units), free)
     return _with_compute(before, request)._replace(gpu_free_milli=free)
@@ -301,8 +301,8 @@ def after_share(
 
     Returns the states, (Q,) positions among the R rows, and (Q,) GPUs.
     """
-    milli, mib = cluster.taken(cluster.gpu_free_milli, rows), cluster.taken(cluster.gpu_free_mib, rows)
-    memory = cluster.taken(cluster.gpu_memory_mib, rows)
+    milli, mib = cluster.take_rows(cluster.gpu_free_milli, rows), cluster.take_rows(cluster.gpu_free_mib, rows)
+    memory = cluster.take_rows(cluster.gpu_memory_mib, rows)
     key = milli.astype(np.int64) << 44 | mib.astype(np.int64) << 22 | memory  # 63 bits
     by_gpu = np.ascontiguousarray(np.where(room, key, -1).T)  # (G, R)
     tried = room.T.copy()
@@ -330,8 +330,8 @@ def _with_compute(before: Nodes, request: GpuRequest) -> Nodes:
 
 def _left(cluster: Cluster, rows: Rows) -> Longs:
     """(R, G) milli left on each GPU, the lesser of compute and memory."""
-    left: Longs = cluster.taken(cluster.gpu_free_milli, rows).astype(np.int64)
-    memory, free = cluster.taken(cluster.gpu_memory_mib, rows), cluster.taken(cluster.gpu_free_mib, rows)
+    left: Longs = cluster.take_rows(cluster.gpu_free_milli, rows).astype(np.int64)
+    memory, free = cluster.take_rows(cluster.gpu_memory_mib, rows), cluster.take_rows(cluster.gpu_free_mib, rows)
     partly = free != memory
     if partly.any():
         by_memory = free[partly].astype(np.int64) * WHOLE_MILLI // np.maximum(memory[partly], 1)
@@ -341,10 +341,10 @@ def _left(cluster: Cluster, rows: Rows) -> Longs:
 
 def _withheld(cluster: Cluster, rows: Rows, left: Longs, more_units: Longs) -> Longs:
     """(R, G) `left` minus untracked units and (R,) `more_units`, taken from the last idle GPUs."""
-    units = cluster.taken(cluster.untracked_units, rows) + more_units
+    units = cluster.take_rows(cluster.untracked_units, rows) + more_units
     if not units.any():
         return left
-    held = units * WHOLE_MILLI // np.maximum(cluster.taken(cluster.units_per_gpu, rows), 1)  # (R,)
+    held = units * WHOLE_MILLI // np.maximum(cluster.take_rows(cluster.units_per_gpu, rows), 1)  # (R,)
     idle = np.where(left == WHOLE_MILLI, left, 0)
     behind = np.cumsum(idle[:, ::-1], axis=1)[:, ::-1] - idle  # (R, G) idle milli of the GPUs after each
     taken: Longs = np.clip(held[:, None] - behind, 0, idle)

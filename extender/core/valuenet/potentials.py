@@ -306,7 +306,7 @@ class LearnedValues:
         else:
             gain = np.zeros(len(rows))
         room = fit.room & single[:, None]
-        memory = cluster.taken(cluster.gpu_memory_mib, rows)
+        memory = cluster.take_rows(cluster.gpu_memory_mib, rows)
         room = room & (memory == smallest_mib(cluster, rows, fit)[:, None])
         states, of, tried = after_share(cluster, request, rows, room, before.states)
         value, after = self._both(before, states)
@@ -337,8 +337,8 @@ class LearnedValues:
             kept.values[changed] = self._values(states)
             kept = kept._replace(version=cluster.version)
         self._valued = kept
-        taken = Nodes(*(cluster.taken(column, rows) for column in kept.states))
-        return _Before(taken, cluster.taken(kept.values, rows))
+        taken = Nodes(*(cluster.take_rows(column, rows) for column in kept.states))
+        return _Before(taken, cluster.take_rows(kept.values, rows))
 
     def _both(self, before: _Before, after: Nodes) -> tuple[Floats, Floats]:
         """V before and after; computed in one call where V before is unknown, because calls cost more than rows."""

@@ -5,7 +5,7 @@ A vendor's number, used in requests, nodes and models, is its index in `VENDORS`
 
 from typing import Final
 
-from extender.core.entry_points import Installed, told_of
+from extender.core.entry_points import Installed, describe_error
 from extender.core.vendors.nvidia import NVIDIA as _FIRST
 from extender.core.vendors.vendor import Vendor
 
@@ -25,7 +25,7 @@ def _load() -> tuple[Vendor, ...]:
             if not taken.isdisjoint(vendor.resources):
                 raise ValueError(f"{vendor.resource} belongs to another vendor")
         except (TypeError, ValueError) as error:
-            faults[name] = f"vendor {name} could not be loaded: {told_of(error)}"
+            faults[name] = f"vendor {name} could not be loaded: {describe_error(error)}"
             continue
         vendors.append(vendor)
         taken.update(vendor.resources)

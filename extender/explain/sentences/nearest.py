@@ -8,11 +8,11 @@ import numpy as np
 
 from extender.core.clusters import Cluster, Mask, Rows
 from extender.core.fit.checks import TABLE, could_fit, nearest_sentence
-from extender.core.fit.device_fits import why_not
+from extender.core.fit.device_fits import explain_no_fit
 from extender.core.fit.fits import fit
 from extender.core.fit.reasons import Fit, Reason
 from extender.core.fit.relaxations import Checked, Shortfall, lacking, obstacles, shortfalls
-from extender.core.occupancies import ObservedRules, counting_observed
+from extender.core.occupancies import ObservedRules, with_observed_usage
 from extender.core.resources.quantities import format_mib
 from extender.core.resources.requests import GpuRequest, named
 from extender.explain.occupants import Unbooked, unbooked
@@ -59,7 +59,7 @@ def nearest_of(cluster: Cluster, request: GpuRequest, rules: ObservedRules | Non
     """The nearest of R rows to a request, as a policy with these rules counts."""
     if not len(rows):
         return Nearest("there are no nodes")
-    names, seen = cluster.node_names, counting_observed(cluster, rules)
+    names, seen = cluster.node_names, with_observed_usage(cluster, rules)
     checked = fit(seen, request, rows)
     order = cluster.tie_rank[rows]
     if checked.fits.any():
@@ -67,7 +67,7 @@ def nearest_of(cluster: Cluster, request: GpuRequest, rules: ObservedRules | Non
         found = Nearest("", fits=True, node=node, num_fit=int(checked.fits.sum()))
         return found._replace(words=f"needs {request}; there is room now on {found.where}")
     if request.devices is not None:
-        return Nearest(why_not(cluster, request.devices, rows, checked.reason) or f"needs {request}")
+        return Nearest(explain_no_fit(cluster, request.devices, rows, checked.reason) or f"needs {request}")
     if lacks := shortfalls(seen, request, rows, 1):
         return _short(cluster, seen, request, rules, rows, checked, lacks[0])
     return _lasting(cluster, seen, request, rows, checked)
@@ -85,7 +85,7 @@ def in_short(cluster: Cluster, request: GpuRequest, rules: ObservedRules | None,
         node = named(cluster.node_names[lacks[0].row])
         return nearest_sentence(node, int(checked.reason[at]), request, int(checked.available[at]))
     if request.devices is None and not (checked.reason >= Reason.SET_ASIDE).any():
-        seen = counting_observed(cluster, rules)
+        seen = with_observed_usage(cluster, rules)
         return _lasting(cluster, seen, request, rows, fit(seen, request, rows)).words
     return _latest(cluster, request, rows, checked, np.ones(len(rows), np.bool_)).words
 

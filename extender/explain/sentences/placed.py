@@ -8,7 +8,7 @@ import numpy as np
 
 from extender.core.clusters import Cluster, Rows
 from extender.core.decisions import Decision, ranked
-from extender.core.evaluations import Evaluation, broken_down
+from extender.core.evaluations import Evaluation, evaluate_with_breakdown
 from extender.core.policies.breakdowns import Breakdown, Part
 from extender.core.policies.policy import Policy
 from extender.core.resources.requests import GpuRequest, named
@@ -63,7 +63,7 @@ class Scores:
 def scores_of(cluster: Cluster, decision: Decision, rows: Rows, evaluation: Evaluation) -> Scores:
     """A decision's scores on some of its rows, broken down into parts. Thread-safe."""
     by = decision.by
-    breakdown = None if by is None or decision.planned else broken_down(cluster, decision.request, by, rows)[1]
+    breakdown = None if by is None or decision.planned else evaluate_with_breakdown(cluster, decision.request, by, rows)[1]
     return Scores(cluster, decision.request, rows, evaluation, breakdown, by)
 
 

@@ -12,7 +12,7 @@ from extender.core.clusters import CORE_MILLI, GIB_MIB, WHOLE_MILLI, Cluster, Ro
 from extender.core.decisions import choice
 from extender.core.fit.fits import fit
 from extender.core.fit.reasons import Fit
-from extender.core.occupancies import counting_observed
+from extender.core.occupancies import with_observed_usage
 from extender.core.policies.breakdowns import counted, noun, percent
 from extender.core.policies.policy import Policy
 from extender.core.resources.quantities import format_mib
@@ -67,7 +67,7 @@ class Look:
 
 def looks(cluster: Cluster, policy: Policy, request: GpuRequest, rows: tuple[int, int]) -> tuple[Look, Look]:
     """Two rows that fit, for a request without ResourceClaims. Thread-safe."""
-    seen, at = counting_observed(cluster, policy.rules), np.array(rows)
+    seen, at = with_observed_usage(cluster, policy.rules), np.array(rows)
     checked = fit(seen, request, at)
     return _look(seen, policy, request, at, checked, 0), _look(seen, policy, request, at, checked, 1)
 

@@ -110,7 +110,7 @@ class Agent:
     def needs_restart(self) -> str:
         """Why the agent needs a restart, "" if it doesn't."""
         tasks = [self._mirror, self._reporter.tasks, *([self.steering.tasks] if self.steering else [])]
-        return next((why for part in tasks if (why := part.hopeless())), "")
+        return next((why for part in tasks if (why := part.needs_restart())), "")
 
     def unready(self) -> str:
         """Why the agent is not ready, "" if it is."""

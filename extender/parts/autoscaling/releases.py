@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from extender.core.vendors.registry import PRODUCT_LABELS
-from extender.kube.background import all_of
+from extender.kube.background import gather_all
 from extender.kube.objects import Pod
 from extender.kube.turns import LastTurns
 from extender.planning.plans import Plan
@@ -95,7 +95,7 @@ class AutoscalerReleases:
                 continue
             if interrupted or not (recent or _requests(unit.entries) in requested):
                 self._turns.take(unit.namespace, now)
-                await all_of(self._open(entry) for entry in gated)
+                await gather_all(self._open(entry) for entry in gated)
                 return
 
     async def _open(self, entry: Entry) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from extender.kube.client import ApiError, Transport
-from extender.kube.commit import Outcome, Resolver, Result, Target, commit, refused
+from extender.kube.commit import Outcome, Resolver, Result, Target, commit, is_permanent_refusal
 from extender.kube.objects import Pod
 from extender.parts.defrag.plan import PlannedMove
 from extender.queueing.preempted_gangs import post_eviction
@@ -37,7 +37,7 @@ class _Eviction(Target[Pod]):
         self._transport, self._resolver, self._pod = transport, resolver, identity_of(move)
         super().__init__(self._pod.namespace, move.uid, f"evicting pod {move.pod}", epoch)
 
-    def accepts(self, found: Pod) -> str:
+    def refusal(self, found: Pod) -> str:
         if found.finished:
             return f"pod {self._pod.key} is gone"
         return f"pod {self._pod.key} is terminating already" if found.metadata.deletion_timestamp else ""
@@ -54,7 +54,7 @@ class _Eviction(Target[Pod]):
         try:
             return await seal(self._transport, self._pod)
         except ApiError as error:
-            if error.status != _CONFLICT and not refused(error):
+            if error.status != _CONFLICT and not is_permanent_refusal(error):
                 raise
         return None
 

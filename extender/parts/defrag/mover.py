@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from extender.api.contributions import Kernel
-from extender.kube.background import Background, all_of, repeat
+from extender.kube.background import Background, gather_all, repeat
 from extender.kube.client import ApiError, ClusterError
 from extender.kube.commit import FencedError
 from extender.kube.objects import Pod
@@ -132,7 +132,7 @@ class Mover(Background):
             async with writes:
                 return await tools.evictor.seal(move)
 
-        for (_, progress), evicted in zip(under_way, await all_of(sealed(move) for move, _ in under_way), strict=True):
+        for (_, progress), evicted in zip(under_way, await gather_all(sealed(move) for move, _ in under_way), strict=True):
             if not evicted:
                 run.enter(progress, Stage.LEFT, "was not evicted")
         if record.phase is Phase.MOVING:
@@ -306,7 +306,7 @@ def build_mover(kernel: Kernel, wanted: DefragSettings) -> Mover | None:
     if queue is None or not wanted.record:
         return None
     namespace, _, name = wanted.record.partition("/")
-    running = base.mirror.hub.part(BOUND_PODS)
+    running = base.mirror.hub.group(BOUND_PODS)
     places = Places(base.ledger, placer, queue.dispatcher, base.clock)
     limits = Limits(
         replace_s=wanted.replace_s, start_s=wanted.start_s, target_s=wanted.target_s, budget_s=wanted.budget_s

@@ -8,7 +8,7 @@ from prometheus_client.core import Metric
 from extender.api.contributions import Contribution, Kernel, Work
 from extender.api.posts import BAD_REQUEST, NOT_FOUND, REFUSED, TOO_LARGE, UNAVAILABLE, Call, Caller
 from extender.api.reads import Reads
-from extender.core.occupancies import ObservedRules, sick
+from extender.core.occupancies import ObservedRules, unhealthy_gpus
 from extender.explain.making_room import MakesRoom
 from extender.parts.defrag.answers import RoomAnswers, queued_in
 from extender.parts.defrag.applying import Applied, Apply, Applying, Stop, Stopped
@@ -130,7 +130,7 @@ def _build_room(kernel: Kernel, wanted: DefragSettings, mover: Mover | None) -> 
             crowded=crowded(queue.backlog.entries) if queue and mover else frozenset(),
         ),
         gated_in=lambda: queue.namespaces.names if queue and mover else None,
-        sick=lambda cluster: by_node(cluster, sick(cluster, rules)),
+        sick=lambda cluster: by_node(cluster, unhealthy_gpus(cluster, rules)),
     )
 
 

@@ -65,7 +65,7 @@ class Places:
         """A pod's policy and its GPU request under it. Raises RequestError."""
         request = self.placer.read_request(pod)
         policy = self.placer.policy_of(request)
-        return policy, policy.asked(request)
+        return policy, policy.weighed_request(request)
 
     def give_back(self, uids: Collection[str]) -> None:
         """Release the reservations for these moved pods."""

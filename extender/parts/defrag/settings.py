@@ -91,7 +91,7 @@ PART: Final = Part(
     lacks=_lacking,
     rights=(
         Rights(
-            who="making room",
+            capability="making room",
             manifest="manifests/rbac.yaml",
             needs=(
                 Need(

@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from extender.core.bookings import Booking, book, bookable, booking
+from extender.core.bookings import Booking, book, writable_copy, booking
 from extender.core.clusters import WHOLE_MILLI, Cluster, Mask
 from extender.core.resources.nodes import GpuUnit
 from extender.core.resources.requests import AskedUnit, GpuRequest, RequestError
@@ -158,7 +158,7 @@ def view_after(view: View, plan: MovePlan) -> View:
         left[move.pod.row, list(move.pod.booked.all_gpus)] = True
     observed = view.cluster.observed.without_memory_of(left) if view.cluster.observed is not None else None
     cluster = replace(
-        bookable(view.cluster),
+        writable_copy(view.cluster),
         version=version,
         observed=observed,
         row_version=view.cluster.row_version.copy(),

@@ -2,7 +2,7 @@
 
 from extender.parts.dra.keeper import ClaimKeeper
 from extender.parts.dra.reclaimer import Reclaimer
-from extender.parts.dra.turns import Turns
+from extender.parts.dra.turns import PodSelector
 from extender.queueing.devices import AllocatorParts
 
 
@@ -10,4 +10,4 @@ def allocating(keeper: ClaimKeeper) -> AllocatorParts:
     """The allocator with the background tasks of a keeper."""
     maker = {"claims for extended resources": keeper.maker().run} if keeper.classes_to_make else {}
     works = {"queue's ResourceClaims": Reclaimer(keeper).run, **maker}
-    return AllocatorParts(keeper, Turns(keeper, keeper.dirty), works)
+    return AllocatorParts(keeper, PodSelector(keeper, keeper.dirty), works)

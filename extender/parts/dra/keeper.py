@@ -17,7 +17,7 @@ from extender.dra.objects import CLAIMS, RULES, TO_ALLOCATE, Allocation, Resourc
 from extender.dra.owned import OwnedDevices
 from extender.dra.pod_claims import Hold, PodClaims
 from extender.dra.results import allocation_of
-from extender.kube.background import all_of
+from extender.kube.background import gather_all
 from extender.kube.client import ApiError, Transport
 from extender.kube.commit import FencedError, Outcome, Resolver, Result, Target, commit
 from extender.kube.objects import Pod
@@ -25,7 +25,7 @@ from extender.kube.watches import Lister
 from extender.ledger.ledger import Ledger
 from extender.ledger.mirror import Mirror
 from extender.parts.dra.maker import ClaimMaker
-from extender.parts.dra.whose import Whose
+from extender.parts.dra.whose import AllocatorChoice
 from extender.parts.dra.writer import ClaimWriter, is_protected
 from extender.queueing.pods.entries import Entry
 from extender.scheduling.fence import Fence
@@ -95,12 +95,12 @@ class ClaimKeeper:
         self.reflectors = {feed.name: hub.reflector(feed) for feed in TO_ALLOCATE}
         for feed in (*TO_ALLOCATE, RULES):
             hub.cache(feed).subscribe(
-                self._claim_changed if feed is CLAIMS else self._inputs_changed, listed=self._inputs_changed
+                self._claim_changed if feed is CLAIMS else self._inputs_changed, on_list=self._inputs_changed
             )
         self.cache = hub.cache(CLAIMS)
         """The claims' cache; responses to writes are added to it."""
         self._lister = Lister(self.transport, CLAIMS.path, ResourceClaim)
-        self._whose = Whose(self.owned)
+        self._whose = AllocatorChoice(self.owned)
 
     def maker(self) -> ClaimMaker:
         """Creates claims for pods with rewritten extended resources."""
@@ -119,7 +119,7 @@ class ClaimKeeper:
         if (claim := new or old) is not None:
             self.changed(claim.key)
             uid = claim.metadata.uid
-            if not self.cache.is_untold(uid) and (echo := self._echoes.pop(uid, None)) is not None:
+            if not self.cache.is_unconfirmed(uid) and (echo := self._echoes.pop(uid, None)) is not None:
                 echo.set()
 
     def _inputs_changed(self, *event: object) -> None:
@@ -127,7 +127,7 @@ class ClaimKeeper:
         self._changed_inputs = True
         self.dirty()
 
-    async def anything_new(self) -> bool:
+    async def claims_outdated(self) -> bool:
         """Whether the evaluation of claims may have changed since the last call."""
         if self._whose.looking and await asyncio.to_thread(self._whose.look_further):
             self.dirty()
@@ -167,7 +167,7 @@ class ClaimKeeper:
 
     def hold(self, pod: Pod, node: str, allocation: DevicesGiven | None) -> bool:
         """Hold the devices decided on for a pod's claims; False if the claims have changed since."""
-        self.let_go(pod)
+        self.release_holds(pod)
         try:
             epoch, of_pod = self.fence.enter(), self.read(pod)
         except (FencedError, RequestError):
@@ -185,13 +185,13 @@ class ClaimKeeper:
         self._due[pod.metadata.uid] = epoch, tuple(claim.metadata.uid for claim in of_pod.unallocated)
         return True
 
-    def let_go(self, pod: Pod) -> None:
+    def release_holds(self, pod: Pod) -> None:
         """Release the holds of a pod's claims, except those being written."""
         _, due = self._due.pop(pod.metadata.uid, _NOTHING_DUE)
         for uid in due:
             hold = self.owned.holds.get(uid)
             if hold is not None and uid not in self.writing:
-                self.ledger.let_go_devices(uid)
+                self.ledger.release_devices(uid)
                 self.changed(hold.claim.key)
 
     async def allocate(self, pod: Pod) -> bool:
@@ -258,7 +258,7 @@ class ClaimKeeper:
         """Handle the outcome of writing a claim's allocation."""
         self.writing.discard(uid)
         if self.owned.holds.get(uid) is hold:
-            self.ledger.let_go_devices(uid)
+            self.ledger.release_devices(uid)
         self.counts.allocated += result.outcome is Outcome.DONE
         if result.outcome is not Outcome.DONE:
             self._echoes.pop(uid, None)
@@ -274,7 +274,7 @@ class ClaimKeeper:
         """
         listed = await self._lister.all()
         protected = (claim for claim in listed.items if is_protected(claim))
-        await all_of(self._seal(claim) for claim in protected if claim.status.allocation is None)
+        await gather_all(self._seal(claim) for claim in protected if claim.status.allocation is None)
         await self.mirror.list_devices_again(CLAIMS)
 
     async def _seal(self, claim: ResourceClaim) -> None:
@@ -295,7 +295,7 @@ class _Allocation(Target[ResourceClaim]):
         protected = await self._keeper.writer.protect(self._hold.claim)
         return "" if protected is None else protected.metadata.resource_version
 
-    def accepts(self, found: ResourceClaim) -> str:
+    def refusal(self, found: ResourceClaim) -> str:
         return "it has changed since the decision"
 
     async def send(self, version: str) -> ResourceClaim | None:

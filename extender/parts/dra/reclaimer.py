@@ -10,7 +10,7 @@ from extender.dra.objects import ResourceClaim
 from extender.kube.background import repeat
 from extender.kube.client import ClusterError
 from extender.kube.commit import FencedError
-from extender.kube.turns import Pauses
+from extender.kube.turns import Backoffs
 from extender.parts.dra.keeper import ClaimKeeper
 from extender.queueing.pods.entries import Stage
 from extender.scheduling.binding import read
@@ -33,7 +33,7 @@ class Reclaimer:
     """Periodically checks held and allocated claims."""
 
     keeper: ClaimKeeper
-    _pauses: Pauses = field(default_factory=Pauses, init=False)
+    _pauses: Backoffs = field(default_factory=Backoffs, init=False)
     _unused_since: dict[str, float] = field(default_factory=dict, init=False)  # claims by uid
     _orphaned_since: dict[str, float] = field(default_factory=dict, init=False)  # deleted claims, by uid
 
@@ -46,7 +46,7 @@ class Reclaimer:
         keeper = self.keeper
         if keeper.fence.standby():
             for uid in list(keeper.owned.holds):
-                keeper.ledger.let_go_devices(uid)
+                keeper.ledger.release_devices(uid)
             self._unused_since.clear()
             self._orphaned_since.clear()
             return
@@ -56,7 +56,7 @@ class Reclaimer:
             return
         for uid, hold in list(keeper.owned.holds.items()):
             if uid not in keeper.writing and not self._is_awaited(hold.claim.key, hold.node):
-                keeper.ledger.let_go_devices(uid)  # nothing was ever written
+                keeper.ledger.release_devices(uid)  # nothing was ever written
                 keeper.changed(hold.claim.key)
         self._forget_orphans()
         await self._free_unused()

@@ -61,13 +61,13 @@ PART: Final = Part(
     beside_one_alone=True,  # a process that only serves webhooks rewrites pods as well
     rights=(
         Rights(
-            who="the device allocator",
+            capability="the device allocator",
             manifest="manifests/dra/rbac.yaml",
             needs=ALLOCATING,
             wanted=lambda dra: dra.allocate,
         ),
         Rights(
-            who="the device allocator",
+            capability="the device allocator",
             manifest=BY_CHART,
             needs=_CREATING,
             wanted=lambda dra: dra.allocate and bool(dra.rewrite_extended_resources),

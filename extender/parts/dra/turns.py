@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from extender.core.dra.asks import DevicesAsked
+from extender.core.dra.asks import DeviceClaims
 from extender.core.fit.device_fits import steps_taken
 from extender.parts.dra.keeper import ClaimKeeper
 from extender.planning.wait_reasons import NOT_REACHED, Code, WaitReason
@@ -26,13 +26,13 @@ class Budgets:
     """Charges search steps to namespaces."""
 
     clock: Callable[[], float] = time.monotonic
-    steps_of: Callable[[DevicesAsked], int] = steps_taken
-    _charged: dict[DevicesAsked, int] = field(default_factory=dict, init=False)
+    steps_of: Callable[[DeviceClaims], int] = steps_taken
+    _charged: dict[DeviceClaims, int] = field(default_factory=dict, init=False)
     """Steps charged so far, by request."""
     _spent: dict[str, tuple[float, float]] = field(default_factory=dict, init=False)
     """By namespace: steps spent and not yet refilled, and the time of that."""
 
-    def charge(self, asked: Iterable[tuple[str, DevicesAsked]]) -> None:
+    def charge(self, asked: Iterable[tuple[str, DeviceClaims]]) -> None:
         """Charge the steps spent on each request since the last call to the first namespace that makes it."""
         if len(self._charged) > _MAX_KNOWN:
             self._charged.clear()
@@ -69,7 +69,7 @@ _MAX_ASKS: Final = 1000
 
 
 @dataclass(eq=False)
-class Turns:
+class PodSelector:
     """Selects the pods that a round plans."""
 
     keeper: ClaimKeeper
@@ -80,10 +80,10 @@ class Turns:
     """Last round in which a pod with claims was planned, by pod UID."""
     _served: dict[str, int] = field(default_factory=dict, init=False)
     """Last round in which a namespace's new request was admitted."""
-    _known: set[DevicesAsked] = field(default_factory=set, init=False)
+    _known: set[DeviceClaims] = field(default_factory=set, init=False)
     budgets: Budgets = field(default_factory=Budgets)
 
-    def sort_out(self, waiting: Iterable[Entry]) -> tuple[list[Entry], list[tuple[Entry, WaitReason]]]:
+    def select(self, waiting: Iterable[Entry]) -> tuple[list[Entry], list[tuple[Entry, WaitReason]]]:
         """The pods to plan, in the given order, and the others with their wait reasons.
 
         Only the first pod that names an unallocated claim is planned; the others follow its devices. A round admits a
@@ -165,6 +165,6 @@ class Turns:
         return True
 
 
-def _asked(entry: Entry) -> DevicesAsked | None:
+def _asked(entry: Entry) -> DeviceClaims | None:
     """The device request of a pod's claims."""
     return entry.planned.gpus.devices if entry.planned and entry.planned.gpus else None

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from extender.core.dra.asks import DevicesAsked
+from extender.core.dra.asks import DeviceClaims
 from extender.core.dra.devices import Inventory
 from extender.core.fit.device_fits import could_serve, possible_on
 from extender.dra.owned import OwnedDevices
@@ -25,21 +25,21 @@ _MAX_KNOWN: Final = 10_000
 
 
 @dataclass(eq=False)
-class Whose:
+class AllocatorChoice:
     """Caches decisions until the published devices change."""
 
     owned: OwnedDevices
-    _known: dict[DevicesAsked, tuple[bool, int]] = field(default_factory=dict, init=False)
+    _known: dict[DeviceClaims, tuple[bool, int]] = field(default_factory=dict, init=False)
     """Decisions with the version of the devices; an outdated one is used until it is replaced."""
-    _looking: OrderedDict[str, OrderedDict[DevicesAsked, tuple[Iterator[tuple[Inventory, bool]], int]]] = field(
+    _looking: OrderedDict[str, OrderedDict[DeviceClaims, tuple[Iterator[tuple[Inventory, bool]], int]]] = field(
         default_factory=OrderedDict, init=False
     )
     """Requests under examination, by namespace."""
     news: bool = field(default=False, init=False)
     """Whether a decision has changed; reset by the caller."""
-    _others: set[DevicesAsked] = field(default_factory=set, init=False)  # requests that others' devices could serve
+    _others: set[DeviceClaims] = field(default_factory=set, init=False)  # requests that others' devices could serve
 
-    def is_kerfs(self, asked: DevicesAsked, namespace: str) -> bool | None:
+    def is_kerfs(self, asked: DeviceClaims, namespace: str) -> bool | None:
         """Whether Kerf allocates a request; None while undecided."""
         if self.owned.slices.all_owned():
             return True
@@ -78,7 +78,7 @@ class Whose:
                 break
         return self.looking
 
-    def _look(self, asked: DevicesAsked, inventories: Iterator[tuple[Inventory, bool]], until: float) -> bool | None:
+    def _look(self, asked: DeviceClaims, inventories: Iterator[tuple[Inventory, bool]], until: float) -> bool | None:
         """Examine some more nodes; return whether Kerf allocates the request, None while undecided."""
         for _ in range(_PORTION):
             node = next(inventories, None)
@@ -93,7 +93,7 @@ class Whose:
                 return None
         return None
 
-    def _decide(self, asked: DevicesAsked, version: int, *, kerfs: bool) -> None:
+    def _decide(self, asked: DeviceClaims, version: int, *, kerfs: bool) -> None:
         if len(self._known) >= _MAX_KNOWN:
             self._known.clear()
         before = self._known.get(asked)

@@ -7,7 +7,7 @@ from typing import Any, Final
 from extender.dra.objects import ResourceClaim
 from extender.kube import patches
 from extender.kube.client import ApiError, Transport
-from extender.kube.commit import Term, refused
+from extender.kube.commit import Term, is_permanent_refusal
 from extender.kube.decoding import Decoder
 from extender.kube.objects import Pod
 
@@ -77,14 +77,14 @@ class ClaimWriter:
         try:
             return await self.secure(claim, secrets.token_hex(4))
         except ApiError as error:
-            if not refused(error):
+            if not is_permanent_refusal(error):
                 raise
         known = claim.metadata.finalizers or []
         others = [name for name in known if name != _FINALIZER]
         try:
             return await self._write(claim, "", {"finalizers": others if is_protected(claim) else [*known, _FINALIZER]})
         except ApiError as error:
-            if not refused(error):
+            if not is_permanent_refusal(error):
                 raise
         return claim  # too large or being deleted: it can't be allocated, which needs more space or the finalizer
 

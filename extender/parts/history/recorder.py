@@ -320,7 +320,7 @@ class Recorder(Background):
         """Lines of pods without a node by UID, likewise."""
         self._nodes: Mapping[str, Row] = {}
         self._recorded: Cluster | None = None
-        hub.cache(PODS).subscribe(self.changed, listed=self._listed)
+        hub.cache(PODS).subscribe(self.changed, on_list=self._listed)
 
     # Watch events
 

@@ -22,8 +22,8 @@ from extender.kube.events import EventRecorder
 from extender.parts.learning.model_store import CANDIDATE, SERVING, Contents, LearnedModels, StoredModels
 from extender.parts.learning.settings import LearningSettings
 from extender.ranking import course as courses
-from extender.ranking.aside import AsideError
-from extender.ranking.course import Course, Stage
+from extender.ranking.aside import WorkerError
+from extender.ranking.course import Rollout, Stage
 from extender.ranking.demands import demand_of
 from extender.ranking.files import Actor, Model, ModelError, model_in
 from extender.ranking.service import LearnedRank
@@ -74,7 +74,7 @@ class ModelTrialController(Background):
         super().__init__("learning", needed=False)
         self._rank, self._wanted, self._models, self._around, self._events = rank, wanted, models, around, events
         self._every_s = every_s
-        self.course = Course()
+        self.course = Rollout()
         self.pin = ""
         self.fault = ""
         """Why models can't be tried now, "" if they can."""
@@ -115,7 +115,7 @@ class ModelTrialController(Background):
     def _reset(self) -> None:
         """Let the released model serve, as there is no ConfigMap."""
         self._known, self.pin = {}, ""
-        self.course = Course()
+        self.course = Rollout()
         self._apply(self.course)
 
     async def _reconcile(self, shelf: StoredModels) -> None:
@@ -145,7 +145,7 @@ class ModelTrialController(Background):
         if chosen is None and self.pin != _RELEASED:
             self.fault = f"model {self.pin} is pinned but not available; the released one serves"
 
-    def _checked(self, course: Course, candidate: Model | None) -> Course:
+    def _checked(self, course: Rollout, candidate: Model | None) -> Rollout:
         """The course, corrected for the models that are in the ConfigMap."""
         now = self._around.wall_clock()
         if course.serving and course.serving not in self._known:
@@ -156,7 +156,7 @@ class ModelTrialController(Background):
             course = courses.withdrawn(course, _FILES_CHANGED, now)
         return course
 
-    def _apply(self, course: Course) -> None:
+    def _apply(self, course: Rollout) -> None:
         """Let models rank by the course."""
         rank = self._rank
         rank.adopt(self._known.get(course.serving))
@@ -174,7 +174,7 @@ class ModelTrialController(Background):
         self._began = self._around.clock()
         self._num_failed = 0
 
-    async def _step(self, course: Course) -> Course:
+    async def _step(self, course: Rollout) -> Rollout:
         """Judge the candidate or the serving model if due; the counted pods are kept until the result is written."""
         rank, wall_clock = self._rank, self._around.wall_clock
         candidate = self._known.get(course.candidate)
@@ -229,7 +229,7 @@ class ModelTrialController(Background):
         demand = await asyncio.to_thread(demand_of, self._around.snapshot(), counts)
         try:
             found = await tried_aside(demand, ranks, rank.priced.worth, load, _MAX_S)
-        except (AsideError, OSError) as error:
+        except (WorkerError, OSError) as error:
             self._num_failed += 1
             return self._failed(f"a trial failed: {error}")
         if rival not in found:
@@ -246,7 +246,7 @@ class ModelTrialController(Background):
         self._trial_fault = self.fault = why
         return None
 
-    async def _persist(self, shelf: StoredModels, course: Course) -> None:
+    async def _persist(self, shelf: StoredModels, course: Rollout) -> None:
         """Write a step to the ConfigMap, and only then report it. Raises ClusterError."""
         changes: dict[str, Contents] = {}
         if course.serving != shelf.course.serving:

@@ -14,7 +14,7 @@ import numpy as np
 from extender.core.clusters import Cluster
 from extender.core.fragmentation import drift
 from extender.kube.background import Background, repeat
-from extender.ranking.aside import AsideError
+from extender.ranking.aside import WorkerError
 from extender.ranking.demands import Kind, demand_of
 from extender.ranking.files import Model
 from extender.ranking.service import LearnedRank
@@ -83,7 +83,7 @@ class Evidence(Background):
             load = model.manifest.foresight_load
             self.found = await tried_aside(demand, {LEARNED: model.potential}, rank.priced.worth, load, _MAX_S)
             self.fault = ""
-        except (AsideError, OSError) as error:
+        except (WorkerError, OSError) as error:
             self.fault = str(error)
             logger.warning("the trial of the ranks failed: %s", error)
             return

@@ -12,7 +12,7 @@ import msgspec
 
 from extender.kube import records
 from extender.kube.client import Transport
-from extender.ranking.course import Course
+from extender.ranking.course import Rollout
 from extender.ranking.files import MANIFEST, WEIGHTS
 
 _COURSE: Final = "kerf.dev/learning"
@@ -21,7 +21,7 @@ _PIN: Final = "kerf.dev/pin"
 """Annotation that pins the serving model: `released`, or the beginning of a model's SHA-256."""
 CANDIDATE: Final = "candidate."
 SERVING: Final = "serving."
-_course_decoder: Final = msgspec.json.Decoder(Course)
+_course_decoder: Final = msgspec.json.Decoder(Rollout)
 Contents = dict[str, bytes]
 """A model's files by name; empty for no model."""
 
@@ -31,7 +31,7 @@ class StoredModels:
     """The contents of the ConfigMap."""
 
     version: str
-    course: Course
+    course: Rollout
     pin: str
     candidate: Contents
     serving: Contents
@@ -54,13 +54,13 @@ class LearnedModels:
         try:
             course = _course_decoder.decode(annotations.get(_COURSE, "{}"))
         except msgspec.DecodeError:
-            course = Course()
+            course = Rollout()
         held = found.binary_data or {}
         candidate, serving = (_contents(held, slot) for slot in (CANDIDATE, SERVING))
         version = found.metadata.resource_version
         return StoredModels(version, course, annotations.get(_PIN, "").strip(), candidate, serving)
 
-    async def write(self, shelf: StoredModels, course: Course, changes: dict[str, Contents]) -> None:
+    async def write(self, shelf: StoredModels, course: Rollout, changes: dict[str, Contents]) -> None:
         """Write the course and the models of some slots; empty contents clear a slot. Raises ClusterError."""
         data: dict[str, str | None] = {}
         for slot, contents in changes.items():

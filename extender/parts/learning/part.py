@@ -16,7 +16,7 @@ from extender.parts.learning.evidence import Evidence
 from extender.parts.learning.model_store import LearnedModels
 from extender.parts.learning.settings import LearningSettings
 from extender.parts.learning.shadow import Shadow
-from extender.ranking.beside import JudgesRanks, SeesDecisions
+from extender.ranking.beside import RankEvaluator, DecisionObserver
 from extender.ranking.course import Stage
 from extender.ranking.service import LearnedRank
 from extender.ranking.trials import CANDIDATES
@@ -49,11 +49,11 @@ def build(kernel: Kernel, wanted: LearningSettings) -> Contribution:
     """The components that the settings enable for the kernel's rank."""
     judges = _judges(kernel, wanted)
     work: list[Work] = [one for one in (judges.shadow, judges.trials, judges.course) if one is not None]
-    sees: dict[type, Any] = {} if judges.shadow is None else {SeesDecisions: judges.shadow}
+    sees: dict[type, Any] = {} if judges.shadow is None else {DecisionObserver: judges.shadow}
     return Contribution(
         work=work,
         metrics=lambda: _metrics(kernel.rank, judges),
-        offers={JudgesRanks: judges, **sees},
+        offers={RankEvaluator: judges, **sees},
         fault=lambda: judges.course.fault if judges.course is not None else "",
     )
 

@@ -109,7 +109,7 @@ class Shadow(Background):
 def _compare(worker: _Worker, placement: Placement, request: PodRequest) -> tuple[bool, float] | None:
     """Whether the model chooses the same node, and the score that it gains by its choice; None without a verdict."""
     cluster, decision = placement.cluster, placement.decision
-    gpus = worker.policy.asked(request)
+    gpus = worker.policy.weighed_request(request)
     if gpus is None or gpus.mig or decision.best is None:
         return None
     if placement.offered is None:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from extender.kube.background import Background, all_of
+from extender.kube.background import Background, gather_all
 from extender.kube.cache import Cache, Index
 from extender.kube.client import ApiError, Transport
 from extender.kube.decoding import Decoder
@@ -144,12 +144,12 @@ class PipelineController(Background):
         elif accepted.status != "True":
             return
         # Ignore Jobs of other namespaces that name it as their owner.
-        jobs = (job for job in self.jobs.by(_BY_OWNER, uid) if job.metadata.namespace == pipeline.metadata.namespace)
+        jobs = (job for job in self.jobs.by_group(_BY_OWNER, uid) if job.metadata.namespace == pipeline.metadata.namespace)
         runs = [run for job in jobs if (run := run_of(job)) is not None]
         actions = next_actions(pipeline, runs, now)
         stop, start = actions.stop[:_PORTION], actions.start[:_PORTION]
-        await all_of(self._suspend(pipeline, run.job) for run in stop)
-        await all_of(self._create(pipeline, one) for one in start)
+        await gather_all(self._suspend(pipeline, run.job) for run in stop)
+        await gather_all(self._create(pipeline, one) for one in start)
         if len(start) < len(actions.start):
             self._due.touch(uid)
         if len(stop) < len(actions.stop):
@@ -194,7 +194,7 @@ class PipelineController(Background):
                     raise
             return None
 
-        refusals = await all_of(refusal(place, manifest) for place, manifest in portion.values())
+        refusals = await gather_all(refusal(place, manifest) for place, manifest in portion.values())
         self._tried[pipeline.metadata.uid].update(portion)
         return next((why for why in refusals if why is not None), None)
 

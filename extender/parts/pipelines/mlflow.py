@@ -272,7 +272,7 @@ class Flows:
         if not flow.status.pipeline:
             await self._begin(flow)
             return
-        known = self._pipelines.by(BY_FLOW, flow.metadata.uid)
+        known = self._pipelines.by_group(BY_FLOW, flow.metadata.uid)
         pipeline = next((one for one in known if one.key == flow.status.pipeline), None)
         if pipeline is None:
             pipeline = await self._find(*flow.status.pipeline.split("/", 1))
@@ -354,7 +354,7 @@ class Flows:
 
     async def _cancel(self, uid: str) -> None:
         """Cancel the pipelines of a deleted flow. Raises ClusterError."""
-        for pipeline in self._pipelines.by(BY_FLOW, uid):
+        for pipeline in self._pipelines.by_group(BY_FLOW, uid):
             if pipeline.spec.cancel or pipeline.status.completion_time or pipeline.metadata.deletion_timestamp:
                 continue
             if await self._exists(_annotation(pipeline, _FLOW), uid):

@@ -36,7 +36,7 @@ PART: Final = Part(
     renamed={"queue.pipelines": "pipelines.enabled", "queue.mlflows": "pipelines.mlflows"},
     rights=(
         Rights(
-            who="pipelines",
+            capability="pipelines",
             manifest="manifests/queue/pipelines.yaml",
             needs=(
                 Need("kerf.dev", "pipelines", ("list", "watch"), _WITHOUT),
@@ -45,7 +45,7 @@ PART: Final = Part(
             ),
         ),
         Rights(
-            who="pipelines",
+            capability="pipelines",
             manifest="manifests/queue/mlflows.yaml",
             needs=(
                 Need("kopf.dev", "mlflows", ("list", "watch"), _FLOWS_WITHOUT),

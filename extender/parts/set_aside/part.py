@@ -66,7 +66,7 @@ def build(kernel: Kernel, wanted: SetAsideSettings) -> Contribution:
         base.transport, ledger, base.events, base.fence, failures, lives, terms, base.clock, time.time
     )
     hub.cache(NODES).subscribe(keeper.changed)
-    hub.part(BOUND_PODS).subscribe(lives.changed)
+    hub.group(BOUND_PODS).subscribe(lives.changed)
 
     def metrics() -> Iterator[Metric]:
         text = "Quarantined nodes: they take no new GPU pods, as those of several namespaces failed there early."

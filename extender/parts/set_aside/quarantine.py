@@ -33,7 +33,7 @@ from extender.kube.decoding import Decoder
 from extender.kube.events import EventRecorder
 from extender.kube.objects import unix_time
 from extender.kube.transport import NODES_PATH
-from extender.kube.turns import Pauses
+from extender.kube.turns import Backoffs
 from extender.ledger.ledger import Ledger
 from extender.plugins.pods import owner_of
 from extender.plugins.protocol import UnreadableError
@@ -61,12 +61,12 @@ class AlikeNodes:
         pod may run there as well.
         """
         keys = _labels_named(pod.spec)
-        if pod.metadata.belongs_to_a_node or keys is None or len(keys) > _MOST_LABELS or not self._nodes.named(node):
+        if pod.metadata.belongs_to_a_node or keys is None or len(keys) > _MOST_LABELS or not self._nodes.find(node):
             return True
         return bool(keys) and not any(self._alike(node, other, keys) for other in self._with_gpus() if other != node)
 
     def _alike(self, node: str, other: str, keys: frozenset[str]) -> bool:
-        first, second = self._nodes.named(node), self._nodes.named(other)
+        first, second = self._nodes.find(node), self._nodes.find(other)
         if first is None or second is None:
             return False
         labels, others = first.metadata.labels or {}, second.metadata.labels or {}
@@ -517,7 +517,7 @@ class QuarantineController(Background):
         self._cases: dict[str, FailureEvidence] = {}  # why this process quarantined nodes
         self._opened: dict[str, float] = {}  # when this process first saw that a node is on trial
         self._failing: dict[str, FailureEvidence] = {}
-        self._pauses = Pauses()
+        self._pauses = Backoffs()
 
     # Reading
 

@@ -20,7 +20,7 @@ from extender.explain.holders import Closed, Holders
 from extender.explain.rates import CAPACITY, FREE, SICK, STRANDED, Occupants, Rates
 from extender.explain.stranded import Stranding, unusable_of
 from extender.kube.background import Background, give_way, repeat
-from extender.kube.leadership import Led
+from extender.kube.leadership import LeadTime
 from extender.ledger.ledger import Ledger
 from extender.parts.usage.accounts import Accounts, Rate
 from extender.parts.usage.lines import Key
@@ -132,7 +132,7 @@ class MeterInputs:
     """Inputs of the meter."""
 
     ledger: Ledger
-    led: Callable[[], Led]
+    led: Callable[[], LeadTime]
     """The time for which this process has certainly led."""
     standby: Callable[[], str]
     """Who leads instead of this process, "" while it leads."""

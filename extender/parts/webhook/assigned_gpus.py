@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from extender.api.reviews import Operation, allow, read_creation
-from extender.core.annotations import MARKER, asks_by_word
+from extender.core.annotations import MARKER, requests_by_metadata
 from extender.core.clusters import Cluster
 from extender.core.resources.requests import AskedUnit, GpuRequest, RequestError
 from extender.core.vendors.registry import DEFAULT, DOMAINS
@@ -128,7 +128,7 @@ def mark(metadata: objects.Metadata, spec: objects.PodSpec) -> list[Operation]:
     """The operation that adds the marker to a pod that requests GPUs only by annotation or label; [] for others."""
     if spec.node_name or is_managed(spec) or not spec.containers:
         return []
-    if not asks_by_word(metadata.annotations or {}, metadata.labels or {}):
+    if not requests_by_metadata(metadata.annotations or {}, metadata.labels or {}):
         return []
     return [_limit("/spec/containers/0", spec.containers[0].resources, MARKER, 1)]
 

@@ -145,7 +145,7 @@ class AffinityWriter:
     def _suitable(self, cluster: Cluster, request: PodRequest, gpus: GpuRequest, placer: Placer) -> Mask:
         """(N,) nodes on which the pod would fit if they were empty."""
         policy = placer.policy_of(request)
-        reasons = self._memo.evaluate(cluster, policy.asked(request) or gpus, policy).evaluation.reason
+        reasons = self._memo.evaluate(cluster, policy.weighed_request(request) or gpus, policy).evaluation.reason
         exists = np.array([bool(name) for name in cluster.node_names], np.bool_)
         suitable: Mask = could_fit(reasons) & exists
         return suitable

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from extender.core.clusters import Cluster
-from extender.core.dra.asks import DevicesAsked
+from extender.core.dra.asks import DeviceClaims
 from extender.core.dra.devices import Inventory, NodeDevices
 from extender.core.fit.device_fits import possible_on
 from extender.core.resources.requests import RequestError
@@ -75,7 +75,7 @@ class AskedClaims:
     templates: Mapping[str, ResourceClaimSpec]
     unchecked: set[str] = field(default_factory=set, init=False)
     """Keys of pods with claims that Kerf does not allocate and therefore does not check."""
-    _possible: dict[DevicesAsked, bool] = field(default_factory=dict, init=False)
+    _possible: dict[DeviceClaims, bool] = field(default_factory=dict, init=False)
     _first: dict[str, str] = field(default_factory=dict, init=False)
     """By claim: the first pod that names it."""
 

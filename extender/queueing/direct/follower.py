@@ -14,12 +14,12 @@ import msgspec
 
 from extender.core.resources.requests import RequestError
 from extender.kube.background import repeat
-from extender.kube.cache import Part
+from extender.kube.cache import Group
 from extender.kube.client import ClusterError
 from extender.kube.commit import FencedError
 from extender.kube.events import EventRecorder
 from extender.kube.objects import Pod
-from extender.kube.turns import Pauses
+from extender.kube.turns import Backoffs
 from extender.ledger.ledger import Ledger
 from extender.plugins.pods import assigned_node, is_elsewhere
 from extender.queueing.direct.writer import DirectAssignments, DirectWriter
@@ -38,7 +38,7 @@ _MAX_PER_ROUND: Final = 50
 class Follower:
     """Handles pods that leave the queue, and corrects the assignments of pods that were bound elsewhere."""
 
-    pods: Part[Pod]
+    pods: Group[Pod]
     """The pods with a node."""
     writer: DirectWriter
     ledger: Ledger
@@ -48,7 +48,7 @@ class Follower:
     counts: Counts
     clock: Callable[[], float]
     taken: Callable[[Entry, str], None]
-    _pauses: Pauses = field(default_factory=Pauses, init=False)
+    _pauses: Backoffs = field(default_factory=Backoffs, init=False)
     _elsewhere: dict[str, Pod] = field(default_factory=dict, init=False)
     _unassigned: set[str] = field(default_factory=set, init=False)
     """UIDs of pods whose nodes had no free GPUs, which is reported once."""

@@ -13,9 +13,9 @@ from typing import ClassVar
 from extender.core.resources.requests import AskedUnit, RequestError
 from extender.core.vendors.registry import DEFAULT
 from extender.kube.background import Work
-from extender.kube.cache import Part
+from extender.kube.cache import Group
 from extender.kube.client import ApiError, Transport
-from extender.kube.commit import Outcome, Resolver, Result, Target, Term, refused
+from extender.kube.commit import Outcome, Resolver, Result, Target, Term, is_permanent_refusal
 from extender.kube.events import EventRecorder
 from extender.kube.objects import Pod
 from extender.ledger.ledger import Ledger
@@ -49,7 +49,7 @@ class DirectMode:
     resolver: Resolver
     fence: Fence
     events: EventRecorder
-    pods: Part[Pod]
+    pods: Group[Pod]
     """The pods with a node."""
     wall_clock: Callable[[], float]
     has_extender: ClassVar[bool] = False
@@ -169,7 +169,7 @@ class _Doubt(Target[Pod]):
         try:
             self._withdrawn_pod = await mode.writer.take_back(found, self._entry.node, mode.fence.as_of_now())
         except ApiError as error:
-            if not (refused(error) and is_blank(found)):
+            if not (is_permanent_refusal(error) and is_blank(found)):
                 raise
             self._withdrawn_pod = found  # earlier writes are refused as well
         return self._withdrawn_pod or found
@@ -183,7 +183,7 @@ class _Doubt(Target[Pod]):
         clear = found is self._withdrawn_pod or self._mode.writer.is_clear(found)
         return Outcome.REFUSED if clear else Outcome.UNKNOWN
 
-    def is_told(self) -> bool:
+    def is_settled(self) -> bool:
         entry = self._entry
         return entry.stage is not Stage.UNSETTLED or self._mode.backlog.entries.get(entry.uid) is not entry
 

@@ -151,7 +151,7 @@ class _Assignment(Patch[Pod]):
         note = {NOMINATION_LOST: lost[:MAX_TEXT]} if lost else {}
         self._notes = {**_blank(pod), PLANNED_NODE: node, SKIPPED: None, SKIPPED_COUNT: None, **note}
 
-    def stands(self) -> str:
+    def failed_precondition(self) -> str:
         reserved = self._reserved()
         self.metadata = {"annotations": {**self._notes, **(reserved or {})}}
         return "its reservation does not stand any more" if reserved is None else ""

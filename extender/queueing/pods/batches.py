@@ -9,7 +9,7 @@ from math import ceil, floor
 from typing import Final, NamedTuple
 
 from extender.core.annotations import POLICY, read_priority
-from extender.core.dra.asks import DevicesAsked
+from extender.core.dra.asks import DeviceClaims
 from extender.core.policies.registry import POLICIES, names
 from extender.core.resources.quantities import MIB, parse_quantity
 from extender.core.resources.requests import AskedUnit, GpuRequest, RequestError
@@ -19,7 +19,7 @@ from extender.planning.plans import PlanPod
 from extender.plugins.nodes import read_capacity
 from extender.plugins.pod_demands import read_demands
 from extender.plugins.pod_resources import requested
-from extender.plugins.pods import once, read_pod_request, read_policy
+from extender.plugins.pods import cached_on_pod, read_pod_request, read_policy
 from extender.queueing.pods.objects import check_bounds
 from extender.queueing.pods.restrictions import RestrictionKinds
 
@@ -99,12 +99,12 @@ def plan_pod(pod: Pod, kinds: RestrictionKinds, claims: PodClaims = NO_CLAIMS) -
     )
 
 
-def devices_of(asked: DevicesAsked) -> GpuRequest:
+def devices_of(asked: DeviceClaims) -> GpuRequest:
     """Convert a request by ResourceClaims for decisions."""
     return GpuRequest(asked.num_devices, AskedUnit.CLAIM, devices=asked)
 
 
-@once
+@cached_on_pod
 def gang_of(pod: Pod) -> tuple[str, int]:
     """Return `namespace/name` of a pod's gang and its size, 0 if only its PodGroup states that; ("", 0) for no gang.
 

@@ -9,7 +9,7 @@ from typing import Final
 from extender.core import annotations as pod_annotations
 from extender.core.clusters import WHOLE_MILLI
 from extender.core.resources.gpu_models import GpuModel, canonical_name, models_allowed
-from extender.core.resources.pod_resources import AskedGpus
+from extender.core.resources.pod_resources import RequestedGpus
 from extender.core.resources.quantities import MIB
 from extender.core.resources.requests import NO_REQUEST, GpuRequest, RequestError
 from extender.core.vendors.registry import SEVERAL
@@ -60,7 +60,7 @@ def asked(
     )
     of_class = CLASS_PRIORITIES.get(priority_class, 0)
     try:
-        gpus = pod_annotations.read_request(AskedGpus(units, vendor=vendor), annotations, labels, _compiled).gpus
+        gpus = pod_annotations.read_request(RequestedGpus(units, vendor=vendor), annotations, labels, _compiled).gpus
         priority = pod_annotations.read_priority(labels, of_class)
     except RequestError:
         gpus, priority = (GpuRequest(units, vendor=vendor) if units else NO_REQUEST.gpus), of_class

@@ -5,7 +5,7 @@ from dataclasses import replace
 from random import Random
 
 from extender.core.dra.allocator import Allocation, Allocations, _allocate
-from extender.core.dra.asks import Constraint, DevicesAsked, Fault, Selector, SelectorFault
+from extender.core.dra.asks import Constraint, DeviceClaims, Fault, Selector, SelectorFault
 from extender.core.dra.devices import Device, Inventory, NodeDevices, Taking
 from extender.core.dra.packing import Weights
 from tests.core.dra.cases import random_case
@@ -31,7 +31,7 @@ def nodes(count: int) -> list[NodeDevices]:
     return [NodeDevices.of(a100_node(f"node-{number}", 2)) for number in range(count)]
 
 
-def outcome_of(devices: NodeDevices, wanted: DevicesAsked) -> Allocation | str | None:
+def outcome_of(devices: NodeDevices, wanted: DeviceClaims) -> Allocation | str | None:
     try:
         return _allocate(devices, wanted)
     except Fault as fault:

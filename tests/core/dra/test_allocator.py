@@ -6,12 +6,12 @@ import pytest
 
 from extender.core.dra.allocator import Allocation, _allocate, _matches_of, _Memory, _search
 from extender.core.dra.asks import (
-    ClaimAsk,
+    ClaimSpec,
     Constraint,
-    DeviceAsk,
-    DevicesAsked,
+    DeviceSpec,
+    DeviceClaims,
     Fault,
-    RequestAsk,
+    RequestSpec,
     Selector,
     SelectorFault,
 )
@@ -26,14 +26,14 @@ from tests.core.fit.claims import ask, asked, device, having
 THEIR_STEPS = 5_000
 
 
-def theirs_of(devices: NodeDevices, asked: DevicesAsked) -> list[Picked] | Fault | None:
+def theirs_of(devices: NodeDevices, asked: DeviceClaims) -> list[Picked] | Fault | None:
     try:
         return first_fit(devices, asked, THEIR_STEPS)
     except Fault as fault:
         return fault
 
 
-def ours_of(devices: NodeDevices, asked: DevicesAsked) -> Allocation | Fault | None:
+def ours_of(devices: NodeDevices, asked: DeviceClaims) -> Allocation | Fault | None:
     try:
         return _allocate(devices, asked)
     except Fault as fault:
@@ -50,7 +50,7 @@ def only(devices: NodeDevices, allocation: Allocation) -> NodeDevices:
     return NodeDevices(inventory, taken, parts, devices.left)
 
 
-def rank_of(asked: DevicesAsked, picked: list[Picked]) -> list[int]:
+def rank_of(asked: DeviceClaims, picked: list[Picked]) -> list[int]:
     names = {(claim, ask.name) for claim, ask, _ in picked}
     return [
         next(number for number, ask in enumerate(request.alternatives) if (claim_idx, ask.name) in names)
@@ -92,12 +92,12 @@ def with_attributes(name: str, **attributes: str | int | bool) -> Device:
     return device(name, attributes={f"d/{key}": value for key, value in attributes.items()})
 
 
-def claims(*asks: DeviceAsk) -> DevicesAsked:
+def claims(*asks: DeviceSpec) -> DeviceClaims:
     """One claim for each request."""
-    return DevicesAsked(tuple(claim for one in asks for claim in asked(one).claims))
+    return DeviceClaims(tuple(claim for one in asks for claim in asked(one).claims))
 
 
-def given(devices: NodeDevices, wanted: DevicesAsked) -> list[tuple[str, int]] | None:
+def given(devices: NodeDevices, wanted: DeviceClaims) -> list[tuple[str, int]] | None:
     """Request and device of each allocation, None where none is possible."""
     allocation = _allocate(devices, wanted)
     if allocation is None:
@@ -196,7 +196,7 @@ def test_all_devices_are_given_only_where_all_are_known_and_kerfs() -> None:
 # Effort
 
 
-def steps_of(devices: NodeDevices, wanted: DevicesAsked) -> int:
+def steps_of(devices: NodeDevices, wanted: DeviceClaims) -> int:
     """Steps of a search."""
     memory, steps = _Memory(), Steps()
     shape = shape_of(devices.inventory, memory.weights, memory.keys, memory.rooms)
@@ -232,12 +232,12 @@ def test_hostile_claims_and_drivers_are_given_up() -> None:
     sizes = NodeDevices.of(Inventory(cut, (1200,)))
     # A search so deep that Python would give up.
     many = having(*(device(str(index)) for index in range(400)))
-    either = RequestAsk("r", (DeviceAsk("r/a"), DeviceAsk("r/b", count=2)))
+    either = RequestSpec("r", (DeviceSpec("r/a"), DeviceSpec("r/b", count=2)))
     for node, wanted in (
         (numbered, halves),
         (sizes, claims(ask(count=10))),
         (many, claims(*[ask(count=32)] * 10)),
-        (many, DevicesAsked((ClaimAsk((either,) * 32),) * 10)),
+        (many, DeviceClaims((ClaimSpec((either,) * 32),) * 10)),
     ):
         with pytest.raises(SearchLimit):
             _allocate(node, wanted)
@@ -248,7 +248,7 @@ def test_impossible_alternatives_do_not_multiply() -> None:
     """Eight requests of eight alternatives, only the last of them possible."""
     node = having(*(with_attributes(str(index), kind="good") for index in range(8)))
     kinds = [*map(str, range(7)), "good"]
-    request = RequestAsk("r", tuple(DeviceAsk("", (selector("d/kind", kind),)) for kind in kinds))
-    allocation = _allocate(node, DevicesAsked((ClaimAsk((request,) * 8),)))
+    request = RequestSpec("r", tuple(DeviceSpec("", (selector("d/kind", kind),)) for kind in kinds))
+    allocation = _allocate(node, DeviceClaims((ClaimSpec((request,) * 8),)))
     assert allocation is not None
     assert allocation.rank == (7,) * 8

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from extender.core.dra.allocator import Allocation, Allocations
-from extender.core.dra.asks import ClaimAsk, Constraint, DevicesAsked, Fault, RequestAsk, Selector, Toleration
+from extender.core.dra.asks import ClaimSpec, Constraint, DeviceClaims, Fault, RequestSpec, Selector, Toleration
 from extender.core.dra.devices import Capacity, Device, DeviceId, NodeDevices, Taint, Taking
 from extender.core.dra.explained import Lack, Obstacle, free_in_words, free_of, in_words, obstacle_of, total
 from tests.core.dra.cases import random_case, selector
@@ -18,13 +18,13 @@ from tests.golden import Golden
 HOSTILE = Selector("a\x1b[31m\n" + "x" * 10_000, lambda device: False)
 
 
-def obstacle(devices: NodeDevices, wanted: DevicesAsked) -> Obstacle:
+def obstacle(devices: NodeDevices, wanted: DeviceClaims) -> Obstacle:
     allocations = Allocations()
     assert not isinstance(allocations.best(devices, wanted), Allocation)
     return obstacle_of(devices, wanted, allocations.matcher, allocations.best)
 
 
-def why(wanted: DevicesAsked, *nodes: NodeDevices) -> str:
+def why(wanted: DeviceClaims, *nodes: NodeDevices) -> str:
     """The sentence about nodes a, b, ..."""
     return in_words([(name, obstacle(node, wanted), node) for name, node in zip("abc", nodes, strict=False)])
 
@@ -60,8 +60,8 @@ def sentences() -> Iterator[str]:
     others = replace(inventory, devices=inventory.devices[:1], unavailable=inventory.devices[1:])
     yield "all, one of others: " + why(asked(ask(count=0)), NodeDevices.of(others))
     yield "all, incomplete: " + why(asked(ask(count=0)), NodeDevices.of(replace(inventory, complete=False)))
-    alternatives = RequestAsk("gpu", (ask(OF_H200, name="gpu/big"), ask(OF_A100, name="gpu/small", count=2)))
-    yield why(DevicesAsked((claim(ask(name="net")), ClaimAsk((alternatives,)))), gpus(1))
+    alternatives = RequestSpec("gpu", (ask(OF_H200, name="gpu/big"), ask(OF_A100, name="gpu/small", count=2)))
+    yield why(DeviceClaims((claim(ask(name="net")), ClaimSpec((alternatives,)))), gpus(1))
     yield "hostile: " + why(asked(ask(HOSTILE)), gpus(1))
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from extender.core.dra.allocator import _LINK, Allocation, Allocations, _allocate
-from extender.core.dra.asks import DeviceAsk, DevicesAsked
+from extender.core.dra.asks import DeviceSpec, DeviceClaims
 from extender.core.dra.devices import Capacity, NodeDevices, Taking
 from extender.core.dra.packing import GPU, Room, Weights, _most_at_once, _worth_of_parts, room_of, worth_of
 from tests.core.dra.cases import selector
@@ -17,12 +17,12 @@ AFTER_FIRST, AFTER_LAST = (0, 1, 1, 1, 1, 1, 1, 1, 84), (1, 1, 1, 1, 1, 1, 0, 1,
 """The same with slice 0 or 6 taken."""
 
 
-def mig(profile: str, count: int = 1) -> DeviceAsk:
+def mig(profile: str, count: int = 1) -> DeviceSpec:
     """Partitions of a profile."""
     return ask(selector(f"{DRIVER}/type", "mig"), selector(f"{DRIVER}/profile", profile), count=count)
 
 
-def allocate(devices: NodeDevices, wanted: DevicesAsked) -> Allocation:
+def allocate(devices: NodeDevices, wanted: DeviceClaims) -> Allocation:
     allocation = _allocate(devices, wanted)
     assert allocation is not None
     return allocation
@@ -32,7 +32,7 @@ def names(devices: NodeDevices, allocation: Allocation) -> list[str]:
     return [devices.inventory.devices[item.taking.device].id.device for claim in allocation.claims for item in claim]
 
 
-def given(devices: NodeDevices, request: DeviceAsk) -> list[str]:
+def given(devices: NodeDevices, request: DeviceSpec) -> list[str]:
     """Names of the devices for a request."""
     return names(devices, allocate(devices, asked(request)))
 

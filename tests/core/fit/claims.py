@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from uuid import uuid4
 
-from extender.core.dra.asks import ClaimAsk, Constraint, DeviceAsk, DevicesAsked, RequestAsk, Selector
+from extender.core.dra.asks import ClaimSpec, Constraint, DeviceSpec, DeviceClaims, RequestSpec, Selector
 from extender.core.dra.devices import Device, DeviceId, Inventory, NodeDevices, Taking
 from extender.core.resources.nodes import GpuUnit
 from extender.ledger.arrays import ClusterArrays
@@ -33,9 +33,9 @@ def gpus(number: int, *taken: int, name: str = "n") -> NodeDevices:
     return NodeDevices.of(a100_node(name, number, mig=False), [Taking(index) for index in taken])
 
 
-def ask(*selectors: Selector, count: int = 1, name: str = "gpu", **options: object) -> DeviceAsk:
+def ask(*selectors: Selector, count: int = 1, name: str = "gpu", **options: object) -> DeviceSpec:
     """A request for devices."""
-    return DeviceAsk(name, selectors, count, **options)  # type: ignore[arg-type]
+    return DeviceSpec(name, selectors, count, **options)  # type: ignore[arg-type]
 
 
 def new_name() -> str:
@@ -43,14 +43,14 @@ def new_name() -> str:
     return f"gpu-{uuid4()}"
 
 
-def claim(*asks: DeviceAsk, constraints: tuple[Constraint, ...] = ()) -> ClaimAsk:
+def claim(*asks: DeviceSpec, constraints: tuple[Constraint, ...] = ()) -> ClaimSpec:
     """A claim of these requests, without alternatives."""
-    return ClaimAsk(tuple(RequestAsk(one.name, (one,)) for one in asks), constraints)
+    return ClaimSpec(tuple(RequestSpec(one.name, (one,)) for one in asks), constraints)
 
 
-def asked(*asks: DeviceAsk, constraints: tuple[Constraint, ...] = ()) -> DevicesAsked:
+def asked(*asks: DeviceSpec, constraints: tuple[Constraint, ...] = ()) -> DeviceClaims:
     """A single such claim."""
-    return DevicesAsked((claim(*asks, constraints=constraints),))
+    return DeviceClaims((claim(*asks, constraints=constraints),))
 
 
 def owned(nodes: Mapping[str, NodeDevices | None], **options: object) -> ClusterArrays:

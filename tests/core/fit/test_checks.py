@@ -24,7 +24,7 @@ from extender.core.fit.checks import (
     could_fit,
     resolvable,
 )
-from extender.core.fit.device_fits import DeviceFitting, Found
+from extender.core.fit.device_fits import DeviceFitting, SearchResult
 from extender.core.fit.reasons import Kind, Reason, Remedy
 from extender.core.fit.relaxations import _numbers, obstacles
 from extender.core.resources.requests import AskedUnit, GpuRequest
@@ -65,7 +65,7 @@ def test_the_check_that_rejects_explains_and_its_relaxation_passes_it(state: Nod
     else:
         assert found.reason in {code, of_one} - {Reason.FITS}
         assert found.reason >= code
-    fitting, lost = fits.lost(cluster, request, rows)
+    fitting, lost = fits.exclusion_codes(cluster, request, rows)
     assert (lost[0] > 0).tolist() == [bool(text) for text in obstacles(cluster, request, rows)[0]]
     if check.of_kind and fitting.num_installed[0] >= fitting.needed:
         assert (lost[lost > 0] <= code).any()
@@ -168,8 +168,8 @@ def test_the_defaults_and_numbers_of_a_new_check() -> None:
     assert (missing.tolist(), missing.dtype.type) == ([3] * 4, np.int64)
     cluster = owned(dict.fromkeys("abcd")).snapshot()
     fitting = DeviceFitting(cluster, OF_CLAIM, all_rows(cluster))
-    fitting.found = np.array([Found.ALL, Found.NO_DEVICES, Found.UNDECIDED, Found.TAKEN], np.uint8)
-    for found in Found:
+    fitting.found = np.array([SearchResult.ALL, SearchResult.NO_DEVICES, SearchResult.UNDECIDED, SearchResult.TAKEN], np.uint8)
+    for found in SearchResult:
         failed, number = _found(found)(fitting)
         assert failed.tolist() == [one == found for one in fitting.found]
         assert (number.tolist(), number.dtype.type) == ([0] * 4, np.int64)

@@ -7,19 +7,19 @@ import numpy as np
 import pytest
 
 from extender.core.dra.allocator import Allocation, Given
-from extender.core.dra.asks import ClaimAsk, Constraint, DevicesAsked, RequestAsk, Selector, SelectorFault, Toleration
+from extender.core.dra.asks import ClaimSpec, Constraint, DeviceClaims, RequestSpec, Selector, SelectorFault, Toleration
 from extender.core.dra.devices import Capacity, Device, Inventory, NodeDevices, Taint, Taking
 from extender.core.fit.device_fits import (
     DeviceFitting,
     Part,
-    best_on,
+    best_allocation,
     could_serve,
-    given_at,
+    allocation_at,
     parts_at,
     possible_on,
     steps_taken,
     whole,
-    why_not,
+    explain_no_fit,
     why_not_on,
 )
 from extender.core.fit.fits import fit_devices
@@ -71,11 +71,11 @@ def test_requests_without_devices_are_not_checked_for_them() -> None:
 def test_the_allocation_where_claims_fit_and_a_bug_elsewhere() -> None:
     cluster = owned({"full": gpus(2, 0, 1), "free": gpus(2, 0)}).snapshot()
     wanted = asked(ask(OF_A100))
-    assert given_at(cluster, 1, wanted).takings == (Taking(1),)
+    assert allocation_at(cluster, 1, wanted).takings == (Taking(1),)
     for row, elsewhere, name in ((0, cluster, "full"), (0, cluster_of({"n": node(A100_40)}), "n")):
         with pytest.raises(AssertionError, match=f"disagree at node {name}"):
-            given_at(elsewhere, row, wanted)
-    assert best_on(None, wanted) is None
+            allocation_at(elsewhere, row, wanted)
+    assert best_allocation(None, wanted) is None
 
 
 def given(*takings: Taking) -> Allocation:
@@ -127,7 +127,7 @@ def test_claims_are_possible_where_an_empty_node_satisfies_them() -> None:
 def test_search_steps_are_counted_by_claims() -> None:
     wanted = asked(ask(OF_A100, name=new_name()))
     assert steps_taken(wanted) == 0
-    assert best_on(gpus(2), wanted) is not None
+    assert best_allocation(gpus(2), wanted) is not None
     assert steps_taken(wanted) > 0
 
 
@@ -136,15 +136,15 @@ def test_devices_of_others_could_serve_claims_if_one_matches_or_that_is_undecide
         raise SelectorFault(f"no such attribute of {found.id.device}")
 
     odd = replace(OF_H200, reads=None)  # reads all of a device, so that each is matched by itself
-    h200 = RequestAsk("first", (ask(OF_H200),))
+    h200 = RequestSpec("first", (ask(OF_H200),))
     inventory = a100_node("n", 2, mig=False)
     for wanted, could in (
         (asked(ask(OF_A100)), True),
         (asked(ask(OF_A100, count=9)), True),
         (asked(ask(OF_H200)), False),
         (asked(ask(OF_H200), ask(OF_A100)), True),
-        (DevicesAsked((ClaimAsk((h200, RequestAsk("second", (ask(OF_H200), ask(OF_A100))))),)), True),
-        (DevicesAsked((ClaimAsk((h200, RequestAsk("second", (ask(OF_H200),)))),)), False),
+        (DeviceClaims((ClaimSpec((h200, RequestSpec("second", (ask(OF_H200), ask(OF_A100))))),)), True),
+        (DeviceClaims((ClaimSpec((h200, RequestSpec("second", (ask(OF_H200),)))),)), False),
         (asked(ask(Selector("fails", fails))), True),
         (asked(ask(replace(odd, cost=9_980))), False),  # twice: all the steps allowed
         (asked(ask(replace(odd, cost=9_981))), True),
@@ -163,7 +163,7 @@ FOUR = asked(ask(OF_A100, count=4))
 
 
 def why(
-    nodes: Mapping[str, NodeDevices | None], wanted: DevicesAsked = FOUR, closed: str = "", quarantined: str = ""
+    nodes: Mapping[str, NodeDevices | None], wanted: DeviceClaims = FOUR, closed: str = "", quarantined: str = ""
 ) -> str:
     """The sentence about all nodes; `closed` and `quarantined` name nodes."""
     arrays = owned(nodes)
@@ -171,7 +171,7 @@ def why(
         arrays.set_closed(row, closed=name in closed)
     cluster = replace(arrays.snapshot(), set_aside=np.array([3 * (name in quarantined) for name in nodes]))
     rows = all_rows(cluster)[::-1]
-    return why_not(cluster, wanted, rows, fit_devices(cluster, wanted, rows).reason)
+    return explain_no_fit(cluster, wanted, rows, fit_devices(cluster, wanted, rows).reason)
 
 
 def test_why_claims_fit_nowhere(golden: Golden) -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from extender.core.dra.asks import ClaimAsk, Constraint, DeviceAsk, DevicesAsked, RequestAsk
+from extender.core.dra.asks import ClaimSpec, Constraint, DeviceSpec, DeviceClaims, RequestSpec
 from extender.core.dra.devices import Capacity, NodeDevices
 from extender.core.fit.relaxations import Relaxation, device_relaxations, device_shortfalls
 from extender.core.resources.requests import AskedUnit, GpuRequest
@@ -28,7 +28,7 @@ def painted(*colours_and_models: str) -> NodeDevices:
     return having(*(device(f"{number}", attributes=each) for number, each in enumerate(attributes)))
 
 
-def relaxed(wanted: DevicesAsked, *nodes: NodeDevices | None) -> list[Relaxation]:
+def relaxed(wanted: DeviceClaims, *nodes: NodeDevices | None) -> list[Relaxation]:
     """Relaxations on all nodes, in the opposite order."""
     cluster = owned({f"n{number}": one for number, one in enumerate(nodes)}).snapshot()
     request = GpuRequest(wanted.num_devices, AskedUnit.CLAIM, devices=wanted)
@@ -40,7 +40,7 @@ def relaxed(wanted: DevicesAsked, *nodes: NodeDevices | None) -> list[Relaxation
     return found
 
 
-def changes(wanted: DevicesAsked, *nodes: NodeDevices | None) -> list[tuple[str, float, DevicesAsked | None]]:
+def changes(wanted: DeviceClaims, *nodes: NodeDevices | None) -> list[tuple[str, float, DeviceClaims | None]]:
     """Change, size, and the relaxed claims, which fit on the first node alone."""
     found = relaxed(wanted, *nodes)
     assert all(one.rows.tolist() == [0] for one in found)
@@ -97,13 +97,13 @@ def test_the_largest_count_that_fits() -> None:
 def test_a_request_of_any_claim_is_relaxed_while_all_others_stay() -> None:
     a, b, c = ask(name="a"), ask(count=3, name="b"), ask(count=3, name="c")
     first, second = claim(a, b, constraints=(PRODUCT,)), claim(c)
-    assert changes(DevicesAsked((first, second)), gpus(6)) == [
-        ("count", 1 / 3, DevicesAsked((claim(a, replace(b, count=2), constraints=(PRODUCT,)), second))),
-        ("count", 1 / 3, DevicesAsked((first, claim(replace(c, count=2))))),
+    assert changes(DeviceClaims((first, second)), gpus(6)) == [
+        ("count", 1 / 3, DeviceClaims((claim(a, replace(b, count=2), constraints=(PRODUCT,)), second))),
+        ("count", 1 / 3, DeviceClaims((first, claim(replace(c, count=2))))),
     ]
 
-    def choice(*first: DeviceAsk) -> DevicesAsked:
-        return DevicesAsked((ClaimAsk((RequestAsk("gpu", (*first, ask(OF_H200, name="gpu/small", count=2))),)),))
+    def choice(*first: DeviceSpec) -> DeviceClaims:
+        return DeviceClaims((ClaimSpec((RequestSpec("gpu", (*first, ask(OF_H200, name="gpu/small", count=2))),)),))
 
     # Of alternatives the first is relaxed.
     assert changes(choice(ask(OF_A100, OF_H200, name="gpu/big")), gpus(2)) == [
@@ -125,7 +125,7 @@ def test_what_is_said_of_relaxed_claims(golden: Golden) -> None:
     golden("core/relaxed-claims.txt", [one.text for one in found])
 
 
-def lacking(wanted: DevicesAsked, nodes: Mapping[str, NodeDevices | None], **most: int) -> list[tuple[str, str]]:
+def lacking(wanted: DeviceClaims, nodes: Mapping[str, NodeDevices | None], **most: int) -> list[tuple[str, str]]:
     cluster = owned(nodes).snapshot()
     found = device_shortfalls(cluster, wanted, all_rows(cluster), **most)
     return [(cluster.node_names[one.row], one.text) for one in found]

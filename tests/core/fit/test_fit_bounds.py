@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.core.clusters import Cluster
-from extender.core.dra.asks import DevicesAsked
+from extender.core.dra.asks import DeviceClaims
 from extender.core.fit import checks, fittings
-from extender.core.fit.fits import LARGEST_MIB, asked_fraction, enough_compute, fit, free_fraction, lost, smallest_mib
+from extender.core.fit.fits import LARGEST_MIB, asked_fraction, enough_compute, fit, free_fraction, exclusion_codes, smallest_mib
 from extender.core.fit.fittings import keep, mig_devices, most_memory_mib, nth_largest, share_mib, state_of
 from extender.core.fit.reasons import Fit, Reason
 from extender.core.resources.nodes import MAX_GPUS_PER_NODE, GpuUnit, LeftOut, read_node
@@ -185,7 +185,7 @@ def test_the_most_memory_that_is_surely_free_and_the_units_for_it() -> None:
 
 def test_gpus_lost_are_coded_by_the_check_that_excludes_them() -> None:
     cluster = cluster_of({"n": node(T4, A100, held=[0])})
-    _, codes = lost(cluster, GpuRequest(1, include=pattern("t4")), all_rows(cluster))
+    _, codes = exclusion_codes(cluster, GpuRequest(1, include=pattern("t4")), all_rows(cluster))
     assert codes.tolist() == [[Reason.BUSY, Reason.WRONG_MODEL]]
     assert codes.dtype == np.uint8
 
@@ -215,7 +215,7 @@ def test_results_have_the_same_types_for_every_kind_of_request() -> None:
         GpuRequest(2, MIG, mig=(("1g.5gb", 2),)),
         GpuRequest(3, MIG, mig=(("1g.5gb", 3),)),
         GpuRequest(1, MIG, mig=(("7g.80gb", 1),)),
-        GpuRequest(1, AskedUnit.CLAIM, devices=DevicesAsked(())),
+        GpuRequest(1, AskedUnit.CLAIM, devices=DeviceClaims(())),
     ):
         for rows in (all_rows(cluster), np.array([3]), np.empty(0, np.intp)):
             checked = fit(cluster, request, rows)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.core.fragmentation import ANY_MODEL, Arrivals, Asks, drift, typical_mix
+from extender.core.fragmentation import ANY_MODEL, Arrivals, PodClasses, drift, typical_mix
 
 CLASSES = st.lists(st.sampled_from("abc"), max_size=60)
 
@@ -56,7 +56,7 @@ def test_drift_is_the_fraction_of_pods_that_differ() -> None:
 def test_typical_pods_cover_most_and_ignore_memory() -> None:
     rows = [(4000, 1, 1, 1000), (4000, 2, 1, 1000), (8000, 1, 1, 500), (1000, 1, 0, 0), (9000, 1, 8, 1000)]
     cpu, memory, num, milli = (np.array(column) for column in zip(*rows, strict=True))
-    asks = Asks(cpu, memory, num, milli, np.full(5, ANY_MODEL))
+    asks = PodClasses(cpu, memory, num, milli, np.full(5, ANY_MODEL))
     mix = typical_mix(asks, np.array([30.0, 30.0, 20.5, 15.0, 4.5]))
     assert mix.cpu_milli.tolist() == [4000, 8000, 1000]  # 60, 20.5 and 15 of 100: more than 95 %
     assert mix.frequency == pytest.approx(np.array([60, 20.5, 15]) / 95.5)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extender.core.clusters import Cluster
-from extender.core.evaluations import broken_down, evaluate
+from extender.core.evaluations import evaluate_with_breakdown, evaluate
 from extender.core.gauges import Gauge
 from extender.core.policies.breakdowns import Breakdown, Part, counted, on_rows, percent
 from extender.core.policies.kerf import KerfWeights
@@ -95,7 +95,7 @@ def check(cluster: Cluster, policy: Policy, request: GpuRequest) -> int:
     """Assert that the parts add up to the score, row by row. Returns the number of rows that fit."""
     asked = request if policy.weighs_cpu else replace(request, cpu_milli=0, memory_mib=0)
     rows = all_rows(cluster)
-    (found, told), scored = broken_down(cluster, asked, policy, rows), evaluate(cluster, asked, policy, rows)
+    (found, told), scored = evaluate_with_breakdown(cluster, asked, policy, rows), evaluate(cluster, asked, policy, rows)
     assert (found.score.tolist(), found.reason.tolist()) == (scored.score.tolist(), scored.reason.tolist())
     for row in np.flatnonzero(scored.fits).tolist():
         total = 0.0
@@ -131,7 +131,7 @@ def test_every_policy_has_rows_to_check_for_every_request() -> None:
 
 def words(cluster: Cluster, policy: Policy, request: GpuRequest = ONE) -> list[str]:
     """The parts of each row in words."""
-    _, told = broken_down(cluster, request, policy, all_rows(cluster))
+    _, told = evaluate_with_breakdown(cluster, request, policy, all_rows(cluster))
 
     def parts(row: int) -> str:
         return ", ".join(f"{part.name}: {part.words(float(part.amount[row]))}" for part in told.parts)
@@ -148,7 +148,7 @@ def test_what_is_said_of_each_part(golden: Golden) -> None:
     sampled = observed_cluster({"a": node(T4), "b": node(T4)}, loads)
     own = Policy("own", lambda cluster, request, rows, fit: fit.free_units.astype(float), "most free")
     assert check(whole, own, ONE) == 2
-    assert "policy own" in broken_down(whole, ONE, own, all_rows(whole))[1].parts[0].meaning
+    assert "policy own" in evaluate_with_breakdown(whole, ONE, own, all_rows(whole))[1].parts[0].meaning
     golden(
         "core/breakdowns.txt",
         [

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.core.clusters import Cluster
-from extender.core.fragmentation import ANY_MODEL, MAX_MODELS, Asks, Nodes, TypicalPod, mix_of
+from extender.core.fragmentation import ANY_MODEL, MAX_MODELS, PodClasses, Nodes, TypicalPod, mix_of
 from extender.core.policies import fgd
 from extender.core.policies.fgd import DEFAULT_MIX, _FragmentScore
 from extender.core.policies.policy import Expected
@@ -62,7 +62,7 @@ def test_it_decides_like_the_simulator(nodes: list[tuple[int, list[int]]], asked
         plenty, plenty, np.array([len(f) for _, f in nodes]), np.zeros(len(nodes), np.int64),
         cluster.cpu_free_milli, plenty, free,
     )  # fmt: skip
-    asks = Asks(*(np.array([value]) for value in (cpu, 0, num, milli, ANY_MODEL)))
+    asks = PodClasses(*(np.array([value]) for value in (cpu, 0, num, milli, ANY_MODEL)))
     mix = mix_of([TypicalPod(p.cpu_milli, p.gpus, p.gpu_milli if p.gpus else 0, ANY_MODEL, p.count) for p in MIX], 40)
     fits = np.flatnonzero(fit_all(cluster, request).fits)
     enough_cpu = fits[simulated.cpu_free_milli[fits] >= cpu]

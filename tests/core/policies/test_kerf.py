@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from extender.core.clusters import Cluster
 from extender.core.decisions import decide
 from extender.core.evaluations import Memo, evaluate
-from extender.core.fragmentation import ANY_MODEL, Asks, Nodes
+from extender.core.fragmentation import ANY_MODEL, PodClasses, Nodes
 from extender.core.gauges import Gauge
 from extender.core.policies.kerf import KerfWeights, LearnedScore, serving
 from extender.core.resources.requests import AskedUnit, GpuRequest
@@ -103,7 +103,7 @@ def test_it_decides_like_the_simulator(
         num, AskedUnit.WHOLE, include=PATTERNS[models], milli=milli % 1000, cpu_milli=cpu, memory_mib=memory
     )
     decision = decided(cluster, request, serving(score))
-    asks = Asks(*(np.array([value]) for value in (cpu, memory, num, milli, models)))
+    asks = PodClasses(*(np.array([value]) for value in (cpu, memory, num, milli, models)))
     right, gpu = twin_scores(nodes, asks, 0, Rank.NONE, outlook.mix, learned_on(nodes, outlook, potential))
     fits = np.flatnonzero(right > -np.inf)
     assert np.ceil(decision.evaluation.score[3 + fits]).tolist() == right[fits].tolist()  # a hair less, by memory
@@ -123,7 +123,7 @@ def test_the_contributions_of_features_sum_to_the_gain(seed: int, asked: tuple[t
     cluster, score = twin(nodes), served(potential, outlook)
     request = GpuRequest(num, AskedUnit.WHOLE, milli=milli % 1000, cpu_milli=cpu, memory_mib=memory)
     for row in np.flatnonzero(fit_all(cluster, request).fits).tolist():
-        told = score.told(cluster, request, row)
+        told = score.to_json(cluster, request, row)
         assert told["served"] == "model"
         assert sum(part["movedGPUs"] for part in told["features"]) == pytest.approx(told["gainGPUs"], abs=1e-4)
 

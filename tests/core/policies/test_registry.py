@@ -51,13 +51,13 @@ def test_what_policies_weigh_and_depend_on(policies: Mapping[str, Policy]) -> No
     assert {policy.name for policy in named if policy.terms} == {"kerf"}
     assert {policy.name for policy in named if policy.without_gpus} == {"tightest", "binpack", "fgd", "kerf"}
     asked = PodRequest(ONE, cpu_milli=4000, memory_mib=512)
-    seen = {policy.name: policy.asked(asked) for policy in named}
+    seen = {policy.name: policy.weighed_request(asked) for policy in named}
     assert seen == dict.fromkeys(seen, ONE) | {
         "fgd": GpuRequest(1, cpu_milli=4000),
         "kerf": GpuRequest(1, cpu_milli=4000, memory_mib=512),
     }
-    assert replace(policies["kerf"], weighs_cpu=False).asked(asked) == GpuRequest(1, memory_mib=512)
-    assert {policy.asked(PodRequest(cpu_milli=4000)) for policy in named} == {None}
+    assert replace(policies["kerf"], weighs_cpu=False).weighed_request(asked) == GpuRequest(1, memory_mib=512)
+    assert {policy.weighed_request(PodRequest(cpu_milli=4000)) for policy in named} == {None}
 
 
 def test_an_independent_copy_equals_the_policy(policies: Mapping[str, Policy]) -> None:

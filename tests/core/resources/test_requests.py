@@ -26,7 +26,7 @@ from extender.core.annotations import (
     read_priority,
     read_request,
 )
-from extender.core.resources.pod_resources import AskedGpus, Container, Resources, asked_gpus, total_request
+from extender.core.resources.pod_resources import RequestedGpus, Container, Resources, asked_gpus, total_request
 from extender.core.resources.requests import AskedUnit, GpuRequest, PodRequest, RequestError
 from extender.kube.patterns import compile_pattern
 from tests.core.builders import ONE, pattern
@@ -40,7 +40,7 @@ def read(keys: Mapping[str, str], units: int = 0, unit: AskedUnit = AskedUnit.GP
     """The request of a pod with these annotations, and labels of Genius."""
     labels = {key: value for key, value in keys.items() if key.startswith("genius/")}
     annotations = {key: value for key, value in keys.items() if key not in labels}
-    return read_request(AskedGpus(units, unit), annotations, labels, compile_pattern)
+    return read_request(RequestedGpus(units, unit), annotations, labels, compile_pattern)
 
 
 def gpus(number: int | str) -> Resources:
@@ -170,7 +170,7 @@ def refused(read: Callable[..., object], *arguments: object) -> str:
 
 
 def test_an_invalid_request_names_key_value_and_a_valid_form(golden: Golden) -> None:
-    mig = AskedGpus(mig=(("1g.5gb", 2),))
+    mig = RequestedGpus(mig=(("1g.5gb", 2),))
     both = {GPU_RESOURCE: "1", SHARED_GPU_RESOURCE: "2"}
     resources: list[Resources] = [
         *(gpus(text) for text in ("two", "-1", "500m", "1e10", "٣")),
@@ -179,7 +179,7 @@ def test_an_invalid_request_names_key_value_and_a_valid_form(golden: Golden) -> 
     lines = [
         *(refused(read, keys, units) for units, keys in INVALID),
         refused(read, {SHARE: "500"}, 1, AskedUnit.SHARED),
-        refused(read_request, AskedGpus(1, mig=mig.mig), {}, {}, compile_pattern),
+        refused(read_request, RequestedGpus(1, mig=mig.mig), {}, {}, compile_pattern),
         *(refused(read_request, mig, keys, {}, compile_pattern) for keys in ({MODEL: "a100"}, {COUNT: "3"})),
         *(refused(asked_gpus, [Container(requests)], [], {}) for requests in resources),
         *(refused(read_priority, {GENIUS_PRIORITY: text}, 7) for text in ("high", "1_0", "9" * 63)),

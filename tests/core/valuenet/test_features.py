@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.core.fragmentation import Asks, Nodes, TypicalPod, fragment_milli, mix_of
+from extender.core.fragmentation import PodClasses, Nodes, TypicalPod, fragment_milli, mix_of
 from extender.core.valuenet.features import CONTEXT, FEATURES, _needs, features, outlook_of, plain_worth
 from tests.core.valuenet.builders import Expectation, random_expectation
 from tests.model.builders import random_asks, random_nodes
@@ -15,7 +15,7 @@ from tests.model.builders import random_asks, random_nodes
 SEEDS = st.integers(0, 2**32)
 
 
-def takes_model(asks: Asks, c: int, model: int) -> bool:
+def takes_model(asks: PodClasses, c: int, model: int) -> bool:
     return model >= 0 and int(asks.models[c]) >> model & 1 == 1
 
 
@@ -110,7 +110,7 @@ def test_features_of_a_node_worked_by_hand() -> None:
     nodes = Nodes(cpu, memory, num, model, cpu_free, memory_free, free)
     others = Nodes(*(np.concatenate([column, column[:1]]) for column in nodes))
     others.model[2] = 1
-    asks = Asks(*(np.array([amount]) for amount in (8000, 16384, 1, 1000, 1)))
+    asks = PodClasses(*(np.array([amount]) for amount in (8000, 16384, 1, 1000, 1)))
     worth = plain_worth(2)._replace(compute=np.array([[0.25, 0.5], [9, 9], [9, 9]]))
     outlook = outlook_of(others, asks, np.array([6.0]), mix, worth)
     found = dict(zip(FEATURES, features(nodes, outlook)[0].tolist(), strict=True))
@@ -127,7 +127,7 @@ def test_features_of_a_node_worked_by_hand() -> None:
 def test_needs_are_means_over_the_requested_gpus() -> None:
     # 3 shares of half a GPU with 2 cores, 1 pod of 4 GPUs with 40 cores; pods without GPUs don't count.
     columns = ([2000, 40000, 64000], [4096, 65536, 4096], [1, 4, 0], [500, 1000, 0], [-1, -1, -1])
-    asks = Asks(*(np.array(column) for column in columns))
+    asks = PodClasses(*(np.array(column) for column in columns))
     cpu, memory = _needs(asks, np.array([3, 1, 50]))
     assert cpu == pytest.approx((3 * 2000 + 40000) / 5.5)
     assert memory == pytest.approx((3 * 4096 + 65536) / 5.5)
@@ -142,7 +142,7 @@ def test_the_context_describes_the_expected_pods() -> None:
         cpu_milli=two, memory_mib=two, num_gpus=np.array([2, 2]), model=np.array([0, 1]),
         cpu_free_milli=two, memory_free_mib=two, gpu_free_milli=np.full((2, 2), 1000, np.int32),
     )  # fmt: skip
-    asks = Asks(
+    asks = PodClasses(
         cpu_milli=np.array([1000, 2000, 1000, 3000]), memory_mib=np.zeros(4, np.int64),
         num_gpus=np.array([1, 2, 1, 0]), gpu_milli=np.array([500, 1000, 1000, 0]), models=np.array([3, 3, 2, 3]),
     )  # fmt: skip

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.core.bookings import book, bookable, booking
+from extender.core.bookings import book, writable_copy, booking
 from extender.core.clusters import Cluster
 from extender.core.decisions import Decision, decide, decide_on
 from extender.core.evaluations import Memo
@@ -51,7 +51,7 @@ def idle_on(cluster: Cluster, row: int) -> int:
 def with_pod(cluster: Cluster, decision: Decision) -> Cluster:
     """The cluster once the pod is bound."""
     assert decision.best is not None
-    after = bookable(cluster)
+    after = writable_copy(cluster)
     book(after, decision.best, booking(after, decision.best, decision.request, decision.gpus))
     return after
 

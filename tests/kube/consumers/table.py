@@ -396,7 +396,7 @@ class CacheAccount(Consumer):
 
     def check(self, told: Told) -> None:
         hub = self.process.hub
-        for part, group in ((hub.part(BOUND_PODS), BOUND), (hub.part(PENDING_PODS), PENDING), (hub.cache(PODS), ALL)):
+        for part, group in ((hub.group(BOUND_PODS), BOUND), (hub.group(PENDING_PODS), PENDING), (hub.cache(PODS), ALL)):
             there = told.there(group, made_up=True)
             assert {uid: version_of(pod) for uid, pod in part.items()} == {
                 uid: version_of(stay.last) for uid, stay in there.items()
@@ -404,7 +404,7 @@ class CacheAccount(Consumer):
         names = {stay.last.key: uid for uid, stay in told.there(ALL, made_up=True).items()}
         for slot in SLOTS:
             namespace, _, name = slot.partition("/")
-            pod = hub.cache(PODS).named(name, namespace)
+            pod = hub.cache(PODS).find(name, namespace)
             assert (pod and pod.metadata.uid) == names.get(slot)
 
 
@@ -457,7 +457,7 @@ class OwnersAccount(Consumer):
         super().__init__(process)
         self.owners = OwnerUsage(process.ledger)
         self.expected = Counter[str]()
-        process.hub.part(BOUND_PODS).subscribe(self.owners.pod_changed)
+        process.hub.group(BOUND_PODS).subscribe(self.owners.pod_changed)
 
     async def check_at_rest(self, told: Told) -> None:
         whose = {}
@@ -476,7 +476,7 @@ class PlacerAccount(Consumer):
 
     def __init__(self, process: Process) -> None:
         super().__init__(process)
-        process.hub.part(BOUND_PODS).subscribe(process.placer.pod_changed)
+        process.hub.group(BOUND_PODS).subscribe(process.placer.pod_changed)
 
     def check(self, told: Told) -> None:
         asked = {pod.metadata.uid: moment for moment, pod in told.asked}
@@ -744,7 +744,7 @@ class FollowerAccount(Consumer):
         super().__init__(process)
         self.corrected = set[str]()
         self.looked_at = 0
-        pods = process.hub.part(BOUND_PODS)
+        pods = process.hub.group(BOUND_PODS)
         self.follower = Follower(
             pods=pods,
             writer=self,  # type: ignore[arg-type]
@@ -784,7 +784,7 @@ class UnboundAccount(Consumer):
     def __init__(self, process: Process) -> None:
         super().__init__(process)
         self.unbound = UnboundPods(process.placer.read_request, process.wall_clock, belonging=belonging)
-        process.hub.part(PENDING_PODS).subscribe(self.unbound.changed)
+        process.hub.group(PENDING_PODS).subscribe(self.unbound.changed)
 
     def check(self, told: Told) -> None:
         expected = {}
@@ -844,7 +844,7 @@ class WakerAccount(Consumer):
 
     def __init__(self, process: Process) -> None:
         super().__init__(process)
-        process.hub.part(PENDING_PODS).subscribe(process.waker.pod_changed)
+        process.hub.group(PENDING_PODS).subscribe(process.waker.pod_changed)
 
     def check(self, told: Told) -> None:
         left = dict[str, int]()

@@ -22,7 +22,7 @@ import msgspec
 from extender.core.resources.requests import PodRequest, RequestError
 from extender.kube.objects import Node, Pod
 from extender.kube.transport import NAMESPACES_PATH, NODES_PATH, PODS_PATH
-from extender.plugins.pods import Reading, read_holdings, read_pod_request
+from extender.plugins.pods import Holdings, read_holdings, read_pod_request
 from tests.kube.consumers.servers import PATHS, Manifest, finished, is_unreadable
 
 ALL, BOUND, PENDING, NODES, NAMESPACES = "all pods", "pods with a node", "pods without one", "nodes", "namespaces"
@@ -44,7 +44,7 @@ class Version:
     """Whether those were all."""
 
     @cached_property
-    def says(self) -> Reading:
+    def says(self) -> Holdings:
         """What a pod holds by this version."""
         return read_holdings(self.item)[0]
 
@@ -76,7 +76,7 @@ class Stay:
         return self.versions[0].moment
 
     @property
-    def said(self) -> Reading:
+    def said(self) -> Holdings:
         """What a pod holds by its first version."""
         return self.versions[0].says
 

@@ -34,7 +34,7 @@ async def test_all_subscribers_share_one_watch() -> None:
     cluster = Counting([node_manifest("a"), node_manifest("b")])
     hub, first, second = WatchHub(cluster, Clock()), Names(), Names()
     for names in (first, second):
-        hub.cache(NODES).subscribe(names.changed, listed=names.keep)
+        hub.cache(NODES).subscribe(names.changed, on_list=names.keep)
     hub.begin(NODES, "mirror nodes")
     await until(lambda: watches)
     assert first == second == {"a", "b"}

@@ -75,7 +75,7 @@ class Sink:
         self.told.append(("remove", item.metadata.name))
         self.state.pop(item.metadata.uid, None)
 
-    def keep(self, items: set[str], list_began: float, version: str) -> None:
+    def retain_only(self, items: set[str], list_began: float, version: str) -> None:
         self.version = version
         self.told.append(("keep", ",".join(sorted(items))))
         self.state = {uid: version for uid, version in self.state.items() if uid in items}
@@ -146,7 +146,7 @@ class Rig:
             self.clock,
             page_size=page_size,
             times=TIMES,
-            set_aside=self._set_aside,
+            on_unreadable=self._set_aside,
         )
 
     def _set_aside(self, item: Outline) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.core.fragmentation import Asks, Nodes, fragment_milli
+from extender.core.fragmentation import PodClasses, Nodes, fragment_milli
 from extender.core.policies.registry import POLICIES
 from model.engine import kernels, node_scores
 from model.engine.engines import Compiled, Rules
@@ -23,7 +23,7 @@ def same(one: Nodes, other: Nodes) -> bool:
     return [column.tolist() for column in one] == [column.tolist() for column in other]
 
 
-def oracle_kube(nodes: Nodes, asks: Asks, c: int, n: int) -> int:
+def oracle_kube(nodes: Nodes, asks: PodClasses, c: int, n: int) -> int:
     """least_allocated.go and balanced_allocation.go, line by line."""
     allocatable = [int(nodes.cpu_milli[n]), int(nodes.memory_mib[n])]
     used = [allocatable[0] - int(nodes.cpu_free_milli[n]), allocatable[1] - int(nodes.memory_free_mib[n])]

@@ -6,7 +6,7 @@ import numpy as np
 
 from model.pasts.accounts import Account, Steps, account_of
 from model.pasts.fewer_nodes import Fewest, Limits, _holds_each, _thinned, fewest, gpus_of, limits_of
-from model.pasts.pasts import Past, past
+from model.pasts.pasts import HistoryWorkload, past
 from model.simulations.baselines import BASELINES
 from model.simulations.departures import simulate_churn
 from tests.history.builders import history, nodes, pods
@@ -14,15 +14,15 @@ from tests.history.builders import history, nodes, pods
 HOUR = 3600.0
 
 
-def known_of(*rows: dict[str, Any], gpus: tuple[int, ...]) -> Past:
+def known_of(*rows: dict[str, Any], gpus: tuple[int, ...]) -> HistoryWorkload:
     return past(history(pods(*rows), nodes(*gpus)))
 
 
-def replayed(known: Past) -> Account:
+def replayed(known: HistoryWorkload) -> Account:
     return account_of(known, simulate_churn(known.offered, BASELINES["bestfit"], "fifo", 0))
 
 
-def fewest_of(known: Past, limits: Limits | None = None) -> Fewest:
+def fewest_of(known: HistoryWorkload, limits: Limits | None = None) -> Fewest:
     """Waits may be as long as on all nodes if no limits are given."""
     whole = replayed(known)
     return fewest(known, limits or limits_of(known, whole), whole, replayed)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from model.pasts.accounts import Account, Steps
-from model.pasts.pasts import Past, past
+from model.pasts.pasts import HistoryWorkload, past
 from model.pasts.trust import error_of, spell
 from model.pasts.verdicts import _whole_percent, verdict
 from tests.golden import Golden
@@ -18,7 +18,7 @@ NUM_JOBS = 40
 USED = [4.0, 5, 6, 7, 8, 9, 10, 11, 12, 13]
 
 
-def known_of(num_jobs: int = NUM_JOBS, left_out: int = 0) -> Past:
+def known_of(num_jobs: int = NUM_JOBS, left_out: int = 0) -> HistoryWorkload:
     rows = [{"submitted_s": number * 10 * DAY / (num_jobs - 1), "gpus": 1 + number % 2} for number in range(num_jobs)]
     odd = [{"gpus": 64, "submitted_s": 1.0}] * left_out
     return past(history(pods(*rows, *odd), nodes(8, 8), until_s=10 * DAY))

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from extender.core.fragmentation import ANY_MODEL, Asks, Nodes, mix_of
+from extender.core.fragmentation import ANY_MODEL, PodClasses, Nodes, mix_of
 from extender.core.valuenet import potentials
 from extender.core.valuenet.features import FEATURES, plain_worth
 from model.engine.pools import Pools, pooled
-from model.simulations.departures import Churn, simulate_churn
+from model.simulations.departures import PeriodicWorkload, simulate_churn
 from model.simulations.learned import Learned
 from model.simulations.simulated_jobs import Tasks
 from model.training.departures import differences
@@ -49,7 +49,7 @@ def test_figures_are_those_of_single_runs(traces: Path) -> None:
 def test_shares_that_spoil_gpus_give_way_to_those_that_come_soon_after() -> None:
     """One GPU is in use for two hours. A share of 800 waits for it since the start, who wants all of it since later."""
     node_list = NodeList(("n",), np.array([64000]), np.array([262144]), np.array([1]), ("T4",))
-    asks = Asks(np.full(2, 1000), np.full(2, 1024), np.ones(2, np.int64), np.array([800, 1000]), np.full(2, ANY_MODEL))
+    asks = PodClasses(np.full(2, 1000), np.full(2, 1024), np.ones(2, np.int64), np.array([800, 1000]), np.full(2, ANY_MODEL))
     worth = plain_worth(1)
     worth.left[0] = np.where(np.arange(1001) >= 800, 0.8, 0.0)  # the 200 beside a share of 800 are worth nothing
     worth.left[0, 1000] = 1.0
@@ -63,7 +63,7 @@ def test_shares_that_spoil_gpus_give_way_to_those_that_come_soon_after() -> None
             np.array([1000, 800, 1000]), asks, mix_of([], 1),
         )  # fmt: skip
         nodes = empty_nodes(node_list, bits_of(node_list), np.zeros(1, np.int64))
-        offered = Churn(tasks, nodes, ("T4",), [("T4", "1000")] * 3, 0, 0, 1.0)
+        offered = PeriodicWorkload(tasks, nodes, ("T4",), [("T4", "1000")] * 3, 0, 0, 1.0)
         started = simulate_churn(offered, rank, "fifo", 0, patience_s=patience_s).outcome.started_s
         return "share" if started[1] < started[2] else "whole"
 
@@ -118,7 +118,7 @@ def test_a_pool_has_all_that_its_nodes_have() -> None:
     free = np.array([[1000, 300], [500, 0], [0, 0]], np.int32)
     nodes = Nodes(cpu, memory, np.array([2, 1, 1]), np.array([1, 0, 1]), cpu.copy(), memory.copy(), free)
     asked_for = [7000, 1000, 1], [999, 0, 0], [1, 0, 2], [600, 0, 1000], [-1, -1, 2]
-    asks = Asks(*(np.array(values) for values in asked_for))
+    asks = PodClasses(*(np.array(values) for values in asked_for))
     pools, asked = pooled(nodes, asks)
     assert (pools.gpu_free_milli.tolist(), pools.cpu_free_milli.tolist()) == ([[500], [1300]], [14_000, 14_000])
     assert (asked.gpu_milli.tolist(), asked.num_gpus.tolist()) == ([600, 0, 2000], [1, 0, 1])

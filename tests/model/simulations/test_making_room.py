@@ -11,7 +11,7 @@ import pytest
 from extender.core.clusters import WHOLE_MILLI
 from model.simulations import delays
 from model.simulations.baselines import BASELINES, POOL
-from model.simulations.departures import Churn, simulate_churn
+from model.simulations.departures import PeriodicWorkload, simulate_churn
 from model.simulations.making_room import MakingRoom, MovingSimulation
 from model.simulations.simulated_jobs import Failures, Outcome, Turns, whole_gpu_nodes
 from tests.model.simulations.test_queues import Rows, jobs_of
@@ -22,11 +22,11 @@ WAITS: Rows = [*HALF_FREE, (200, 1000, 8, "b", 0)]
 ALWAYS = MakingRoom(least_gain=0.0)
 
 
-def churn_of(rows: Rows, num_gpus: int = 16, **tasks: Any) -> Churn:
+def churn_of(rows: Rows, num_gpus: int = 16, **tasks: Any) -> PeriodicWorkload:
     jobs = jobs_of(rows)
     owners = [delays.owners_of(jobs, job) for job in range(len(rows))]
     made = replace(delays.tasks_of(jobs), **tasks)
-    return Churn(made, whole_gpu_nodes(num_gpus, 8), ("GPU",), owners, 0, 0, 1.0)
+    return PeriodicWorkload(made, whole_gpu_nodes(num_gpus, 8), ("GPU",), owners, 0, 0, 1.0)
 
 
 def simulated(rows: Rows, room: MakingRoom | None, num_gpus: int = 16, order: str = "fifo", **tasks: Any) -> Outcome:

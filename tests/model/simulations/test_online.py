@@ -31,7 +31,7 @@ def test_the_outlook_of_a_trace_does_not_depend_on_the_order_of_arrival(tmp_path
     write_openb(tmp_path, num_nodes=8, num_pods=90)
     nodes, pods = read_nodes(tmp_path), read_pods(tmp_path, "small")
     found = (workload(tmp_path, "small", seed, nodes, pods) for seed in (1, 2))
-    one, other = (learned.told(each.nodes, each.asks, each.mix, nodes, pods, Foresight()) for each in found)
+    one, other = (learned.trace_outlook(each.nodes, each.asks, each.mix, nodes, pods, Foresight()) for each in found)
     assert one.worth.left == pytest.approx(other.worth.left)
     assert one.worth.compute == pytest.approx(other.worth.compute)
     assert (one.cpu_need_milli, one.memory_need_mib) == (other.cpu_need_milli, other.memory_need_mib)

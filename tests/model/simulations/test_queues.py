@@ -57,7 +57,7 @@ def as_the_queue_orders(jobs: JobList) -> Order:
         for job in waiting:
             gpus, team = int(jobs.num_gpus[job]), jobs.cluster[job]
             held = orders.hold_s(known.expected_s((f"{team}/{gpus} GPUs", team)), gpus, orders.HELD_MOST_S)
-            units.append(orders.Waiting(f"{job:04}", int(jobs.priority[job]), float(jobs.submitted_s[job]), held))
+            units.append(orders.WaitingJob(f"{job:04}", int(jobs.priority[job]), float(jobs.submitted_s[job]), held))
         return [int(unit.key) for unit in orders.ordered(units, now)]
 
     return in_order

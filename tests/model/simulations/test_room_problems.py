@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from extender.core.clusters import WHOLE_MILLI
-from extender.core.fragmentation import ANY_MODEL, Asks, Nodes, mix_of
+from extender.core.fragmentation import ANY_MODEL, PodClasses, Nodes, mix_of
 from extender.planning.moves.planner import plan_moves
 from model.engine.node_scores import book
 from model.simulations.room_problems import Part, RoomProblems, Runner, _gpus_of, bits_of_gpus, job_and_part
@@ -24,7 +24,7 @@ def filled(seed: int, num_nodes: int = 5) -> tuple[RoomProblems, Nodes, list[Run
     rng = np.random.default_rng(seed)
     num = np.array([*SIZES, 1])
     milli = np.array([*[WHOLE_MILLI] * len(SIZES), 500])
-    asks = Asks(num * 1000, num * 1024, num, milli, np.full(len(num), ANY_MODEL))
+    asks = PodClasses(num * 1000, num * 1024, num, milli, np.full(len(num), ANY_MODEL))
     nodes = whole_gpu_nodes(8 * num_nodes, 8)
     none = np.zeros(100)
     tasks = Tasks(none, none, (), none.astype(np.int64), none.astype(np.int64), asks, mix_of([], 1))

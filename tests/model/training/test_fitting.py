@@ -17,7 +17,7 @@ from model.training.fitting import Fitted
 from model.training.runs import TrainingError
 from model.training.tasks import Tasks
 from model.workloads.histories import Part, lists
-from model.workloads.sources import named
+from model.workloads.sources import source_lookup
 from tests.history.builders import history, nodes, pods
 from tests.model.cli.calls import kerf
 
@@ -46,7 +46,7 @@ def test_the_days_that_judge_are_not_learned_from(folder: Path) -> None:
     assert sorted([*learned, *judged]) == sorted(whole.pods["pod"].tolist())
     times = dict(zip(whole.pods["pod"].tolist(), whole.pods["submitted_s"].tolist(), strict=True))
     assert max(times[name] for name in learned) < min(times[name] for name in judged)
-    first, again = (named(None)(f"history:judge:{folder}")(7) for _ in range(2))
+    first, again = (source_lookup(None)(f"history:judge:{folder}")(7) for _ in range(2))
     assert first.nodes.num_gpus.sum() == 26
     assert first.arrivals().pods.tolist() == again.arrivals().pods.tolist()
 
@@ -84,7 +84,7 @@ def test_a_fit_says_what_it_found_and_goes_on_where_it_stopped(folder: Path, tmp
     assert fitted(folder, tmp_path / "parts", 24, resume=True) == whole
     assert fitted(folder, tmp_path / "beside", 24, jobs=2) == whole
     (row,) = _read_manifest(tmp_path / "whole" / "run" / "model").evaluation
-    task = Tasks(named(None), Foresight()).task(fitting.config_of(folder).validation[0], row.seeds[0])
+    task = Tasks(source_lookup(None), Foresight()).task(fitting.config_of(folder).validation[0], row.seeds[0])
     assert row.fgd["100"][0] == task.fgd[0]
     assert row.start["100"][0] == task.allocations(files.read(files.RELEASED).potential)[0]
     assert (tmp_path / "whole" / files.MANIFEST).exists() == whole.better

@@ -6,7 +6,7 @@ import pytest
 from extender.core.valuenet.features import FEATURES
 from extender.core.valuenet.potentials import linear
 from extender.ranking import course as courses
-from extender.ranking.course import Course, Stage
+from extender.ranking.course import Rollout, Stage
 from extender.ranking.files import Manifest, Model
 from model.training import months
 from model.training.months import _FGD, _LEARNING, _RELEASED, Plan, _cluster, _summary
@@ -55,24 +55,24 @@ def test_a_mix_drifts_and_then_jumps() -> None:
     assert lists[1].submitted_s is not None and (np.diff(lists[1].submitted_s) >= 0).all()
 
 
-def decided(course: Course, models: dict[str, Model], month: int) -> Course:
+def decided(course: Rollout, models: dict[str, Model], month: int) -> Rollout:
     return months._decided(course, models, NODES, ones_and_fours(month), month)  # noqa: SLF001
 
 
 @pytest.mark.slow
 def test_a_better_model_serves_after_a_month_and_a_worse_one_goes() -> None:
     models = {"": RELEASE, "packs": PACKS, "spreads": SPREADS}
-    course = decided(courses.offered(Course(), "packs", 0), models, 1)
+    course = decided(courses.offered(Rollout(), "packs", 0), models, 1)
     assert (course.serving, course.stage) == ("packs", Stage.NONE)
     course = decided(courses.offered(course, "spreads", 1), models, 2)
     assert (course.serving, course.candidate, course.taken_back) == ("packs", "", 1)
     models[""] = PACKS  # what is released is better now than what serves
-    course = decided(Course(serving="spreads"), models, 3)
-    assert course.serving == "" and "serves no more" in course.said
+    course = decided(Rollout(serving="spreads"), models, 3)
+    assert course.serving == "" and "no longer serves" in course.said
 
 
 def test_no_verdict_within_a_month_is_none() -> None:
-    course = decided(courses.offered(Course(), "same", 0), {"": PACKS, "same": PACKS}, 1)
+    course = decided(courses.offered(Rollout(), "same", 0), {"": PACKS, "same": PACKS}, 1)
     assert course.candidate == "" and course.serving == "" and "without a verdict" in course.said
 
 

@@ -18,7 +18,7 @@ from model.simulations.learned import Foresight, allocations
 from model.training import runs
 from model.training.runs import _LOG, TrainingError
 from model.training.tasks import Tasks
-from model.workloads.sources import named
+from model.workloads.sources import source_lookup
 from tests.model.cli.calls import figures, kerf
 
 torch = pytest.importorskip("torch", reason="no torch: make setup-train")
@@ -85,7 +85,7 @@ def test_the_manifest_says_what_the_model_reaches(traces: Path, tmp_path: Path, 
     (row,) = model.manifest.evaluation
     assert (row.trace, row.seeds) == ("small", (3, 4))
     began = files.read(files.RELEASED).potential
-    tasks = Tasks(named(traces), Foresight())
+    tasks = Tasks(source_lookup(traces), Foresight())
     for i, seed in enumerate(row.seeds):
         task = tasks.task("small", seed)
         if isinstance(model, files.Actor):

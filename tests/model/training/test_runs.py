@@ -18,7 +18,7 @@ from model.simulations.replays import replay
 from model.training import runs
 from model.training.runs import _LOG, TrainConfig, TrainingError, _successes
 from model.training.tasks import SeedError, Tasks, num_parameters, point_of, potential_at
-from model.workloads.sources import named
+from model.workloads.sources import source_lookup
 from tests.model.cli.calls import figures, kerf, refused
 
 CONFIG = "{train: [small], train_seeds: [1, 2], validation_seeds: [3, 4], population: 4}"
@@ -64,7 +64,7 @@ def test_the_manifest_says_what_the_model_reaches(traces: Path, tmp_path: Path) 
     potential = trained(traces, tmp_path / "out")
     (row,) = files.read(tmp_path / "out" / "model").manifest.evaluation
     assert (row.trace, row.seeds) == ("small", (3, 4))
-    tasks = Tasks(named(traces), Foresight())
+    tasks = Tasks(source_lookup(traces), Foresight())
     for i, seed in enumerate(row.seeds):
         task = tasks.task("small", seed)
         assert task.allocations(potential) == (row.kerf["100"][i], row.kerf["130"][i])

@@ -119,7 +119,7 @@ class Defrag:
         self.events: list[tuple[str, str, str]] = []
         self.about: list[tuple[str, str, str]] = []
         """Namespaces, names and UIDs of the events' objects."""
-        self.running = self.rig.hub.part(BOUND_PODS)
+        self.running = self.rig.hub.group(BOUND_PODS)
         self.fault: Callable[[], str] = lambda: ""
         """Why nothing can be decided now."""
         self.pauses: list[float] = []

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from extender.core.gauges import Gauge
-from extender.core.occupancies import ObservedRules, sick
+from extender.core.occupancies import ObservedRules, unhealthy_gpus
 from extender.core.resources.requests import AskedUnit, GpuRequest
 from extender.parts.defrag.part import _trusted_rules
 from extender.parts.defrag.targets import by_node, gpus_of_use, on_sick, plan_healing, without_sick
@@ -134,7 +134,7 @@ def test_gpus_are_unhealthy_by_their_plugin_and_by_samples_with_rules() -> None:
         (ObservedRules(), {"a": (0, 1), "b": (1,)}),
         (ObservedRules(excludes_faulty=False), {"b": (1,)}),
     ):
-        assert by_node(cluster, sick(cluster, rules)) == expected
+        assert by_node(cluster, unhealthy_gpus(cluster, rules)) == expected
 
 
 def test_samples_of_a_source_that_nobody_has_named_make_no_gpu_sick() -> None:

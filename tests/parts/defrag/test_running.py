@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from extender.core.bookings import book, bookable
+from extender.core.bookings import book, writable_copy
 from extender.kube import objects
 from extender.kube.objects import unix_time
 from extender.ledger.ledger import Ledger
@@ -302,7 +302,7 @@ def test_when_all_pods_leave_the_node_is_as_empty_as_before() -> None:
             one = msgspec.convert(manifest, objects.Pod)
             ledger.upsert_pod(one, 0.0)
             sizes[one.metadata.uid] = (4000, 16 * 1024)
-        found = bookable(ledger.snapshot(0.0))
+        found = writable_copy(ledger.snapshot(0.0))
         for claim in ledger.allocations_on("n"):
             book(found, 0, _booking_of(found, 0, claim.held, *sizes.pop(claim.uid)), 1)
         for cpu, memory in sizes.values():

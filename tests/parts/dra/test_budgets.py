@@ -3,11 +3,11 @@
 import asyncio
 
 from extender.core.dra.allocator import Allocation, Allocations
-from extender.core.dra.asks import DevicesAsked, Selector
+from extender.core.dra.asks import DeviceClaims, Selector
 from extender.core.dra.devices import Device, DeviceId, Inventory, NodeDevices
 from extender.core.dra.slots import MAX_STEPS, SearchLimit
-from extender.parts.dra.turns import _STEPS, Budgets, Turns
-from extender.parts.dra.whose import Whose
+from extender.parts.dra.turns import _STEPS, Budgets, PodSelector
+from extender.parts.dra.whose import AllocatorChoice
 from extender.planning.wait_reasons import Code
 from extender.queueing.pods.entries import Entry
 from tests.parts.dra.rigs import ClaimRig
@@ -30,8 +30,8 @@ def test_a_round_takes_one_costly_request_of_a_namespace_and_the_cheap_ones_of_o
     rig = ClaimRig()
     evil = [waiting(rig, f"evil-{number}", "evil", costly(f"{number}")) for number in range(12)]
     good = [waiting(rig, f"good-{number}", "good") for number in range(3)]
-    turns = Turns(rig.keeper, lambda: None)
-    planned, _ = turns.sort_out([*evil, *good])
+    turns = PodSelector(rig.keeper, lambda: None)
+    planned, _ = turns.select([*evil, *good])
     assert sum(entry in evil for entry in planned) == 1
     assert all(entry in planned for entry in good)
 
@@ -43,21 +43,21 @@ def test_a_namespace_that_has_spent_its_budget_waits_and_others_go_on() -> None:
     assert evil.planned.gpus is not None
     asked = evil.planned.gpus.devices
     now, taken = [1000.0], {asked: 0}
-    turns = Turns(rig.keeper, lambda: None)
+    turns = PodSelector(rig.keeper, lambda: None)
     turns.budgets = Budgets(lambda: now[0], lambda ask: taken.get(ask, 0))
-    assert evil in turns.sort_out([evil, good])[0]
+    assert evil in turns.select([evil, good])[0]
     taken[asked] = _STEPS + 1
-    planned, passed = turns.sort_out([evil, good])
+    planned, passed = turns.select([evil, good])
     assert planned == [good]
     assert [(entry, why.code) for entry, why in passed] == [(evil, Code.CLAIM_COSTS)]
     now[0] += 1.0
-    assert evil in turns.sort_out([evil, good])[0]
+    assert evil in turns.select([evil, good])[0]
     taken[asked] = 1_000 * _STEPS
-    turns.sort_out([evil, good])
+    turns.select([evil, good])
     now[0] += 299.0
-    assert evil not in turns.sort_out([evil, good])[0]
+    assert evil not in turns.select([evil, good])[0]
     now[0] += 2.0
-    assert evil in turns.sort_out([evil, good])[0]
+    assert evil in turns.select([evil, good])[0]
 
 
 class Account:
@@ -65,7 +65,7 @@ class Account:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.taken: dict[DevicesAsked, int] = {}
+        self.taken: dict[DeviceClaims, int] = {}
         self.budgets = Budgets(lambda: self.now, lambda ask: self.taken[ask])
 
     def charge(self, namespace: str, **steps: int) -> None:
@@ -125,7 +125,7 @@ def test_a_repeated_search_is_charged_again() -> None:
     assert account.is_spent()
 
 
-def asking(cost: int) -> DevicesAsked:
+def asking(cost: int) -> DeviceClaims:
     """A GPU whose selector costs that on each device, all of which differ in what it reads."""
     return asking_by(Selector(f"costs {cost}", lambda device: True, None, cost=cost))
 
@@ -147,7 +147,7 @@ def test_the_cost_of_selectors_counts_among_the_steps_of_a_search() -> None:
 
 def test_namespaces_take_turns_in_finding_out_the_allocator() -> None:
     rig = rig_beside_others()
-    whose = Whose(rig.owned)
+    whose = AllocatorChoice(rig.owned)
     for number in range(50):
         assert whose.is_kerfs(asking(number), "evil") is None
     assert whose.is_kerfs(asking(99), "good") is None
@@ -169,7 +169,7 @@ def test_the_event_loop_goes_on_meanwhile() -> None:
         assert rig.keeper.read(rig.pod(name).pod).undecided
 
     async def scenario() -> int:
-        looking = asyncio.create_task(rig.keeper.anything_new())
+        looking = asyncio.create_task(rig.keeper.claims_outdated())
         ticks = -1
         while not looking.done():
             ticks += 1

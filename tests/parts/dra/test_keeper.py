@@ -8,13 +8,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from extender.core.fit.device_fits import why_not
+from extender.core.fit.device_fits import explain_no_fit
 from extender.core.fit.fits import fit_devices
 from extender.core.fit.reasons import Reason
 from extender.dra.objects import CLASSES, SLICES, DeviceClass, ResourceClaim, ResourceSlice
 from extender.kube.client import ApiError, ClusterError, UnreachableError
 from extender.kube.commit import FencedError
-from extender.parts.dra.turns import Turns
+from extender.parts.dra.turns import PodSelector
 from extender.parts.dra.writer import _FINALIZER
 from extender.queueing.pods.objects import decode_node, decode_pod
 from tests.dra.claim_api import ClaimApi
@@ -180,7 +180,7 @@ def test_a_decision_of_one_term_is_not_written_in_the_next() -> None:
     def lapse(name: str, part: str) -> None:
         """While the answer is on its way."""
         rig.fence.term = "third"
-        rig.ledger.let_go_devices("u-b")  # as a standby does
+        rig.ledger.release_devices("u-b")  # as a standby does
         rig.hold("c")
 
     rig.hold("b")
@@ -265,7 +265,7 @@ def test_a_claim_that_is_being_freed_can_not_be_planned_with() -> None:
 
 def test_nothing_is_written_for_a_pod_whose_devices_are_not_held_any_more() -> None:
     rig = started()
-    rig.ledger.let_go_devices("u-a")
+    rig.ledger.release_devices("u-a")
     assert not rig.allocate()
     assert rig.api.writes == []
 
@@ -314,8 +314,8 @@ def test_pods_that_wait_for_a_claim_are_read_again_once_it_is_let_go_or_not_free
     rig = ClaimRig()
     pod = rig.hold("p").pod
     rig.changed.clear()
-    rig.keeper.let_go(pod)
-    rig.keeper.let_go(pod)
+    rig.keeper.release_holds(pod)
+    rig.keeper.release_holds(pod)
     assert rig.changed == ["default/p"]
     rig.allot("q")
     rig.entries.clear()
@@ -375,17 +375,17 @@ def test_a_pod_whose_devices_are_refused_backs_off_and_says_why() -> None:
     rig = ClaimRig(gpus=1)
     rig.add("a")
     entry = rig.planned("a")
-    turns = Turns(rig.keeper, lambda: None)
-    turns.sort_out([entry])
+    turns = PodSelector(rig.keeper, lambda: None)
+    turns.select([entry])
     rig.api.fail = lambda name, part: ApiError(403, "Forbidden", "the fence") if part == "status" else None
     for backoff_s in (1, 2, 4):
-        assert turns.sort_out([entry]) == ([entry], [])
+        assert turns.select([entry]) == ([entry], [])
         assert rig.decide(entry.pod)
         with pytest.raises(ApiError):
             rig.allocate()
         rig.tell("a")
         rig.now += backoff_s - 0.5
-        ((_, why),) = turns.sort_out([entry])[1]
+        ((_, why),) = turns.select([entry])[1]
         assert "the fence" in str(why)
         rig.now += 1
     rig.api.fail = lambda name, part: None
@@ -435,9 +435,9 @@ def test_a_pod_is_let_go_though_one_of_its_holds_is_gone() -> None:
     rig.add("a", "b")
     pod = rig.pod("p", "a", "b").pod
     assert rig.decide(pod)
-    rig.ledger.let_go_devices("u-a")
+    rig.ledger.release_devices("u-a")
     rig.changed.clear()
-    rig.keeper.let_go(pod)
+    rig.keeper.release_holds(pod)
     assert (rig.free(), rig.owned.holds, rig.changed) == (2, {}, ["default/b"])
 
 
@@ -464,23 +464,23 @@ def test_devices_of_a_quarantined_node_are_given_to_nobody_and_that_is_said() ->
     rows = np.array([0])
     found = fit_devices(cluster, asked, rows)
     assert (Reason(found.reason[0]), found.available[0]) == (Reason.SET_ASIDE, 7)
-    assert "every node" in why_not(cluster, asked, rows, found.reason)
+    assert "every node" in explain_no_fit(cluster, asked, rows, found.reason)
     rig.publish("m", 1)
     cluster = replace(rig.ledger.snapshot(rig.now), set_aside=np.array([7, 0], np.int32))
     reason = np.array([Reason.SET_ASIDE, Reason.BUSY], np.uint8)
-    assert why_not(cluster, asked, np.array([0, 1]), reason).endswith("(node m)"), "the other is nearer"
+    assert explain_no_fit(cluster, asked, np.array([0, 1]), reason).endswith("(node m)"), "the other is nearer"
 
 
 def anything_new(rig: ClaimRig) -> list[bool]:
     """Whether there is anything new, then whether there still is."""
-    return [asyncio.run(rig.keeper.anything_new()) for _ in range(2)]
+    return [asyncio.run(rig.keeper.claims_outdated()) for _ in range(2)]
 
 
 def test_changed_inputs_are_new_once() -> None:
     rig = ClaimRig()
     hub, (reflector, *_) = rig.mirror.hub, rig.keeper.reflectors.values()
     assert anything_new(rig) == [True, False], "it begins"
-    hub.cache(SLICES).keep(set(), rig.now)
+    hub.cache(SLICES).retain_only(set(), rig.now)
     assert anything_new(rig) == [True, False], "devices were listed"
     reflector.num_lists, reflector.last_error = 0, "timed out"
     assert anything_new(rig) == [True, False], "nothing is known any more"
@@ -511,14 +511,14 @@ def test_a_claim_that_changes_its_allocator_is_new_once() -> None:
     rig.add("c", deviceClassName=THEIRS)
     pod = rig.pod("c").pod
     while rig.keeper.read(pod).undecided:
-        asyncio.run(rig.keeper.anything_new())
+        asyncio.run(rig.keeper.claims_outdated())
     assert rig.keeper.read(pod).left
     publish_theirs(rig, "other", driver="third.example.com", generation=2)
-    asyncio.run(rig.keeper.anything_new())
+    asyncio.run(rig.keeper.claims_outdated())
     assert rig.keeper.read(pod).left
-    assert any(asyncio.run(rig.keeper.anything_new()) for _ in range(100)), "once the other devices were examined"
+    assert any(asyncio.run(rig.keeper.claims_outdated()) for _ in range(100)), "once the other devices were examined"
     assert not rig.keeper.read(pod).left
-    assert not asyncio.run(rig.keeper.anything_new())
+    assert not asyncio.run(rig.keeper.claims_outdated())
 
 
 def test_nothing_is_chosen_before_all_is_known_or_when_that_is_too_old() -> None:

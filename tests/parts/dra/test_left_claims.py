@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from extender.core.dra.asks import DevicesAsked
+from extender.core.dra.asks import DeviceClaims
 from extender.dra.pod_claims import PodClaims
 from extender.kube.objects import Pod, PodClaim
 from extender.queueing.pods.backlog import Backlog
@@ -43,7 +43,7 @@ class Queue:
         self.backlog = Backlog(lambda: 100.0, lambda: None, left=lambda entry: None, claims_of=self._claims_of)
 
     def _claims_of(self, pod: Pod) -> PodClaims:
-        asked: DevicesAsked | None = self._asked
+        asked: DeviceClaims | None = self._asked
         return PodClaims(unallocated=(self._claim,), asked=asked) if self.owned else PodClaims(left=(self._claim,))
 
     def stage(self, *, out: bool = False) -> Stage:

@@ -62,7 +62,7 @@ def test_without_an_allocator_pods_have_no_claims_to_care_for() -> None:
     queue.add("a", "b", claim="shared")
     waiting = list(queue.backlog.entries.values())
     assert queue.claims.of(waiting[0].pod) is NO_CLAIMS
-    assert queue.claims.sort_out(iter(waiting)) == (waiting, [])
+    assert queue.claims.select(iter(waiting)) == (waiting, [])
     assert queue.claims.works() == {}
 
 
@@ -72,7 +72,7 @@ def test_claims_are_read_as_they_are_and_pods_that_share_one_take_turns() -> Non
     queue.add("a", "b", claim="shared")
     waiting = list(queue.backlog.entries.values())
     assert [claim.metadata.uid for claim in queue.claims.of(waiting[0].pod).unallocated] == ["u-shared"]
-    planned, passed = queue.claims.sort_out(waiting)
+    planned, passed = queue.claims.select(waiting)
     assert (planned, [(entry, why.code) for entry, why in passed]) == ([waiting[0]], [(waiting[1], Code.CLAIM_SHARED)])
 
 
@@ -104,7 +104,7 @@ def test_all_claims_are_read_again_once_the_devices_are_known() -> None:
 
 def test_devices_that_come_ask_for_another_round() -> None:
     queue = Queue()
-    queue.rig.mirror.hub.cache(SLICES).keep(set(), queue.rig.now)
+    queue.rig.mirror.hub.cache(SLICES).retain_only(set(), queue.rig.now)
     assert queue.num_rounds_due > 0
 
 
@@ -129,10 +129,10 @@ def test_a_round_takes_four_new_requests_of_a_namespace_and_asks_for_another_rou
         queue.add(f"c{number}")
     waiting = list(queue.backlog.entries.values())
     queue.num_rounds_due = 0
-    planned, passed = queue.claims.sort_out(waiting)
+    planned, passed = queue.claims.select(waiting)
     assert (planned, [entry for entry, _ in passed]) == (waiting[:4], waiting[4:])
     assert queue.num_rounds_due == 1
-    assert queue.claims.sort_out(waiting) == (waiting, [])
+    assert queue.claims.select(waiting) == (waiting, [])
 
 
 def test_unused_devices_are_taken_back_in_the_background() -> None:

@@ -1,6 +1,6 @@
 """Allocated devices in the breakdown of scores, and by node."""
 
-from extender.core.evaluations import broken_down
+from extender.core.evaluations import evaluate_with_breakdown
 from extender.core.policies.policy import Options
 from extender.core.policies.registry import policies_of
 from extender.core.resources.requests import AskedUnit, GpuRequest
@@ -22,7 +22,7 @@ def test_scores_for_resource_claims_have_a_part_for_lost_devices() -> None:
     for name in NAMES:
         policy = policies_of(Options())[name]
         assert check(cluster, policy, request) == 2
-        _, breakdown = broken_down(cluster, request, policy, all_rows(cluster))
+        _, breakdown = evaluate_with_breakdown(cluster, request, policy, all_rows(cluster))
         assert [part.name for part in breakdown.parts[:3]] == ["devicesLost", "alternative", "freeGpus"]
 
 

@@ -5,10 +5,10 @@ import secrets
 
 import msgspec
 
-from extender.core.dra.asks import ClaimAsk, DeviceAsk, DevicesAsked, RequestAsk, Selector
+from extender.core.dra.asks import ClaimSpec, DeviceSpec, DeviceClaims, RequestSpec, Selector
 from extender.core.dra.devices import Device
 from extender.dra.objects import DeviceClass, ResourceSlice
-from extender.parts.dra.whose import Whose
+from extender.parts.dra.whose import AllocatorChoice
 from tests.parts.dra.rigs import ClaimRig
 
 OURS, THEIRS = "gpu.nvidia.com", "other.example.com"
@@ -42,7 +42,7 @@ def left(rig: ClaimRig, device_class: str, count: int = 1) -> bool:
     pod = rig.pod("c").pod
     assert rig.keeper.read(pod).undecided
     while (found := rig.keeper.read(pod)).undecided:
-        asyncio.run(rig.keeper.anything_new())
+        asyncio.run(rig.keeper.claims_outdated())
     return bool(found.left)
 
 
@@ -57,16 +57,16 @@ def test_a_claim_is_left_to_kube_scheduler_if_its_devices_are_however_many_there
         assert left(rig, device_class) is is_left
 
 
-def asking(driver: str, number: int = 0) -> DevicesAsked:
+def asking(driver: str, number: int = 0) -> DeviceClaims:
     """A device of a driver."""
     return asking_by(Selector(f"{driver} {number}", lambda device: device.id.driver == driver, None, cost=1))
 
 
-def asking_by(selector: Selector) -> DevicesAsked:
-    return DevicesAsked((ClaimAsk((RequestAsk("r", (DeviceAsk("r", (selector,)),)),)),))
+def asking_by(selector: Selector) -> DeviceClaims:
+    return DeviceClaims((ClaimSpec((RequestSpec("r", (DeviceSpec("r", (selector,)),)),)),))
 
 
-def find_out(whose: Whose, asked: DevicesAsked) -> bool:
+def find_out(whose: AllocatorChoice, asked: DeviceClaims) -> bool:
     whose.is_kerfs(asked, "")
     while whose.looking:
         whose.look_further()
@@ -77,7 +77,7 @@ def find_out(whose: Whose, asked: DevicesAsked) -> bool:
 
 def test_an_answer_is_known_until_the_devices_change() -> None:
     rig, asked = rig_beside_others(), asking(OURS)
-    whose = Whose(rig.owned)
+    whose = AllocatorChoice(rig.owned)
     assert find_out(whose, asked)
     assert not whose.looking
     rig.publish("n", 1, generation=2)
@@ -87,7 +87,7 @@ def test_an_answer_is_known_until_the_devices_change() -> None:
 
 def test_an_answer_that_differs_from_the_previous_one_is_news() -> None:
     rig, ours, theirs = rig_beside_others(), asking(OURS), asking(THEIRS)
-    whose = Whose(rig.owned)
+    whose = AllocatorChoice(rig.owned)
     assert find_out(whose, ours)
     assert not find_out(whose, theirs)
     rig.publish("n", 1, generation=2)
@@ -104,7 +104,7 @@ def test_requests_of_a_namespace_take_turns() -> None:
     rig, first, second = rig_beside_others(), asking(THEIRS, 1), asking(THEIRS, 2)
     for number in range(40):
         rig.publish(f"n{number}", 1)
-    whose = Whose(rig.owned)
+    whose = AllocatorChoice(rig.owned)
     assert whose.is_kerfs(first, "") is whose.is_kerfs(second, "") is None
     while whose.is_kerfs(first, "") is None:
         assert whose.look_further(within_s=0.0) is True, "there is more to look at"
@@ -115,7 +115,7 @@ def test_requests_of_a_namespace_take_turns() -> None:
 
 def test_a_request_that_comes_while_another_is_examined_is_next() -> None:
     rig, other = rig_beside_others(), asking(THEIRS)
-    whose = Whose(rig.owned)
+    whose = AllocatorChoice(rig.owned)
 
     def is_ours(device: Device) -> bool:
         """In a thread, while the event loop goes on."""

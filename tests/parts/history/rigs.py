@@ -54,7 +54,7 @@ class Rig:
 
     def listed(self, *pods: set[str]) -> None:
         """A complete list names these pods."""
-        self.pods.keep({f"uid-{name}" for name in set().union(*pods)}, 0.0)
+        self.pods.retain_only({f"uid-{name}" for name in set().union(*pods)}, 0.0)
 
     def write(self, after_s: float = 0.0) -> None:
         self.now += after_s

@@ -13,7 +13,7 @@ from extender.kube.client import UnreachableError
 from extender.parts.learning import controller
 from extender.parts.learning.model_store import _COURSE, _PIN
 from extender.ranking import files
-from extender.ranking.aside import AsideError
+from extender.ranking.aside import WorkerError
 from extender.ranking.demands import Kind
 from extender.ranking.files import Actor
 from tests.api.bodies import pod
@@ -158,7 +158,7 @@ def test_a_trial_that_comes_to_nothing_is_said_and_not_repeated_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = written(tmp_path / "one", PACKS)
-    tried = answered(monkeypatch, AsideError("no memory"), {}, BETTER)
+    tried = answered(monkeypatch, WorkerError("no memory"), {}, BETTER)
     with rig(tmp_path, SPREADS, learning__stage_s=3600.0) as at:
         at.hand_in(one)
         at.look()
@@ -319,7 +319,7 @@ def test_a_candidate_whose_trials_come_to_no_end_is_withdrawn(
     at: Rig, one: Contents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def ends(*_: Any) -> Any:
-        raise AsideError("it took longer than 1800 s")
+        raise WorkerError("it took longer than 1800 s")
 
     monkeypatch.setattr(controller, "tried_aside", ends)
     at.hand_in(one)

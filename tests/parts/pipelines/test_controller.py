@@ -150,7 +150,7 @@ def test_a_job_that_the_watch_has_not_told_of_is_not_made_twice() -> None:
     rig.create("p", "a")
     rig.rounds()
     job = rig.api.jobs["p-a-x-1"]
-    rig.controller.jobs.keep(set(), 0.0)  # as after a restart whose list is older
+    rig.controller.jobs.retain_only(set(), 0.0)  # as after a restart whose list is older
     rig.rounds()
     assert rig.api.jobs == {"p-a-x-1": job}
 

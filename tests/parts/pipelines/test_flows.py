@@ -257,7 +257,7 @@ def test_one_that_went_while_nobody_looked_is_noticed() -> None:
 
 def test_a_flow_that_can_not_be_read_is_not_taken_for_gone() -> None:
     rig = running()
-    rig.flows.flows.keep(set(), 0.0)  # dropped by the mirror
+    rig.flows.flows.retain_only(set(), 0.0)  # dropped by the mirror
     asyncio.run(rig.flows.run_round())
     assert "cancel" not in rig.api.pipelines[PLACE]["spec"]
 

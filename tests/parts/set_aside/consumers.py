@@ -64,7 +64,7 @@ class QuarantineAccount(Consumer):
         self.read = set[int]()
         self.num_failed = 0
         process.hub.cache(NODES).subscribe(self.keeper.changed)
-        process.hub.part(BOUND_PODS).subscribe(self.lives.changed)
+        process.hub.group(BOUND_PODS).subscribe(self.lives.changed)
 
     def check(self, told: Told) -> None:
         said = {name: self.keeper.words(name).partition(":")[0] for name in NODE_NAMES}

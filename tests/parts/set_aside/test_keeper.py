@@ -380,7 +380,7 @@ def test_a_pod_that_ran_there_long_before_says_nothing_although_it_is_first_seen
     rig = quarantined()
     rig.clock.now += 1
     old = rig.pod("n", "d")
-    rig.pods_seen.keep(set(), 0.0)
+    rig.pods_seen.retain_only(set(), 0.0)
     old["status"]["startTime"] = "2027-01-15T07:00:00Z"
     rig.hear_pod(old)
     rig.pass_time(EARLY_S)

@@ -11,7 +11,7 @@ from extender.core.clusters import Cluster
 from extender.core.fragmentation import Mix
 from extender.explain.counting import CountsGpuHours
 from extender.kube import objects
-from extender.kube.leadership import Led
+from extender.kube.leadership import LeadTime
 from extender.ledger.arrays import SampleTimes
 from extender.ledger.ledger import Ledger
 from extender.parts.usage.accounts import MICRO
@@ -23,7 +23,7 @@ from tests.api.services import Kerf
 from tests.ledger.builders import TTL_S, Clock, node_object, pod_manifest
 from tests.telemetry.feeds import FakeFeed
 
-ALONE = Led("only", float("-inf"), float("inf"))
+ALONE = LeadTime("only", float("-inf"), float("inf"))
 HOLDERS = ("booked", "used", "measured", "idle")
 MODELS = ("capacity", "free", "stranded", "sick")
 
@@ -39,7 +39,7 @@ class Rig:
 
     clock: Clock = field(default_factory=Clock)
     ledger: Ledger = field(default_factory=lambda: Ledger(reservation_ttl_s=TTL_S))
-    led: Led = ALONE
+    led: LeadTime = ALONE
     standby: str = ""
     fault: str = ""
     wanted: UsageSettings = field(default_factory=UsageSettings)

@@ -8,7 +8,7 @@ import pytest
 
 from extender.core.annotations import MEMORY_EACH, SHARE
 from extender.explain.overview import Figures
-from extender.kube.leadership import Led
+from extender.kube.leadership import LeadTime
 from extender.kube.objects import PodClaim
 from extender.parts.usage.budgets import DAY_S, Budgets
 from extender.parts.usage.lines import Key
@@ -169,50 +169,50 @@ def test_a_node_that_is_gone_is_not_closed_when_another_has_its_name() -> None:
 
 
 def test_a_standby_counts_nothing_and_begins_where_its_predecessor_is_known_to_have_ended() -> None:
-    rig = with_a_pod(standby="standby", led=Led("", float("-inf"), float("-inf")))
+    rig = with_a_pod(standby="standby", led=LeadTime("", float("-inf"), float("-inf")))
     rig.tick(100.0)
     assert rig.sums()["booked"] == 0
     now = rig.clock()
-    rig.standby, rig.led = "", Led("2", now - 15.0, now)
+    rig.standby, rig.led = "", LeadTime("2", now - 15.0, now)
     rig.tick()
-    rig.led = Led("2", now - 15.0, now + 4.0)
+    rig.led = LeadTime("2", now - 15.0, now + 4.0)
     rig.tick(5.0)
     assert rig.booked() == {"default": 19.0}
 
 
 def test_nothing_is_counted_beyond_the_last_renewal() -> None:
-    rig = with_a_pod(led=Led("1", 1000.0, 1000.0))
+    rig = with_a_pod(led=LeadTime("1", 1000.0, 1000.0))
     rig.passes(60.0)
     assert rig.booked() == {"default": 0.0}
-    rig.led = Led("1", 1000.0, 1059.0)
+    rig.led = LeadTime("1", 1000.0, 1059.0)
     rig.tick()
     assert rig.booked() == {"default": 59.0}
 
 
 def test_what_ends_before_the_renewal_is_counted_to_its_end() -> None:
-    rig = with_a_pod(led=Led("1", 1000.0, 1000.0))
+    rig = with_a_pod(led=LeadTime("1", 1000.0, 1000.0))
     rig.tick()
     rig.clock.now += 10.0
     rig.gone("p")
     rig.tick()
-    rig.led = Led("1", 1000.0, 1018.0)
+    rig.led = LeadTime("1", 1000.0, 1018.0)
     rig.tick(10.0)
     assert rig.booked() == {"default": 10.0}
 
 
 def test_a_term_that_nobody_interrupted_goes_on() -> None:
     """The API server was away for a minute, and what was held was held."""
-    rig = with_a_pod(led=Led("1", 1000.0, 1000.0))
+    rig = with_a_pod(led=LeadTime("1", 1000.0, 1000.0))
     rig.tick()
     rig.fault = "pods were last current 130 s ago"
     rig.tick(60.0)
-    rig.fault, rig.led = "", Led("1", 1000.0, 1061.0)
+    rig.fault, rig.led = "", LeadTime("1", 1000.0, 1061.0)
     rig.tick(1.0)
     assert rig.booked() == {"default": 61.0}
 
 
 def test_a_second_term_begins_with_what_is_booked_by_then() -> None:
-    rig = one_node(led=Led("1", 1000.0, 1010.0))
+    rig = one_node(led=LeadTime("1", 1000.0, 1010.0))
     rig.pod("p", 3, "n")
     rig.passes(10.0)
     rig.standby = "standby: the lease is held by another"
@@ -220,9 +220,9 @@ def test_a_second_term_begins_with_what_is_booked_by_then() -> None:
     rig.pod("q", 1, "n")
     rig.tick(100.0)
     assert rig.booked("owner") == {"Pod/p": 30.0}, "a standby keeps what it has counted and adds nothing"
-    rig.standby, rig.led = "", Led("2", 1105.0, 1110.0)  # another led from 1010 to 1105
+    rig.standby, rig.led = "", LeadTime("2", 1105.0, 1110.0)  # another led from 1010 to 1105
     rig.tick()
-    rig.led = Led("2", 1105.0, 1115.0)
+    rig.led = LeadTime("2", 1105.0, 1115.0)
     rig.tick(5.0)
     assert rig.booked("owner") == {"Pod/p": 30.0, "Pod/q": 10.0}
 
@@ -393,7 +393,7 @@ def test_who_leads_anew_asks_once_or_until_there_is_an_answer(faults: int, asked
     assert [name for name, _ in idle(rig, 1800.0)] == (["default/sleeps"] if faults < 5 else [])
     rig.standby = "standby"
     rig.tick(30.0)
-    rig.standby, rig.led = "", Led("2", rig.clock() - 15, float("inf"))
+    rig.standby, rig.led = "", LeadTime("2", rig.clock() - 15, float("inf"))
     for _ in range(6):
         rig.tick(30.0)
         asyncio.run(recall.round())
@@ -403,23 +403,23 @@ def test_who_leads_anew_asks_once_or_until_there_is_an_answer(faults: int, asked
 def test_two_meters_of_one_cluster_count_each_moment_once() -> None:
     """The first is paused, the second takes over, the first wakes up: as the Lease tells them."""
     clock = Clock()
-    rigs = [Rig(clock=clock), Rig(clock=clock, standby="standby", led=Led("", float("-inf"), float("-inf")))]
+    rigs = [Rig(clock=clock), Rig(clock=clock, standby="standby", led=LeadTime("", float("-inf"), float("-inf")))]
     for rig in rigs:
         rig.node("n", 4)
         rig.pod("p", 3, "n")
     first, second = rigs
     for renewed in (1000.0, 1002.0, 1004.0):
         clock.now = renewed + 0.5
-        first.led = Led("a", 1000.0, renewed)
+        first.led = LeadTime("a", 1000.0, renewed)
         first.tick()
         second.tick()
     clock.now = 1021.0  # 15 s after the second saw the renewal of 1004, at 1006
-    second.standby, second.led = "", Led("b", 1006.0, 1021.0)
+    second.standby, second.led = "", LeadTime("b", 1006.0, 1021.0)
     second.tick()
     first.tick(1.0)  # wakes up, and takes itself for the leader yet
     first.standby = "standby: the lease is held by b"
     first.tick()
-    second.led = Led("b", 1006.0, 1030.0)
+    second.led = LeadTime("b", 1006.0, 1030.0)
     second.tick(8.0)
     total = first.booked()["default"] + second.booked()["default"]
     assert total == 3 * (30.0 - 2.0)  # of the 30 s those between the renewal and its sight are nobody's

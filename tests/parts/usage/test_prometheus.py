@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from extender.kube.leadership import Led
+from extender.kube.leadership import LeadTime
 from extender.parts.usage.asking import _ask
 from extender.parts.usage.budgets import DAY_S, Budgets
 from extender.parts.usage.metrics import gpu_hour_metrics
@@ -25,7 +25,7 @@ from tests.telemetry.prometheuses import Job, backfill, prometheus
 
 SPAN_S, FAILS_AT_S, LEASE_S, SCRAPE_S, TICK_S = 4 * 3600, 2 * 3600, 15, 15, 5
 NAMESPACES = ("x", "y", "z")
-NOBODY = Led("", float("-inf"), float("-inf"))
+NOBODY = LeadTime("", float("-inf"), float("-inf"))
 
 
 @dataclass
@@ -81,9 +81,9 @@ class World:
         now = self.clock()
         renewed = now // 2 * 2
         if now <= FAILS_AT_S:
-            first.led = Led("1", 0.0, renewed)
+            first.led = LeadTime("1", 0.0, renewed)
         elif now >= FAILS_AT_S + LEASE_S:
-            second.standby, second.led = "", Led("2", float(FAILS_AT_S), renewed)
+            second.standby, second.led = "", LeadTime("2", float(FAILS_AT_S), renewed)
 
 
 def lived(scrapes: Scrapes, seed: int) -> World:

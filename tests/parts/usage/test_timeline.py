@@ -2,7 +2,7 @@
 
 import itertools
 
-from extender.kube.leadership import Led
+from extender.kube.leadership import LeadTime
 from extender.parts.usage.accounts import Sums
 from extender.parts.usage.lines import OTHER
 from extender.parts.usage.questions import Step
@@ -40,15 +40,15 @@ def test_minutes_are_those_of_the_clock_and_hold_what_was_counted_in_them() -> N
 
 
 def test_after_another_has_led_there_is_a_gap() -> None:
-    rig = Rig(led=Led("1", 1000.0, 1000.0))
+    rig = Rig(led=LeadTime("1", 1000.0, 1000.0))
     rig.node("n", 4)
     rig.pod("p", 1, "n")
     rig.tick()
-    rig.led = Led("1", 1000.0, 1030.0)
+    rig.led = LeadTime("1", 1000.0, 1030.0)
     rig.tick(30.0)
     rig.standby = "standby: the lease is held by another"
     rig.tick(600.0)
-    rig.standby, rig.led = "", Led("2", 1620.0, 1640.0)
+    rig.standby, rig.led = "", LeadTime("2", 1620.0, 1640.0)
     rig.tick(10.0)
     rig.tick(5.0)
     assert booked(told(rig)) == [(-20, 30.0, 30.0), (580, 20.0, 20.0)]

@@ -88,7 +88,7 @@ class DirectRig(Rig):
             DirectMode,
             fence=self.fence,
             events=cast(EventRecorder, SimpleNamespace(emit=self.emit)),
-            pods=hub.part(BOUND_PODS),
+            pods=hub.group(BOUND_PODS),
             wall_clock=lambda: self.now,
         )
         super().__init__(self.versions, mode, hub, **options)

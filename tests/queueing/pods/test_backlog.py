@@ -203,5 +203,5 @@ def test_namespaces_come_and_go() -> None:
     seen.upsert(namespace("a", False))
     assert not namespaces.enabled("a")
     assert len(changes) == 3
-    seen.keep(set(), 0.0)
+    seen.retain_only(set(), 0.0)
     assert not namespaces.enabled("b")

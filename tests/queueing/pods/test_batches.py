@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extender.core.clusters import Mask
-from extender.core.dra.asks import ClaimAsk, DeviceAsk, DevicesAsked, RequestAsk
+from extender.core.dra.asks import ClaimSpec, DeviceSpec, DeviceClaims, RequestSpec
 from extender.core.resources.quantities import MIB
 from extender.core.resources.requests import AskedUnit, GpuRequest, RequestError
 from extender.dra.objects import Allocation, ClaimMetadata, ResourceClaim, ResourceClaimStatus
@@ -377,7 +377,7 @@ def test_plan_pod_reads_all_of_it() -> None:
 
 
 def test_plan_pod_takes_what_its_resource_claims_ask_and_where_their_devices_are() -> None:
-    asked = DevicesAsked((ClaimAsk((RequestAsk("gpu", (DeviceAsk("gpu", count=3),)),)),))
+    asked = DeviceClaims((ClaimSpec((RequestSpec("gpu", (DeviceSpec("gpu", count=3),)),)),))
     allocated = ResourceClaim(status=ResourceClaimStatus(Allocation(node_selector=IN_GPU_POOL)))
     waits = ResourceClaim(metadata=ClaimMetadata(name="c", uid="u-c"))
     kinds, claims = RestrictionKinds(), PodClaims((allocated,), (waits,), asked)

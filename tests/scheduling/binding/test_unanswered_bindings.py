@@ -8,7 +8,7 @@ import pytest
 
 from extender.core.resources.requests import GpuRequest, PodRequest
 from extender.kube.client import ApiError, UnreachableError
-from extender.kube.commit import Resolver, refused
+from extender.kube.commit import Resolver, is_permanent_refusal
 from extender.kube.memory import MemoryCluster
 from extender.ledger.ledger import AllocationState
 from extender.plugins.holdings import whole_gpus
@@ -132,4 +132,4 @@ def test_a_pod_that_takes_no_annotation_is_changed_in_a_smaller_way() -> None:
 def test_a_pod_that_refuses_both_is_an_error() -> None:
     with pytest.raises(ApiError) as raised:
         asyncio.run(change(line_to("u", refusals=2), POD, KEY, "1"))
-    assert refused(raised.value)
+    assert is_permanent_refusal(raised.value)
