@@ -44,7 +44,7 @@ from extender.queueing.controller import QueueController
 from extender.queueing.devices import AllocatorFactory
 from extender.queueing.kept_places import PlaceKeeper
 from extender.queueing.roomless import RoomlessReleaser
-from extender.ranking.beside import RankEvaluator, DecisionObserver
+from extender.ranking.interfaces import DecisionObserver, RankEvaluator
 from extender.ranking.service import LearnedRank
 from extender.scheduling import build as scheduling
 from extender.scheduling.build import Foundation

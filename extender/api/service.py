@@ -19,8 +19,8 @@ from extender.kube.background import Tasks
 from extender.kube.rights import MissingRights
 from extender.ledger.mirror import Mirror
 from extender.metrics.registry import Metrics
-from extender.ranking.beside import RankEvaluator
 from extender.ranking.descriptions import summary
+from extender.ranking.interfaces import RankEvaluator
 from extender.ranking.service import LearnedRank
 from extender.scheduling.callers import UncalledPods
 from extender.scheduling.fence import Fence

@@ -24,7 +24,7 @@ from extender.explain.explanations import RejectionLog, failures
 from extender.metrics.registry import Metrics
 from extender.plugins.pod_resources import UNMARKED, is_managed
 from extender.plugins.pods import has_soft_preferences
-from extender.ranking.beside import DecisionObserver
+from extender.ranking.interfaces import DecisionObserver
 from extender.scheduling.assignments import Without
 from extender.scheduling.binding import Binder, BindError
 from extender.scheduling.callers import Callers

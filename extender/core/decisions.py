@@ -73,7 +73,11 @@ def decide(cluster: Cluster, request: GpuRequest, policy: Policy, rows: Rows, me
     evaluation = known.evaluation.take(rows)
     plain = Decision(request, policy.name, cluster.version, rows, evaluation, None, (), by=policy)
     best = next(ranked(cluster, rows, evaluation), None)
-    return plain if best is None else _decided(memo.with_observed_usage(cluster, policy), policy, plain, best, *known.of(best))
+    return (
+        plain
+        if best is None
+        else _decided(memo.with_observed_usage(cluster, policy), policy, plain, best, *known.of(best))
+    )
 
 
 def decide_on(cluster: Cluster, request: GpuRequest, policy: Policy, row: int, memo: Memo) -> Decision:

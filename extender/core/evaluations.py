@@ -14,7 +14,7 @@ from extender.core.fit.checks import TABLE, resolvable
 from extender.core.fit.fits import fit
 from extender.core.fit.fittings import RowState, keep, state_of
 from extender.core.fit.reasons import Fit, Reason
-from extender.core.occupancies import ObservedUsageCache, ObservedRules, with_observed_usage
+from extender.core.occupancies import ObservedRules, ObservedUsageCache, with_observed_usage
 from extender.core.policies.breakdowns import Breakdown, BreakdownOf, Part
 from extender.core.policies.devices import device_breakdown, device_score
 from extender.core.policies.policy import Policy
@@ -83,7 +83,9 @@ def _evaluation(
     return Evaluation(reasons(cluster, seen, request, rows, checked), checked.available, score)
 
 
-def evaluate_with_breakdown(cluster: Cluster, request: GpuRequest, policy: Policy, rows: Rows) -> tuple[Evaluation, Breakdown]:
+def evaluate_with_breakdown(
+    cluster: Cluster, request: GpuRequest, policy: Policy, rows: Rows
+) -> tuple[Evaluation, Breakdown]:
     """Fit and score of R rows, as `evaluate`, with the parts of the score. Stateless: safe from any thread."""
     seen = with_observed_usage(cluster, policy.rules)
     checked = fit(seen, request, rows)
@@ -211,7 +213,9 @@ class Memo:
         if entry is None or entry.known.room.shape != cluster.gpu_model.shape or context != entry.context:
             rows = np.arange(cluster.num_nodes)
             checked = fit(seen, request, rows)
-            known = FullEvaluation(_evaluation(cluster, seen, request, policy, rows, checked), checked.room, checked.shares)
+            known = FullEvaluation(
+                _evaluation(cluster, seen, request, policy, rows, checked), checked.room, checked.shares
+            )
             serial = next(self._serials)
         else:
             known, serial = entry.known, entry.serial

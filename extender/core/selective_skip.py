@@ -6,7 +6,7 @@ Prices: a share that costs a GPU more of its value than it uses yields to other 
 
 import numpy as np
 
-from extender.core.bookings import book, writable_copy, booking
+from extender.core.bookings import book, booking, writable_copy
 from extender.core.clusters import WHOLE_MILLI, Cluster, Floats, Longs, Mask
 from extender.core.decisions import Decision
 from extender.core.fit.fits import fit

@@ -15,8 +15,8 @@ from typing import Final
 from extender.core.dra.asks import (
     ClaimSpec,
     Constraint,
-    DeviceSpec,
     DeviceClaims,
+    DeviceSpec,
     RequestSpec,
     Selector,
     SelectorFault,

@@ -11,7 +11,7 @@ from extender.core.clusters import WHOLE_MILLI, Cluster, Mask, Rows
 from extender.core.dra.devices import NodeDevices
 from extender.core.dra.explained import WHOLE, free_in_words, free_of, total
 from extender.core.gauges import Gauge
-from extender.core.occupancies import ObservedRules, with_observed_usage, faulty, unaccounted_mib, unmanaged_mib
+from extender.core.occupancies import ObservedRules, faulty, unaccounted_mib, unmanaged_mib, with_observed_usage
 from extender.core.resources.nodes import SLICES, GpuUnit
 from extender.dra.uses import HELD, DeviceUse
 from extender.ledger.ledger import AllocationState, Ledger, PodAllocation

@@ -29,7 +29,7 @@ from extender.core.keys import rank_of
 from extender.core.vendors.registry import DEFAULT
 from extender.kube import objects
 from extender.kube.background import Backoff, Tasks
-from extender.kube.cache import Cache, Index, Group
+from extender.kube.cache import Cache, Group, Index
 from extender.kube.decoding import Decoder, Outline, outline, shallow
 from extender.kube.transport import NODES_PATH, PODS_PATH, ApiError, ClusterError, Query, Transport, UnreachableError
 

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from extender.core.bookings import Booking, book, writable_copy, booking
+from extender.core.bookings import Booking, book, booking, writable_copy
 from extender.core.clusters import Cluster, Floats, Longs, Mask, Rows
 from extender.core.decisions import choice
 from extender.core.dra.asks import DeviceClaims
@@ -258,7 +258,9 @@ class PlanState:
 
     def _request(self, pod: PlanPod) -> GpuRequest:
         """A pod's request in the form that its policy distinguishes. Raises ValueError without GPUs."""
-        request = self._policy(pod).weighed_request(PodRequest(pod.gpus, cpu_milli=pod.cpu_milli, memory_mib=pod.memory_mib))
+        request = self._policy(pod).weighed_request(
+            PodRequest(pod.gpus, cpu_milli=pod.cpu_milli, memory_mib=pod.memory_mib)
+        )
         if request is None:
             raise ValueError(f"{pod.key} requests no GPU")
         return request
@@ -285,7 +287,9 @@ class PlanState:
         policy = self._policy(pod)
         if not policy.without_gpus or not room.any() or (room & ~self._has_gpus).any():
             return score
-        request = policy.weighed_request(PodRequest(_NO_GPUS, cpu_milli=pod.cpu_milli, memory_mib=pod.memory_mib)) or _NO_GPUS
+        request = (
+            policy.weighed_request(PodRequest(_NO_GPUS, cpu_milli=pod.cpu_milli, memory_mib=pod.memory_mib)) or _NO_GPUS
+        )
         kept = self._memo.evaluate(self.cluster, request, policy).evaluation.score
         return np.where(kept == kept[room].max(), score, -np.inf)
 

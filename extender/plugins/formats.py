@@ -102,7 +102,9 @@ def with_conditions(pod: objects.Pod, size: GpuRequest, chosen: Mapping[str, str
         annotations, labels = (
             {key: value for key, value in texts.items() if key not in _SIZES} for texts in (annotations, labels)
         )
-    request = read_request(RequestedGpus(size.count, size.unit), annotations, labels, pattern_reader(pod.spec.node_name))
+    request = read_request(
+        RequestedGpus(size.count, size.unit), annotations, labels, pattern_reader(pod.spec.node_name)
+    )
     if request.gpus is None or size.unit is not AskedUnit.PART:
         return request
     gpus = replace(

@@ -12,7 +12,7 @@ from extender.core.resources.nodes import GpuUnit, LeftOut, NodeOffer, NodeReadi
 from extender.core.resources.quantities import MIB, parse_quantity
 from extender.core.vendors.registry import GPU_RESOURCES
 from extender.kube import objects
-from extender.plugins.kerf import GPUS, with_annotated_gpus, read_gpus, with_report
+from extender.plugins.kerf import GPUS, read_gpus, with_annotated_gpus, with_report
 from extender.plugins.protocol import DevicePlugin, PluginGoneError, UnreadableError
 from extender.plugins.registry import left_behind, plugin_of
 from extender.plugins.set_aside import SET_ASIDE, num_failed

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from extender.core.annotations import MARKER
-from extender.core.resources.pod_resources import NO_GPUS_ASKED, RequestedGpus, Container, asked_gpus, total_request
+from extender.core.resources.pod_resources import NO_GPUS_ASKED, Container, RequestedGpus, asked_gpus, total_request
 from extender.core.resources.quantities import MIB, parse_quantity
 from extender.core.resources.requests import RequestError
 from extender.core.vendors.registry import GPU_RESOURCES, PARTITION_PREFIXES, VENDORS

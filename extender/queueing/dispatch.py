@@ -186,7 +186,10 @@ class Dispatcher:
             if pod is None or pod.gpus is None:
                 continue
             policy = self.placer.policy_of(PodRequest(pod.gpus, pod.policy))
-            request = policy.weighed_request(PodRequest(pod.gpus, cpu_milli=pod.cpu_milli, memory_mib=pod.memory_mib)) or pod.gpus
+            request = (
+                policy.weighed_request(PodRequest(pod.gpus, cpu_milli=pod.cpu_milli, memory_mib=pod.memory_mib))
+                or pod.gpus
+            )
             placement = self.placer.place_on(PodIdentity.of(entry.pod), request, policy, node)
             if placement.node is None or not self._hold(entry, placement):
                 for other, _ in members:

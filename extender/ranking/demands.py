@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from extender.core.clusters import GIB_MIB, WHOLE_MILLI, Cluster, Floats, Longs
-from extender.core.fragmentation import ANY_MODEL, PodClasses, Mix, Nodes, expected_count, typical_mix
+from extender.core.fragmentation import ANY_MODEL, Mix, Nodes, PodClasses, expected_count, typical_mix
 from extender.core.policies.fgd import DEFAULT_MIX
 from extender.core.policies.policy import Expected
 from extender.core.resources.gpu_models import GpuModel, ModelPattern, canonical_name, models_allowed

@@ -3,7 +3,7 @@
 from typing import Annotated, Any, TypedDict
 
 from extender.core.policies.kerf import HEURISTIC
-from extender.ranking.beside import RankEvaluator
+from extender.ranking.interfaces import RankEvaluator
 from extender.ranking.service import LearnedRank
 
 

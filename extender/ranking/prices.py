@@ -15,7 +15,7 @@ from scipy.optimize import linprog
 from scipy.sparse import csr_matrix
 
 from extender.core.clusters import CORE_MILLI, GIB_MIB, WHOLE_MILLI, Floats, Longs
-from extender.core.fragmentation import PodClasses, Mix, Nodes, expected_count
+from extender.core.fragmentation import Mix, Nodes, PodClasses, expected_count
 from extender.core.valuenet.features import Outlook, Worth, outlook_of, plain_worth
 
 MAX_ROUNDS: Final = 40

@@ -7,12 +7,12 @@ from typing import Final
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Mask
-from extender.core.fragmentation import PodClasses, Nodes, expected_count
+from extender.core.fragmentation import Nodes, PodClasses, expected_count
 from extender.core.resources.requests import GpuRequest
 from extender.core.selective_skip import wastes_gpu
 from extender.core.valuenet.features import Worth
-from extender.ranking.aside import CPU_S, Arrays, WorkerError, worker_main, run_worker
 from extender.ranking.demands import Demand
+from extender.ranking.worker import CPU_S, Arrays, WorkerError, run_worker, worker_main
 
 _NODES, _ASKS = "nodes.", "asks."
 _MODULE: Final = "extender.ranking.pricing"

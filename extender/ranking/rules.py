@@ -14,7 +14,7 @@ from extender.core.clusters import WHOLE_MILLI, Cluster, Floats, Longs
 from extender.core.decisions import choice
 from extender.core.evaluations import Memo
 from extender.core.fit.fits import enough_compute, fit
-from extender.core.fragmentation import ANY_MODEL, PodClasses, Nodes
+from extender.core.fragmentation import ANY_MODEL, Nodes, PodClasses
 from extender.core.policies.policy import Policy
 from extender.core.resources.gpu_models import GpuModel, ModelPattern
 from extender.core.resources.nodes import GpuUnit
@@ -24,7 +24,9 @@ from extender.core.resources.requests import AskedUnit, GpuRequest, PodRequest
 class Rules:
     """Decisions by a policy, which change the nodes in place. Pods are given by the number of one of C classes."""
 
-    def __init__(self, nodes: Nodes, asks: PodClasses, policy: Policy, models: Sequence[GpuModel], memory: Longs) -> None:
+    def __init__(
+        self, nodes: Nodes, asks: PodClasses, policy: Policy, models: Sequence[GpuModel], memory: Longs
+    ) -> None:
         """`models` are indexed by `nodes.model`; `memory` (M,) is the MiB of their GPUs."""
         self.nodes, self._policy = nodes, policy
         self._requests = requests_of(asks, [model.names[0] for model in models])

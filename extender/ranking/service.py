@@ -24,11 +24,11 @@ from extender.ranking import files
 from extender.ranking.cluster_context import Look, score_on
 from extender.ranking.demands import Kind, demand_of, guessed
 from extender.ranking.files import Actor, Model, ModelError
+from extender.ranking.model_path import model_path
 from extender.ranking.on_trial import OnTrial
 from extender.ranking.pricing import Priced, PricingError, WasteCache, priced
 from extender.ranking.seen_pods import SeenPods
 from extender.ranking.trials import FGD
-from extender.ranking.wanted import model_path
 from extender.settings.ranking import ModelMode
 from extender.settings.tree import Settings
 from extender.telemetry.service import rules_of

@@ -12,16 +12,16 @@ from typing import Final
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Floats, Longs
-from extender.core.fragmentation import PodClasses, Nodes, typical_mix
+from extender.core.fragmentation import Nodes, PodClasses, typical_mix
 from extender.core.policies import fgd, kerf, tightest
 from extender.core.policies.policy import Options, Policy
 from extender.core.resources.gpu_models import GpuModel
 from extender.core.valuenet.features import Worth
 from extender.core.valuenet.potentials import Potential, prospect
-from extender.ranking.aside import Arrays, worker_main, run_worker
 from extender.ranking.demands import Demand, outlook_on
 from extender.ranking.pricing import arrays_of, demand_in
 from extender.ranking.rules import Rules
+from extender.ranking.worker import Arrays, run_worker, worker_main
 
 LEARNED: Final = "kerf"
 FGD: Final = "fgd"

@@ -359,7 +359,9 @@ class _Handshake(asyncio.Protocol):
 
     certified, scheduling, answering = False, False, False
 
-    def __init__(self, protocol: TimedProtocol, doors: OpenConnections, connection: socket.socket, address: str) -> None:
+    def __init__(
+        self, protocol: TimedProtocol, doors: OpenConnections, connection: socket.socket, address: str
+    ) -> None:
         self._protocol = protocol
         self._doors = doors
         self._connection = connection

@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from extender.core.resources.quantities import MIB
 from extender.server.access import MAX_BODY_MIB, METRICS, PROBES, Rates, Refusal, Tokens, client_of, refuse, too_many
 from extender.server.certificates import CertificateFiles, Certificates
-from extender.server.connections import DEFAULT_BODY_BYTES, Accepted, OpenConnections, Limits, TimedProtocol, listen
+from extender.server.connections import DEFAULT_BODY_BYTES, Accepted, Limits, OpenConnections, TimedProtocol, listen
 from extender.server.verb_protocol import Verb, VerbProtocol
 from extender.settings.access import OpenTo
 from extender.settings.leader_election import ElectionMode

@@ -24,7 +24,7 @@ from model.cli.moves import moves
 from model.cli.partitions import partitions
 
 if TYPE_CHECKING:
-    from extender.core.fragmentation import PodClasses, Mix, Nodes
+    from extender.core.fragmentation import Mix, Nodes, PodClasses
     from extender.ranking.files import Model
     from model.simulations.delays import Run
     from model.simulations.departures import PeriodicWorkload
@@ -108,7 +108,9 @@ def openb(  # noqa: PLR0913, PLR0917 - options of a command
 
         def learned_rank(loaded: "Model", nodes: "Nodes", asks: "PodClasses", mix: "Mix") -> learned.Learned:
             foresight = learned.Foresight(loaded.manifest.foresight_load)
-            return learned.Learned(loaded.potential, learned.trace_outlook(nodes, asks, mix, node_list, pod_list, foresight))
+            return learned.Learned(
+                loaded.potential, learned.trace_outlook(nodes, asks, mix, node_list, pod_list, foresight)
+            )
 
         if departures:
             from model.simulations.departures import periodic_workload, simulate_churn

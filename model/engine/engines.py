@@ -9,7 +9,7 @@ import numpy as np
 
 from extender.core.clusters import Floats, Longs, Mask, Rows
 from extender.core.fit import filters
-from extender.core.fragmentation import PodClasses, Mix, Nodes, fragment_milli
+from extender.core.fragmentation import Mix, Nodes, PodClasses, fragment_milli
 from extender.core.policies import fgd, kerf
 from extender.core.policies.policy import Policy
 from extender.core.valuenet.features import Outlook

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from extender.core.clusters import Floats, Longs, Mask
-from extender.core.fragmentation import PodClasses, Mix, Nodes
+from extender.core.fragmentation import Mix, Nodes, PodClasses
 from model.engine import node_values
 from model.engine.compiling import compiled
 from model.engine.node_scores import Learned, book, evaluate_node, fit_node, release

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Floats, Ints, Longs
-from extender.core.fragmentation import PodClasses, Mix, Nodes
+from extender.core.fragmentation import Mix, Nodes, PodClasses
 from extender.core.resources.nodes import MAX_GPUS_PER_NODE, MAX_MEMORY_MIB
 from extender.core.valuenet.features import FEATURES, Outlook
 from extender.core.valuenet.potentials import TOLERANCE, Potential, in_context

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from extender.core.clusters import Longs, Mask
-from extender.core.fragmentation import PodClasses, Nodes
+from extender.core.fragmentation import Nodes, PodClasses
 from model.engine import kernels
 
 

@@ -60,7 +60,9 @@ class Fewest:
     """Mean waits on `gpus`."""
 
 
-def fewest(workload: HistoryWorkload, limits: Limits, whole: Account, replayed: Callable[[HistoryWorkload], Account]) -> Fewest:
+def fewest(
+    workload: HistoryWorkload, limits: Limits, whole: Account, replayed: Callable[[HistoryWorkload], Account]
+) -> Fewest:
     """Bisect the fraction of removed nodes in NUM_REPLAYS steps; `whole` is the replay on all nodes.
 
     Each cluster is a subset of every larger one, so waits mostly grow as nodes are removed. The result is a tried

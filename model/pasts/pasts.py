@@ -79,7 +79,9 @@ def past(history: History, seed: int = 0) -> HistoryWorkload:
     absences = _absences(history, names)
     offered = PeriodicWorkload(tasks, nodes, tuple(model_bits), owners, num_before, left_out, 1.0, absences)
     rows = tuple(np.array(members) for members in jobs)
-    return HistoryWorkload(offered, all_nodes, pod_list, rows, names, about.until_s - about.since_s, int(estimated.sum()))
+    return HistoryWorkload(
+        offered, all_nodes, pod_list, rows, names, about.until_s - about.since_s, int(estimated.sum())
+    )
 
 
 def _durations(history: History) -> Floats:

@@ -95,7 +95,9 @@ def _fewest(workload: HistoryWorkload, name: str, model: Model, limits: Limits, 
     return fewest(workload, limits, whole, lambda smaller: _account(smaller, name, model, count_blocked=False))
 
 
-def _fewer(workload: HistoryWorkload, limits: Limits, found: Mapping[str, Fewest], price: Price | None) -> dict[str, Any]:
+def _fewer(
+    workload: HistoryWorkload, limits: Limits, found: Mapping[str, Fewest], price: Price | None
+) -> dict[str, Any]:
     gpus = gpus_of(workload)
     rows = {
         name: {

@@ -88,7 +88,9 @@ def periodic_workload(path: Path, node_list: NodeList, pod_list: PodList, load: 
     )
     requests = [(pod_list.gpu_spec[p], int(pod_list.asked_milli[p])) for p in jobs.tolist()]
     owners: list[Owners] = [(f"{spec}/{milli}", spec) for spec, milli in requests]
-    return PeriodicWorkload(tasks, nodes, tuple(model_bits), owners, len(before), len(pod_list.names) - len(kept), factor)
+    return PeriodicWorkload(
+        tasks, nodes, tuple(model_bits), owners, len(before), len(pod_list.names) - len(kept), factor
+    )
 
 
 def earlier(submitted: Floats, duration: Floats, period_s: float, rng: np.random.Generator) -> tuple[Longs, Floats]:

@@ -13,8 +13,8 @@ from extender.core.clusters import WHOLE_MILLI, Floats, Longs, Mask
 from extender.core.valuenet.attention import cluster_features
 from extender.core.valuenet.features import FEATURES
 from extender.core.valuenet.potentials import Potential, fragments_only
-from model.engine import courses
-from model.engine.courses import TALLIES
+from model.engine import episode_batches
+from model.engine.episode_batches import TALLIES
 from model.simulations.configs import EpisodeConfig
 from model.simulations.scenarios import CLASS_FEATURES, Scenario
 
@@ -39,7 +39,7 @@ class Episodes:
         self.scenario, self.config = drawn_from, config
         rounds = 0 if config.departures else config.rounds
         self.num_pods = config.num_pods or drawn_from.num_to_fill
-        self.course = courses.empty_batch(
+        self.course = episode_batches.empty_batch(
             drawn_from.nodes, drawn_from.asks, drawn_from.outlook, guide or fragments_only(), num_episodes,
             self.num_pods, rounds,
         )  # fmt: skip
@@ -55,12 +55,12 @@ class Episodes:
 
     def begin(self, k: int, rng: np.random.Generator) -> None:
         """Begin one of the episodes."""
-        courses.begin(self.course, k, self.scenario.nodes, *self._pods(k, rng))
+        episode_batches.begin(self.course, k, self.scenario.nodes, *self._pods(k, rng))
         self._worth[k] = self._value(k)
 
     def step(self, actions: Longs) -> Floats:
         """Apply (K,) actions, a node's row or N to skip. Returns (K,) rewards up to the next decision."""
-        courses.step_all(self.course, np.ascontiguousarray(actions, dtype=np.int64))
+        episode_batches.step_all(self.course, np.ascontiguousarray(actions, dtype=np.int64))
         worth = self._value(slice(None))
         reward: Floats = worth - self._worth
         self._worth[:] = worth

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from extender.core.clusters import Longs
-from extender.core.fragmentation import PodClasses, Mix, Nodes
+from extender.core.fragmentation import Mix, Nodes, PodClasses
 from extender.core.policies.registry import POLICIES
 from extender.core.valuenet.features import Outlook
 from extender.core.valuenet.potentials import Potential
@@ -41,7 +41,9 @@ LEARNED: Final = "kerf"
 """Policy name of a model with the trace's mix of pods as prior knowledge, as FGD has it."""
 
 
-def trace_outlook(nodes: Nodes, asks: PodClasses, mix: Mix, node_list: NodeList, pod_list: PodList, foresight: Foresight) -> Outlook:
+def trace_outlook(
+    nodes: Nodes, asks: PodClasses, mix: Mix, node_list: NodeList, pod_list: PodList, foresight: Foresight
+) -> Outlook:
     """Return the outlook on a trace, from its list of pods without their order. FGD has the same information."""
     _, pod_class = classes_of(pod_list, bits_of(node_list))
     count = np.bincount(pod_class, minlength=len(asks.cpu_milli)).astype(np.int64)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from extender.core.clusters import Floats
-from extender.core.fragmentation import Arrivals, PodClasses, Nodes, typical_mix
+from extender.core.fragmentation import Arrivals, Nodes, PodClasses, typical_mix
 from extender.core.resources.gpu_models import GpuModel
 from extender.core.valuenet.features import Outlook
 from extender.core.valuenet.potentials import Potential

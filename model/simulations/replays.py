@@ -11,7 +11,7 @@ from enum import StrEnum
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Floats, Longs, Rows
-from extender.core.fragmentation import ANY_MODEL, PodClasses, Mix, Nodes, mix_of
+from extender.core.fragmentation import ANY_MODEL, Mix, Nodes, PodClasses, mix_of
 from extender.core.valuenet.features import Outlook
 from extender.core.valuenet.potentials import Potential
 from model.engine import engines

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Floats, Longs
-from extender.core.fragmentation import ANY_MODEL, MAX_MODELS, PodClasses, Nodes
+from extender.core.fragmentation import ANY_MODEL, MAX_MODELS, Nodes, PodClasses
 from extender.core.valuenet.features import Outlook
 from extender.ranking import prices
 from model.engine import kernels

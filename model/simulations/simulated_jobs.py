@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Floats, Longs
-from extender.core.fragmentation import PodClasses, Mix, Nodes
+from extender.core.fragmentation import Mix, Nodes, PodClasses
 
 Kind = tuple[tuple[int, int], ...]
 """Parts of a job: (class, count) pairs."""

@@ -10,7 +10,7 @@ import numpy as np
 from extender.ranking import files
 from model.evaluation.reports import Interval, interval
 from model.simulations.baselines import Baseline
-from model.simulations.departures import PeriodicWorkload, periodic_workload, churn_measures, simulate_churn
+from model.simulations.departures import PeriodicWorkload, churn_measures, periodic_workload, simulate_churn
 from model.simulations.learned import Foresight, Learned, OutlookCache
 from model.simulations.online import Follower, Seen, Watch
 from model.training.evaluations import ONLINE, SELECTIVE
@@ -40,7 +40,9 @@ def evaluate(
     models = {name: files.read(rule) for name, rule in policies.items() if isinstance(rule, Path)}
     telling = OutlookCache()
 
-    def rule_of(name: str, rule: Baseline | Path, offer: ClusterAndPods, offered: PeriodicWorkload) -> Baseline | Learned | Follower:
+    def rule_of(
+        name: str, rule: Baseline | Path, offer: ClusterAndPods, offered: PeriodicWorkload
+    ) -> Baseline | Learned | Follower:
         if isinstance(rule, Baseline):
             return rule
         potential, priced_load = models[name].potential, models[name].manifest.foresight_load

@@ -102,7 +102,9 @@ def evaluate(
     return Found(found, ceilings)
 
 
-def _placing(name: str, rule: Baseline | Path, outlook_of: Callable[[ClusterAndPods, Workload, float], Outlook]) -> _Placing:
+def _placing(
+    name: str, rule: Baseline | Path, outlook_of: Callable[[ClusterAndPods, Workload, float], Outlook]
+) -> _Placing:
     """Return the placing function of a policy; `outlook_of` gives the outlook of a workload, priced for a load."""
     if isinstance(rule, Baseline):
         return lambda _, offered, seed: replays.replay(offered, rule, seed)

@@ -1,6 +1,6 @@
 """Simulation of continual learning over months: the mix of pods drifts and jumps once; ranks are fitted and tried.
 
-The rollout (`extender.ranking.course`) and its trials are the service's, with months instead of days: a rank fitted to
+The rollout (`extender.ranking.rollout`) and its trials are the service's, with months instead of days: a rank fitted to
 one month is tried on the next, half as shadow and half as canary, and serves from the month after.
 """
 
@@ -15,14 +15,14 @@ import msgspec
 import numpy as np
 
 from extender.history import files as history_files
-from extender.ranking import course as courses
 from extender.ranking import files, prices, trials
-from extender.ranking.course import Rollout, Stage
+from extender.ranking import rollout as rollouts
 from extender.ranking.demands import Demand
 from extender.ranking.files import Model
+from extender.ranking.rollout import Rollout, Stage
 from model.evaluation.reports import interval
 from model.simulations.baselines import baseline
-from model.simulations.departures import PeriodicWorkload, periodic_workload, churn_measures, simulate_churn
+from model.simulations.departures import PeriodicWorkload, churn_measures, periodic_workload, simulate_churn
 from model.simulations.histories import listed
 from model.simulations.online import Follower, Seen, Watch
 from model.simulations.side_by_side import side_by_side
@@ -102,7 +102,7 @@ def _simulated(seed: int, plan: Plan) -> list[dict[str, Any]]:
         course = _decided(course, models, nodes, pods, number)
         if not course.candidate and (model := _fitted(nodes, pods, seed, plan)) is not None:
             models[model.manifest.sha256] = model
-            course = courses.offered(course, model.manifest.sha256, number)
+            course = rollouts.offered(course, model.manifest.sha256, number)
         message = "" if course.said == before.said else course.said
         gpus = nodes.gpu_milli / 1000
         rows.append({"month": number, "gpus": gpus, "serving": before.serving[:12], "said": message, "ranks": found})
@@ -165,12 +165,12 @@ def _decided(course: Rollout, models: dict[str, Model], nodes: NodeList, pods: P
     for part in (np.arange(half), np.arange(half, len(pods.names))):
         if course.candidate:
             more, doubt = _tried(models[course.candidate], models[course.serving], nodes, pods.at(part))
-            course = courses.judged(course, more, doubt, "the one that serves", month)
+            course = rollouts.judged(course, more, doubt, "the one that serves", month)
         elif course.serving:
             more, doubt = _tried(models[course.serving], models[""], nodes, pods.at(part))
-            course = courses.watched(course, more, doubt, month)
+            course = rollouts.watched(course, more, doubt, month)
     if course.stage is Stage.SHADOW and course.trials:
-        course = courses.withdrawn(course, "a month without a verdict", month)
+        course = rollouts.withdrawn(course, "a month without a verdict", month)
     return course
 
 

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from extender.core.clusters import Floats, Longs
-from extender.core.dra.asks import ClaimSpec, DeviceSpec, DeviceClaims, RequestSpec, Selector
+from extender.core.dra.asks import ClaimSpec, DeviceClaims, DeviceSpec, RequestSpec, Selector
 from extender.core.dra.devices import Device
 from model.workloads.nvidia import DRIVER, GpuKind, Profile
 

@@ -59,13 +59,17 @@ def _traced(directory: Path, trace: str, shape: str = WHOLE) -> Source:
     """Return the source of a trace, with nodes in a shape; seeds are arrival orders. Raises TraceError, ValueError."""
     nodes, pods = shaped(read_nodes(directory), shape), read_pods(directory, trace)
     path, made = pods_path(directory, trace), shape != WHOLE
-    return lambda seed: ClusterAndPods(nodes, pods, path, lambda: workload(directory, trace, seed, nodes, pods, made=made))
+    return lambda seed: ClusterAndPods(
+        nodes, pods, path, lambda: workload(directory, trace, seed, nodes, pods, made=made)
+    )
 
 
 def _of_history(directory: Path, part: Part) -> Source:
     """Return the source of a part of a history on its nodes; seeds are orders of arrival. Raises HistoryError."""
     nodes, pods = lists(directory, part)
-    return lambda seed: ClusterAndPods(nodes, pods, directory, lambda: workload_of(nodes, pods, *made_order(pods, nodes, seed)))
+    return lambda seed: ClusterAndPods(
+        nodes, pods, directory, lambda: workload_of(nodes, pods, *made_order(pods, nodes, seed))
+    )
 
 
 def mixed(mix: Mix, path: Path) -> Source:

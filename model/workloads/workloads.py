@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from extender.core.clusters import WHOLE_MILLI, Longs
-from extender.core.fragmentation import ANY_MODEL, MAX_MODELS, PodClasses, Mix, Nodes, TypicalPod, mix_of
+from extender.core.fragmentation import ANY_MODEL, MAX_MODELS, Mix, Nodes, PodClasses, TypicalPod, mix_of
 from model.workloads.traces import NodeList, PodList, TraceError
 
 ARRIVED_FRAC: Final = 1.3

@@ -4,7 +4,7 @@ from dataclasses import fields
 
 import numpy as np
 
-from extender.core.bookings import Booking, book, writable_copy, booking
+from extender.core.bookings import Booking, book, booking, writable_copy
 from extender.core.clusters import Cluster
 from extender.core.resources.nodes import GpuUnit
 from extender.core.resources.requests import AskedUnit, GpuRequest

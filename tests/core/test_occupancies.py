@@ -13,12 +13,12 @@ from extender.core.fit.reasons import Reason
 from extender.core.gauges import Gauge
 from extender.core.occupancies import (
     HARDWARE_XIDS,
-    ObservedUsageCache,
     ObservedRules,
-    with_observed_usage,
+    ObservedUsageCache,
     faulty,
     unaccounted_mib,
     unmanaged_mib,
+    with_observed_usage,
 )
 from extender.core.policies.registry import POLICIES
 from extender.core.resources.nodes import GpuUnit

@@ -61,7 +61,8 @@ def test_no_job_is_overtaken_by_equals_that_arrive_later_than_the_bound(
     jobs: list[tuple[int, float, int]], most_s: float, now: float, ageing_s: float
 ) -> None:
     waiting = [
-        WaitingJob(str(j), 0, since, hold_s(expected_s, gpus, most_s)) for j, (since, expected_s, gpus) in enumerate(jobs)
+        WaitingJob(str(j), 0, since, hold_s(expected_s, gpus, most_s))
+        for j, (since, expected_s, gpus) in enumerate(jobs)
     ]
     in_order = ordered(waiting, now, ageing_s=ageing_s)
     for place, job in enumerate(in_order):

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from extender.core.fragmentation import ANY_MODEL, PodClasses, Mix, Nodes, TypicalPod, mix_of
+from extender.core.fragmentation import ANY_MODEL, Mix, Nodes, PodClasses, TypicalPod, mix_of
 from extender.core.policies.policy import Expected
 from model.workloads.workloads import Workload
 from tests.controlplane.objects import gpu_node, pod, steered

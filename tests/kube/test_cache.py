@@ -113,7 +113,9 @@ def follow(seed: int) -> None:
             cache.retain_only(set(pods), 0.0, str(version))
         assert consumer == dict(cache)
         for node in ("a", "b"):
-            assert {seen.uid for seen in cache.by_group(BY_NODE, node)} == {u for u, s in cache.items() if s.node == node}
+            assert {seen.uid for seen in cache.by_group(BY_NODE, node)} == {
+                u for u, s in cache.items() if s.node == node
+            }
     for kind, item in events:
         (cache.remove if kind == "DELETED" else cache.upsert)(item)
     assert dict(cache) == {uid: derive(item) for uid, item in pods.items()}
@@ -192,7 +194,11 @@ def test_a_pod_that_has_lost_its_node_is_removed_first() -> None:
     for version, node in enumerate(("", "a", "a", "b", ""), 1):
         cache.upsert(pod("p", version, node))
     assert told == ["+p 1", ">p 2 a", ">p 3 a", "-p 3 a?", "+p 4 b", "-p 4 b?", "+p 5"]
-    assert (cache.find("p", "ns"), cache.by_group(BY_NODE, "a"), cache.by_group(BY_NODE, "b")) == (Seen("p", 5, ""), [], [])
+    assert (cache.find("p", "ns"), cache.by_group(BY_NODE, "a"), cache.by_group(BY_NODE, "b")) == (
+        Seen("p", 5, ""),
+        [],
+        [],
+    )
 
 
 def test_a_list_older_than_the_events_removes_and_adds_all_objects() -> None:

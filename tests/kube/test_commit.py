@@ -352,4 +352,6 @@ def test_which_errors_a_retry_would_meet_again() -> None:
         *(DENIED, ApiError(403, "Forbidden", "an admission policy says no"), ApiError(400, "BadRequest", "unreadable")),
         ApiError(500, "InternalError", "etcdserver: request is too large"),
     ]
-    assert [is_permanent_refusal(error) for error in (*passing, *lasting)] == [False] * len(passing) + [True] * len(lasting)
+    assert [is_permanent_refusal(error) for error in (*passing, *lasting)] == [False] * len(passing) + [True] * len(
+        lasting
+    )

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from extender.core.bookings import book, writable_copy, booking
+from extender.core.bookings import book, booking, writable_copy
 from extender.core.devices import choose_among
 from extender.core.fit.fits import fit
 from extender.core.resources.requests import AskedUnit, GpuRequest

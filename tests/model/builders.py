@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from extender.core.clusters import WHOLE_MILLI, Floats, Longs
-from extender.core.fragmentation import ANY_MODEL, PodClasses, Mix, Nodes, TypicalPod, mix_of
+from extender.core.fragmentation import ANY_MODEL, Mix, Nodes, PodClasses, TypicalPod, mix_of
 from model.engine import kernels
 from model.engine.kernels import _refresh
 from model.engine.node_scores import Learned

@@ -71,7 +71,10 @@ class Checkout:
     "without",
     [
         pytest.param(NAMES, id="all"),
-        *(pytest.param((name,), id=name, marks=pytest.mark.nightly(of=("extender/parts/__init__.py",))) for name in NAMES),
+        *(
+            pytest.param((name,), id=name, marks=pytest.mark.nightly(of=("extender/parts/__init__.py",)))
+            for name in NAMES
+        ),
     ],
 )
 def test_kerf_works_without(without: Sequence[str], tmp_path: Path) -> None:

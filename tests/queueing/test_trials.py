@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from extender.core.dra.asks import ClaimSpec, DeviceSpec, DeviceClaims, RequestSpec
+from extender.core.dra.asks import ClaimSpec, DeviceClaims, DeviceSpec, RequestSpec
 from extender.core.orders import Order
 from extender.core.resources.requests import AskedUnit, GpuRequest
 from extender.planning.quotas import Quotas

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from extender.core.fragmentation import PodClasses, Nodes, expected_count
+from extender.core.fragmentation import Nodes, PodClasses, expected_count
 from extender.ranking import prices
 from extender.ranking.prices import _rests
 from model.workloads.traces import read_nodes, read_pods

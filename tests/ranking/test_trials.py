@@ -5,7 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from extender.core.fragmentation import ANY_MODEL, PodClasses, Nodes
+from extender.core.fragmentation import ANY_MODEL, Nodes, PodClasses
 from extender.core.policies import binpack, spread
 from extender.core.policies.policy import Options
 from extender.core.valuenet.features import FEATURES

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from extender.server.connections import OpenConnections, Limits
+from extender.server.connections import Limits, OpenConnections
 
 
 @dataclass(eq=False)

@@ -9,7 +9,7 @@ from typing import Any
 
 import uvicorn
 
-from extender.server.connections import OpenConnections, Limits, TimedProtocol
+from extender.server.connections import Limits, OpenConnections, TimedProtocol
 from tests.kube.loops import in_loop
 from tests.ledger.builders import until
 

@@ -65,7 +65,9 @@ def exchange(kerf: Kerf, chunks: Sequence[bytes], *, by_app: bool) -> tuple[list
         config = uvicorn.Config(app, ws="none", lifespan="off", access_log=False, proxy_headers=False)
         verbs = {} if by_app else kerf.app.state.plain_verbs
         wire, written = Wire(), []
-        protocol = VerbProtocol(config=config, server_state=ServerState(), app_state={}, doors=OpenConnections(), verbs=verbs)
+        protocol = VerbProtocol(
+            config=config, server_state=ServerState(), app_state={}, doors=OpenConnections(), verbs=verbs
+        )
         protocol.connection_made(wire)
         for chunk in chunks:
             if not wire.closed:

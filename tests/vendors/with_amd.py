@@ -13,7 +13,7 @@ from extender.cli.install.kerf import CheckedCluster
 from extender.core.gauges import Gauge
 from extender.core.resources.gpu_models import canonical_name, describe_model
 from extender.core.resources.nodes import GpuUnit, NodeOffer, NodeReading, read_node
-from extender.core.resources.pod_resources import RequestedGpus, Container, asked_gpus
+from extender.core.resources.pod_resources import Container, RequestedGpus, asked_gpus
 from extender.core.resources.requests import AskedUnit, GpuRequest, RequestError
 from extender.core.vendors import registry
 from extender.dra.conditions import read_request

@@ -15,8 +15,8 @@ from extender.core.dra.allocator import Allocation
 from extender.core.dra.asks import (
     CapacityFault,
     Constraint,
-    DeviceSpec,
     DeviceClaims,
+    DeviceSpec,
     Fault,
     RequestSpec,
     consumption_of,

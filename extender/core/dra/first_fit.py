@@ -6,7 +6,7 @@ Follows `allocateOne` of `k8s.io/dynamic-resource-allocation/structured/internal
 from collections import Counter
 from dataclasses import dataclass, field
 
-from extender.core.dra.asks import Constraint, DeviceSpec, DeviceClaims, Fault, has_room
+from extender.core.dra.asks import Constraint, DeviceClaims, DeviceSpec, Fault, has_room
 from extender.core.dra.devices import Amount, NodeDevices, Taking, Value
 from extender.core.dra.slots import MAX_DEVICES, Match, SearchLimit, match_of, tolerates
 

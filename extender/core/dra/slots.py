@@ -12,8 +12,8 @@ from typing import Final
 
 from extender.core.dra.asks import (
     Constraint,
-    DeviceSpec,
     DeviceClaims,
+    DeviceSpec,
     Fault,
     Selector,
     Toleration,

@@ -253,5 +253,7 @@ def mig_devices(cluster: Cluster, profile: str, rows: Rows) -> tuple[Longs, Long
         nothing = np.zeros(len(rows), np.int64)
         return nothing, nothing
     column = cluster.mig_profiles.index(profile)
-    installed, free = (cluster.take_rows(numbers, rows)[:, column] for numbers in (cluster.mig_installed, cluster.mig_free))
+    installed, free = (
+        cluster.take_rows(numbers, rows)[:, column] for numbers in (cluster.mig_installed, cluster.mig_free)
+    )
     return installed.astype(np.int64), free.astype(np.int64)

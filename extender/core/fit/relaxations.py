@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from extender.core.clusters import WHOLE_MILLI, Cluster, Ints, Longs, Rows
-from extender.core.dra.asks import ClaimSpec, DeviceSpec, DeviceClaims
+from extender.core.dra.asks import ClaimSpec, DeviceClaims, DeviceSpec
 from extender.core.dra.explained import shown
 from extender.core.fit.checks import TABLE, Change
 from extender.core.fit.device_fits import devices_at, obstacle_on
-from extender.core.fit.fits import fit, fit_devices, exclusion_codes
+from extender.core.fit.fits import exclusion_codes, fit, fit_devices
 from extender.core.fit.fittings import mig_devices
 from extender.core.fit.reasons import Fit, Reason
 from extender.core.resources.quantities import format_mib
@@ -243,7 +243,9 @@ def _numbers(cluster: Cluster, request: GpuRequest, rows: Rows) -> Iterable[_Num
             range(1, largest),
         )
     if request.memory_each_mib:
-        of_unit = cluster.take_rows(cluster.gpu_memory_mib, rows) // cluster.take_rows(cluster.units_per_gpu, rows)[:, None]
+        of_unit = (
+            cluster.take_rows(cluster.gpu_memory_mib, rows) // cluster.take_rows(cluster.units_per_gpu, rows)[:, None]
+        )
         yield _Number(
             Change.MEMORY_EACH,
             request.memory_each_mib,

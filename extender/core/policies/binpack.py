@@ -36,7 +36,9 @@ def parts(cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Breakd
 
 def _units(cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> tuple[Floats, Floats, Floats]:
     """(R,) GPU units of each row, at least 1, units free after placement, and units that the pod takes."""
-    capacity = num_true(cluster.take_rows(cluster.gpu_model, rows) >= 0) * cluster.take_rows(cluster.units_per_gpu, rows)
+    capacity = num_true(cluster.take_rows(cluster.gpu_model, rows) >= 0) * cluster.take_rows(
+        cluster.units_per_gpu, rows
+    )
     free_after, taken = (fit.free_units - fit.taken_units).astype(float), fit.taken_units.astype(float)
     if fit.shares.any():
         if request.milli:  # sums of integers, so that rounding breaks no ties

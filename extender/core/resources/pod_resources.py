@@ -84,7 +84,9 @@ class RequestedGpus:
 NO_GPUS_ASKED: Final = RequestedGpus()
 
 
-def asked_gpus(containers: Sequence[Container], init_containers: Sequence[Container], overhead: Resources) -> RequestedGpus:
+def asked_gpus(
+    containers: Sequence[Container], init_containers: Sequence[Container], overhead: Resources
+) -> RequestedGpus:
     """The GPUs that a pod's resources request.
 
     Raises RequestError for invalid amounts, for unsupported combinations, and for GPUs of two vendors.

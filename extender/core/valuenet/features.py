@@ -26,7 +26,7 @@ from extender.core.clusters import (
 )
 from extender.core.fit.fittings import share_mib
 from extender.core.fit.reasons import Fit
-from extender.core.fragmentation import PodClasses, Mix, Nodes
+from extender.core.fragmentation import Mix, Nodes, PodClasses
 from extender.core.resources.requests import GpuRequest
 
 FEATURES_VERSION: Final = 3

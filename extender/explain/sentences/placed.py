@@ -63,7 +63,9 @@ class Scores:
 def scores_of(cluster: Cluster, decision: Decision, rows: Rows, evaluation: Evaluation) -> Scores:
     """A decision's scores on some of its rows, broken down into parts. Thread-safe."""
     by = decision.by
-    breakdown = None if by is None or decision.planned else evaluate_with_breakdown(cluster, decision.request, by, rows)[1]
+    breakdown = (
+        None if by is None or decision.planned else evaluate_with_breakdown(cluster, decision.request, by, rows)[1]
+    )
     return Scores(cluster, decision.request, rows, evaluation, breakdown, by)
 
 

@@ -132,7 +132,9 @@ class Mover(Background):
             async with writes:
                 return await tools.evictor.seal(move)
 
-        for (_, progress), evicted in zip(under_way, await gather_all(sealed(move) for move, _ in under_way), strict=True):
+        for (_, progress), evicted in zip(
+            under_way, await gather_all(sealed(move) for move, _ in under_way), strict=True
+        ):
             if not evicted:
                 run.enter(progress, Stage.LEFT, "was not evicted")
         if record.phase is Phase.MOVING:

@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from extender.core.bookings import Booking, book, writable_copy, booking
+from extender.core.bookings import Booking, book, booking, writable_copy
 from extender.core.clusters import WHOLE_MILLI, Cluster, Mask
 from extender.core.resources.nodes import GpuUnit
 from extender.core.resources.requests import AskedUnit, GpuRequest, RequestError

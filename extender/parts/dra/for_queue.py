@@ -2,7 +2,7 @@
 
 from extender.parts.dra.keeper import ClaimKeeper
 from extender.parts.dra.reclaimer import Reclaimer
-from extender.parts.dra.turns import PodSelector
+from extender.parts.dra.selection import PodSelector
 from extender.queueing.devices import AllocatorParts
 
 

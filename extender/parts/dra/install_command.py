@@ -51,7 +51,7 @@ def give(  # noqa: PLR0913, PLR0917 - options of a command
     Needs administrator rights. Exit status 1 if it refuses or fails; rerun it to continue where it stopped.
     """
     from extender.kube.client import ClusterError
-    from extender.parts.dra.giving import RefusedError
+    from extender.parts.dra.handover import RefusedError
     from extender.parts.dra.policies import UnprovenError
 
     settle_s = settle if settle is not None else (_GIVING_BACK_S if remove else _TAKING_S)
@@ -91,7 +91,7 @@ async def _take(api: "ApiServer", asked: _Asked, installed: "Installed", account
     from extender.cli.install.access import missing, policies_in_force
     from extender.cli.install.findings import Verdict, broken
     from extender.core.dra import owning
-    from extender.parts.dra import facts, giving, policies
+    from extender.parts.dra import facts, handover, policies
     from extender.parts.dra import install_checks as checks
     from extender.parts.dra.settings import ALLOCATING
 
@@ -107,7 +107,7 @@ async def _take(api: "ApiServer", asked: _Asked, installed: "Installed", account
         hint = " (--force overrides this)" if all(each.verdict is Verdict.NOTE for each in blocking) else ""
         fail(f"nothing was changed{hint}", FAILED)
     if asked.dry_run:
-        documents = [giving.rule_for(asked.driver, pool, owning.OWNED) for pool in asked.pools or (None,)]
+        documents = [handover.rule_for(asked.driver, pool, owning.OWNED) for pool in asked.pools or (None,)]
         for rule in list(documents):
             selector = rule["spec"]["deviceSelector"]
             documents += policies.fence(rule["metadata"]["name"], asked.driver, selector.get("pool"), user)
@@ -116,11 +116,11 @@ async def _take(api: "ApiServer", asked: _Asked, installed: "Installed", account
         _say(f"devices would be held for {asked.settle_s:g} s, then:")
         echo(as_yaml(*documents))
         return
-    await giving.take(api, asked.driver, asked.pools, account.partition("/")[0], user, asked.settle_s, _say)
+    await handover.take(api, asked.driver, asked.pools, account.partition("/")[0], user, asked.settle_s, _say)
 
 
 async def _give_back(api: "ApiServer", asked: _Asked, account: str) -> None:
-    from extender.parts.dra import facts, giving
+    from extender.parts.dra import facts, handover
 
     of_driver = [rule for rule in await facts.rules_in(api) if rule.driver == asked.driver]
     rules = [rule for rule in of_driver if not asked.pools or rule.pool in asked.pools]
@@ -138,7 +138,7 @@ async def _give_back(api: "ApiServer", asked: _Asked, account: str) -> None:
             _say(f"{rule.name}: would be held for {asked.settle_s:g} s, then deleted")
         return
     # Without an installed Kerf one may still run, outside the cluster or from other manifests: hold the devices anyway.
-    await giving.give_back(api, rules, account.partition("/")[0] or "default", asked.settle_s, _say)
+    await handover.give_back(api, rules, account.partition("/")[0] or "default", asked.settle_s, _say)
 
 
 def _say(sentence: str) -> None:

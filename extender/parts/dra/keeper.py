@@ -24,8 +24,8 @@ from extender.kube.objects import Pod
 from extender.kube.watches import Lister
 from extender.ledger.ledger import Ledger
 from extender.ledger.mirror import Mirror
+from extender.parts.dra.allocator_choice import AllocatorChoice
 from extender.parts.dra.maker import ClaimMaker
-from extender.parts.dra.whose import AllocatorChoice
 from extender.parts.dra.writer import ClaimWriter, is_protected
 from extender.queueing.pods.entries import Entry
 from extender.scheduling.fence import Fence

@@ -21,13 +21,13 @@ from extender.kube.client import ApiError, ClusterError
 from extender.kube.events import EventRecorder
 from extender.parts.learning.model_store import CANDIDATE, SERVING, Contents, LearnedModels, StoredModels
 from extender.parts.learning.settings import LearningSettings
-from extender.ranking import course as courses
-from extender.ranking.aside import WorkerError
-from extender.ranking.course import Rollout, Stage
+from extender.ranking import rollout as rollouts
 from extender.ranking.demands import demand_of
 from extender.ranking.files import Actor, Model, ModelError, model_in
+from extender.ranking.rollout import Rollout, Stage
 from extender.ranking.service import LearnedRank
 from extender.ranking.trials import LEARNED, TIGHTEST, paired, tried_aside
+from extender.ranking.worker import WorkerError
 
 logger = logging.getLogger(__name__)
 
@@ -149,11 +149,11 @@ class ModelTrialController(Background):
         """The course, corrected for the models that are in the ConfigMap."""
         now = self._around.wall_clock()
         if course.serving and course.serving not in self._known:
-            course = courses.stopped(course, _FILES_CHANGED, now)
+            course = rollouts.stopped(course, _FILES_CHANGED, now)
         if candidate is not None:
-            course = courses.offered(course, candidate.manifest.sha256, now)
+            course = rollouts.offered(course, candidate.manifest.sha256, now)
         if course.candidate and course.candidate not in self._known:
-            course = courses.withdrawn(course, _FILES_CHANGED, now)
+            course = rollouts.withdrawn(course, _FILES_CHANGED, now)
         return course
 
     def _apply(self, course: Rollout) -> None:
@@ -179,30 +179,30 @@ class ModelTrialController(Background):
         rank, wall_clock = self._rank, self._around.wall_clock
         candidate = self._known.get(course.candidate)
         if candidate is not None and rank.on_trial.fault:
-            return courses.withdrawn(course, rank.on_trial.fault, wall_clock())
+            return rollouts.withdrawn(course, rank.on_trial.fault, wall_clock())
         if rank.fitted is not None and rank.look is not None and rank.score.served is not None and rank.score.fault:
-            return courses.stopped(course, rank.score.fault, wall_clock())
+            return rollouts.stopped(course, rank.score.fault, wall_clock())
         if candidate is not None:
             try:
                 promised = _promised_points(candidate)
             except (ArithmeticError, LookupError, ValueError) as error:
                 why = f"its evaluation can't be read: {type(error).__name__}: {error}"
-                return courses.withdrawn(course, why[:_MAX_WHY], wall_clock())
+                return rollouts.withdrawn(course, why[:_MAX_WHY], wall_clock())
             if not self._due(self._wanted.stage_s):
                 return course
             found = await self._try(candidate, rank.model, rank.auto)
             if found is not None:
-                return courses.judged(course, *found, rank.auto, wall_clock(), promised)
+                return rollouts.judged(course, *found, rank.auto, wall_clock(), promised)
             if self._num_failed < _MAX_FAILED_TRIALS:
                 return course
             why = f"{self._num_failed} trials of it failed, the last one: {self._trial_fault}"
-            return courses.withdrawn(course, why[:_MAX_WHY], wall_clock())
+            return rollouts.withdrawn(course, why[:_MAX_WHY], wall_clock())
         if rank.fitted is None or not self._due(min(_WATCHED_S, self._wanted.stage_s)):
             return course
         found = await self._try(rank.fitted, rank.base, TIGHTEST if rank.base is None else LEARNED)
         if found is None:
             return course
-        after = courses.watched(course, *found, wall_clock())
+        after = rollouts.watched(course, *found, wall_clock())
         if after is course:
             self._reset_counts()
         return after
@@ -288,7 +288,7 @@ class ModelTrialController(Background):
             "doubt": self.last and round(self.last[1], 2),
             "promoted": course.promoted,
             "takenBack": course.taken_back,
-            "refused": [courses.short(sha) for sha in course.refused],
+            "refused": [rollouts.short(sha) for sha in course.refused],
             "said": course.said or None,
             "pin": self.pin or None,
             "fault": self.fault or None,

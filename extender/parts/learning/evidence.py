@@ -14,11 +14,11 @@ import numpy as np
 from extender.core.clusters import Cluster
 from extender.core.fragmentation import drift
 from extender.kube.background import Background, repeat
-from extender.ranking.aside import WorkerError
 from extender.ranking.demands import Kind, demand_of
 from extender.ranking.files import Model
 from extender.ranking.service import LearnedRank
 from extender.ranking.trials import LEARNED, Verdict, tried_aside, verdict
+from extender.ranking.worker import WorkerError
 
 logger = logging.getLogger(__name__)
 

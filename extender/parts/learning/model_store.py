@@ -12,8 +12,8 @@ import msgspec
 
 from extender.kube import records
 from extender.kube.client import Transport
-from extender.ranking.course import Rollout
 from extender.ranking.files import MANIFEST, WEIGHTS
+from extender.ranking.rollout import Rollout
 
 _COURSE: Final = "kerf.dev/learning"
 """Annotation: the course, as JSON."""

@@ -16,8 +16,8 @@ from extender.parts.learning.evidence import Evidence
 from extender.parts.learning.model_store import LearnedModels
 from extender.parts.learning.settings import LearningSettings
 from extender.parts.learning.shadow import Shadow
-from extender.ranking.beside import RankEvaluator, DecisionObserver
-from extender.ranking.course import Stage
+from extender.ranking.interfaces import DecisionObserver, RankEvaluator
+from extender.ranking.rollout import Stage
 from extender.ranking.service import LearnedRank
 from extender.ranking.trials import CANDIDATES
 from extender.settings.ranking import ModelMode

@@ -144,7 +144,9 @@ class PipelineController(Background):
         elif accepted.status != "True":
             return
         # Ignore Jobs of other namespaces that name it as their owner.
-        jobs = (job for job in self.jobs.by_group(_BY_OWNER, uid) if job.metadata.namespace == pipeline.metadata.namespace)
+        jobs = (
+            job for job in self.jobs.by_group(_BY_OWNER, uid) if job.metadata.namespace == pipeline.metadata.namespace
+        )
         runs = [run for job in jobs if (run := run_of(job)) is not None]
         actions = next_actions(pipeline, runs, now)
         stop, start = actions.stop[:_PORTION], actions.start[:_PORTION]

@@ -6,8 +6,8 @@ from random import Random
 from extender.core.dra.asks import (
     ClaimSpec,
     Constraint,
-    DeviceSpec,
     DeviceClaims,
+    DeviceSpec,
     RequestSpec,
     Selector,
     SelectorFault,

@@ -8,8 +8,8 @@ from extender.core.dra.allocator import Allocation, _allocate, _matches_of, _Mem
 from extender.core.dra.asks import (
     ClaimSpec,
     Constraint,
-    DeviceSpec,
     DeviceClaims,
+    DeviceSpec,
     Fault,
     RequestSpec,
     Selector,

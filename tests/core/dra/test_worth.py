@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from extender.core.dra.allocator import _LINK, Allocation, Allocations, _allocate
-from extender.core.dra.asks import DeviceSpec, DeviceClaims
+from extender.core.dra.asks import DeviceClaims, DeviceSpec
 from extender.core.dra.devices import Capacity, NodeDevices, Taking
 from extender.core.dra.packing import GPU, Room, Weights, _most_at_once, _worth_of_parts, room_of, worth_of
 from tests.core.dra.cases import selector

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from uuid import uuid4
 
-from extender.core.dra.asks import ClaimSpec, Constraint, DeviceSpec, DeviceClaims, RequestSpec, Selector
+from extender.core.dra.asks import ClaimSpec, Constraint, DeviceClaims, DeviceSpec, RequestSpec, Selector
 from extender.core.dra.devices import Device, DeviceId, Inventory, NodeDevices, Taking
 from extender.core.resources.nodes import GpuUnit
 from extender.ledger.arrays import ClusterArrays

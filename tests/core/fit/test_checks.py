@@ -168,7 +168,9 @@ def test_the_defaults_and_numbers_of_a_new_check() -> None:
     assert (missing.tolist(), missing.dtype.type) == ([3] * 4, np.int64)
     cluster = owned(dict.fromkeys("abcd")).snapshot()
     fitting = DeviceFitting(cluster, OF_CLAIM, all_rows(cluster))
-    fitting.found = np.array([SearchResult.ALL, SearchResult.NO_DEVICES, SearchResult.UNDECIDED, SearchResult.TAKEN], np.uint8)
+    fitting.found = np.array(
+        [SearchResult.ALL, SearchResult.NO_DEVICES, SearchResult.UNDECIDED, SearchResult.TAKEN], np.uint8
+    )
     for found in SearchResult:
         failed, number = _found(found)(fitting)
         assert failed.tolist() == [one == found for one in fitting.found]

@@ -12,14 +12,14 @@ from extender.core.dra.devices import Capacity, Device, Inventory, NodeDevices, 
 from extender.core.fit.device_fits import (
     DeviceFitting,
     Part,
+    allocation_at,
     best_allocation,
     could_serve,
-    allocation_at,
+    explain_no_fit,
     parts_at,
     possible_on,
     steps_taken,
     whole,
-    explain_no_fit,
     why_not_on,
 )
 from extender.core.fit.fits import fit_devices

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from extender.core.dra.asks import ClaimSpec, Constraint, DeviceSpec, DeviceClaims, RequestSpec
+from extender.core.dra.asks import ClaimSpec, Constraint, DeviceClaims, DeviceSpec, RequestSpec
 from extender.core.dra.devices import Capacity, NodeDevices
 from extender.core.fit.relaxations import Relaxation, device_relaxations, device_shortfalls
 from extender.core.resources.requests import AskedUnit, GpuRequest

@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from extender.core.clusters import Cluster
 from extender.core.dra.asks import DeviceClaims
 from extender.core.fit import checks, fittings
-from extender.core.fit.fits import LARGEST_MIB, asked_fraction, enough_compute, fit, free_fraction, exclusion_codes, smallest_mib
+from extender.core.fit.fits import (
+    LARGEST_MIB,
+    asked_fraction,
+    enough_compute,
+    exclusion_codes,
+    fit,
+    free_fraction,
+    smallest_mib,
+)
 from extender.core.fit.fittings import keep, mig_devices, most_memory_mib, nth_largest, share_mib, state_of
 from extender.core.fit.reasons import Fit, Reason
 from extender.core.resources.nodes import MAX_GPUS_PER_NODE, GpuUnit, LeftOut, read_node

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extender.core.clusters import Cluster
-from extender.core.evaluations import evaluate_with_breakdown, evaluate
+from extender.core.evaluations import evaluate, evaluate_with_breakdown
 from extender.core.gauges import Gauge
 from extender.core.policies.breakdowns import Breakdown, Part, counted, on_rows, percent
 from extender.core.policies.kerf import KerfWeights
@@ -95,7 +95,10 @@ def check(cluster: Cluster, policy: Policy, request: GpuRequest) -> int:
     """Assert that the parts add up to the score, row by row. Returns the number of rows that fit."""
     asked = request if policy.weighs_cpu else replace(request, cpu_milli=0, memory_mib=0)
     rows = all_rows(cluster)
-    (found, told), scored = evaluate_with_breakdown(cluster, asked, policy, rows), evaluate(cluster, asked, policy, rows)
+    (found, told), scored = (
+        evaluate_with_breakdown(cluster, asked, policy, rows),
+        evaluate(cluster, asked, policy, rows),
+    )
     assert (found.score.tolist(), found.reason.tolist()) == (scored.score.tolist(), scored.reason.tolist())
     for row in np.flatnonzero(scored.fits).tolist():
         total = 0.0

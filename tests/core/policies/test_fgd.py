@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.core.clusters import Cluster
-from extender.core.fragmentation import ANY_MODEL, MAX_MODELS, PodClasses, Nodes, TypicalPod, mix_of
+from extender.core.fragmentation import ANY_MODEL, MAX_MODELS, Nodes, PodClasses, TypicalPod, mix_of
 from extender.core.policies import fgd
 from extender.core.policies.fgd import DEFAULT_MIX, _FragmentScore
 from extender.core.policies.policy import Expected

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from extender.core.clusters import Cluster
 from extender.core.decisions import decide
 from extender.core.evaluations import Memo, evaluate
-from extender.core.fragmentation import ANY_MODEL, PodClasses, Nodes
+from extender.core.fragmentation import ANY_MODEL, Nodes, PodClasses
 from extender.core.gauges import Gauge
 from extender.core.policies.kerf import KerfWeights, LearnedScore, serving
 from extender.core.resources.requests import AskedUnit, GpuRequest

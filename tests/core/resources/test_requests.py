@@ -26,7 +26,7 @@ from extender.core.annotations import (
     read_priority,
     read_request,
 )
-from extender.core.resources.pod_resources import RequestedGpus, Container, Resources, asked_gpus, total_request
+from extender.core.resources.pod_resources import Container, RequestedGpus, Resources, asked_gpus, total_request
 from extender.core.resources.requests import AskedUnit, GpuRequest, PodRequest, RequestError
 from extender.kube.patterns import compile_pattern
 from tests.core.builders import ONE, pattern

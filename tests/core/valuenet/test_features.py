@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.core.fragmentation import PodClasses, Nodes, TypicalPod, fragment_milli, mix_of
+from extender.core.fragmentation import Nodes, PodClasses, TypicalPod, fragment_milli, mix_of
 from extender.core.valuenet.features import CONTEXT, FEATURES, _needs, features, outlook_of, plain_worth
 from tests.core.valuenet.builders import Expectation, random_expectation
 from tests.model.builders import random_asks, random_nodes

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.core.fragmentation import PodClasses, Nodes
+from extender.core.fragmentation import Nodes, PodClasses
 from extender.core.valuenet import potentials
 from extender.core.valuenet.features import FEATURES, FEATURES_VERSION, Outlook, features
 from extender.core.valuenet.potentials import Potential, PotentialError, _steps, potential_of, prospect
@@ -29,7 +29,9 @@ def oracle_value(nodes: Nodes, n: int, outlook: Outlook, potential: Potential) -
     return value
 
 
-def oracle_gains(nodes: Nodes, asks: PodClasses, c: int, n: int, outlook: Outlook, potential: Potential) -> dict[int, float]:
+def oracle_gains(
+    nodes: Nodes, asks: PodClasses, c: int, n: int, outlook: Outlook, potential: Potential
+) -> dict[int, float]:
     """The gain of V by GPU of a share, or by -1."""
     before = oracle_value(nodes, n, outlook, potential)
     free, milli = nodes.gpu_free_milli[n].tolist(), int(asks.gpu_milli[c])

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.core.bookings import book, writable_copy, booking
+from extender.core.bookings import book, booking, writable_copy
 from extender.core.clusters import Cluster
 from extender.core.decisions import Decision, decide, decide_on
 from extender.core.evaluations import Memo

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.core.fragmentation import PodClasses, Nodes, fragment_milli
+from extender.core.fragmentation import Nodes, PodClasses, fragment_milli
 from extender.core.policies.registry import POLICIES
 from model.engine import kernels, node_scores
 from model.engine.engines import Compiled, Rules

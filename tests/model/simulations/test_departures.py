@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from extender.core.fragmentation import ANY_MODEL, PodClasses, Nodes, mix_of
+from extender.core.fragmentation import ANY_MODEL, Nodes, PodClasses, mix_of
 from extender.core.valuenet import potentials
 from extender.core.valuenet.features import FEATURES, plain_worth
 from model.engine.pools import Pools, pooled
@@ -49,7 +49,9 @@ def test_figures_are_those_of_single_runs(traces: Path) -> None:
 def test_shares_that_spoil_gpus_give_way_to_those_that_come_soon_after() -> None:
     """One GPU is in use for two hours. A share of 800 waits for it since the start, who wants all of it since later."""
     node_list = NodeList(("n",), np.array([64000]), np.array([262144]), np.array([1]), ("T4",))
-    asks = PodClasses(np.full(2, 1000), np.full(2, 1024), np.ones(2, np.int64), np.array([800, 1000]), np.full(2, ANY_MODEL))
+    asks = PodClasses(
+        np.full(2, 1000), np.full(2, 1024), np.ones(2, np.int64), np.array([800, 1000]), np.full(2, ANY_MODEL)
+    )
     worth = plain_worth(1)
     worth.left[0] = np.where(np.arange(1001) >= 800, 0.8, 0.0)  # the 200 beside a share of 800 are worth nothing
     worth.left[0, 1000] = 1.0

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from extender.core.clusters import WHOLE_MILLI
-from extender.core.fragmentation import ANY_MODEL, PodClasses, Nodes, mix_of
+from extender.core.fragmentation import ANY_MODEL, Nodes, PodClasses, mix_of
 from extender.planning.moves.planner import plan_moves
 from model.engine.node_scores import book
 from model.simulations.room_problems import Part, RoomProblems, Runner, _gpus_of, bits_of_gpus, job_and_part

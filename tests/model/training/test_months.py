@@ -5,9 +5,9 @@ import pytest
 
 from extender.core.valuenet.features import FEATURES
 from extender.core.valuenet.potentials import linear
-from extender.ranking import course as courses
-from extender.ranking.course import Rollout, Stage
+from extender.ranking import rollout as rollouts
 from extender.ranking.files import Manifest, Model
+from extender.ranking.rollout import Rollout, Stage
 from model.training import months
 from model.training.months import _FGD, _LEARNING, _RELEASED, Plan, _cluster, _summary
 from model.workloads.traces import NodeList, PodList
@@ -62,9 +62,9 @@ def decided(course: Rollout, models: dict[str, Model], month: int) -> Rollout:
 @pytest.mark.slow
 def test_a_better_model_serves_after_a_month_and_a_worse_one_goes() -> None:
     models = {"": RELEASE, "packs": PACKS, "spreads": SPREADS}
-    course = decided(courses.offered(Rollout(), "packs", 0), models, 1)
+    course = decided(rollouts.offered(Rollout(), "packs", 0), models, 1)
     assert (course.serving, course.stage) == ("packs", Stage.NONE)
-    course = decided(courses.offered(course, "spreads", 1), models, 2)
+    course = decided(rollouts.offered(course, "spreads", 1), models, 2)
     assert (course.serving, course.candidate, course.taken_back) == ("packs", "", 1)
     models[""] = PACKS  # what is released is better now than what serves
     course = decided(Rollout(serving="spreads"), models, 3)
@@ -72,7 +72,7 @@ def test_a_better_model_serves_after_a_month_and_a_worse_one_goes() -> None:
 
 
 def test_no_verdict_within_a_month_is_none() -> None:
-    course = decided(courses.offered(Rollout(), "same", 0), {"": PACKS, "same": PACKS}, 1)
+    course = decided(rollouts.offered(Rollout(), "same", 0), {"": PACKS, "same": PACKS}, 1)
     assert course.candidate == "" and course.serving == "" and "without a verdict" in course.said
 
 

@@ -6,12 +6,12 @@ from extender.core.dra.allocator import Allocation, Allocations
 from extender.core.dra.asks import DeviceClaims, Selector
 from extender.core.dra.devices import Device, DeviceId, Inventory, NodeDevices
 from extender.core.dra.slots import MAX_STEPS, SearchLimit
-from extender.parts.dra.turns import _STEPS, Budgets, PodSelector
-from extender.parts.dra.whose import AllocatorChoice
+from extender.parts.dra.allocator_choice import AllocatorChoice
+from extender.parts.dra.selection import _STEPS, Budgets, PodSelector
 from extender.planning.wait_reasons import Code
 from extender.queueing.pods.entries import Entry
 from tests.parts.dra.rigs import ClaimRig
-from tests.parts.dra.test_whose import OURS, asking_by, rig_beside_others
+from tests.parts.dra.test_allocator_choice import OURS, asking_by, rig_beside_others
 
 
 def costly(word: str) -> str:

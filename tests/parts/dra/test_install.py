@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from extender.cli.main import app
 from extender.core.dra import owning
-from extender.parts.dra.giving import _rule_name, rule_for
+from extender.parts.dra.handover import _rule_name, rule_for
 from tests.controlplane import dra
 from tests.controlplane.api import ApiError
 from tests.controlplane.kerf import ROOT, SERVICE_ACCOUNT

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from extender.parts.dra.facts import _tolerates, _waits_in_queue, pools_of
-from extender.parts.dra.giving import _rule_name
+from extender.parts.dra.handover import _rule_name
 from extender.parts.dra.policies import fence, user_of
 from tests.controlplane.objects import pod
 from tests.parts.dra.test_install import slice_of

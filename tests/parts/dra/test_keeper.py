@@ -14,15 +14,15 @@ from extender.core.fit.reasons import Reason
 from extender.dra.objects import CLASSES, SLICES, DeviceClass, ResourceClaim, ResourceSlice
 from extender.kube.client import ApiError, ClusterError, UnreachableError
 from extender.kube.commit import FencedError
-from extender.parts.dra.turns import PodSelector
+from extender.parts.dra.selection import PodSelector
 from extender.parts.dra.writer import _FINALIZER
 from extender.queueing.pods.objects import decode_node, decode_pod
 from tests.dra.claim_api import ClaimApi
 from tests.ledger.builders import until
 from tests.parts.dra.rigs import ClaimRig
+from tests.parts.dra.test_allocator_choice import THEIRS, publish_theirs, rig_beside_others
 from tests.parts.dra.test_maker import NAME
 from tests.parts.dra.test_maker import pod as asking_pod
-from tests.parts.dra.test_whose import THEIRS, publish_theirs, rig_beside_others
 
 
 def started(*names: str, gpus: int = 1) -> ClaimRig:

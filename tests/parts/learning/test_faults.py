@@ -13,9 +13,9 @@ from extender.kube.client import UnreachableError
 from extender.parts.learning import controller
 from extender.parts.learning.model_store import _COURSE, _PIN
 from extender.ranking import files
-from extender.ranking.aside import WorkerError
 from extender.ranking.demands import Kind
 from extender.ranking.files import Actor
+from extender.ranking.worker import WorkerError
 from tests.api.bodies import pod
 from tests.parts.learning.rigs import NAMES, PACKS, SPREADS, Contents, Rig, objects_of, rig, sha, written
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extender.core.clusters import Mask
-from extender.core.dra.asks import ClaimSpec, DeviceSpec, DeviceClaims, RequestSpec
+from extender.core.dra.asks import ClaimSpec, DeviceClaims, DeviceSpec, RequestSpec
 from extender.core.resources.quantities import MIB
 from extender.core.resources.requests import AskedUnit, GpuRequest, RequestError
 from extender.dra.objects import Allocation, ClaimMetadata, ResourceClaim, ResourceClaimStatus

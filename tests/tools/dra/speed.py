@@ -6,7 +6,7 @@ from random import Random
 from typing import Final
 
 from extender.core.dra.allocator import Allocation, Allocations
-from extender.core.dra.asks import ClaimSpec, DeviceSpec, DeviceClaims, RequestSpec
+from extender.core.dra.asks import ClaimSpec, DeviceClaims, DeviceSpec, RequestSpec
 from extender.core.dra.devices import NodeDevices
 from tests.core.dra.cases import selector
 from tests.core.dra.machines import DRIVER, PROFILES, a100_node

@@ -5,10 +5,10 @@ import secrets
 
 import msgspec
 
-from extender.core.dra.asks import ClaimSpec, DeviceSpec, DeviceClaims, RequestSpec, Selector
+from extender.core.dra.asks import ClaimSpec, DeviceClaims, DeviceSpec, RequestSpec, Selector
 from extender.core.dra.devices import Device
 from extender.dra.objects import DeviceClass, ResourceSlice
-from extender.parts.dra.whose import AllocatorChoice
+from extender.parts.dra.allocator_choice import AllocatorChoice
 from tests.parts.dra.rigs import ClaimRig
 
 OURS, THEIRS = "gpu.nvidia.com", "other.example.com"

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from extender.core.resources.requests import AskedUnit, GpuRequest
-from extender.parts.dra.turns import _COST_EACH, PodSelector
+from extender.parts.dra.selection import _COST_EACH, PodSelector
 from extender.planning.plans import PlanPod
 from extender.planning.wait_reasons import NOT_REACHED, Code
 from extender.queueing.pods.entries import Entry

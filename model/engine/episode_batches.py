@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Floats, Longs, Mask
-from extender.core.fragmentation import PodClasses, Nodes
+from extender.core.fragmentation import Nodes, PodClasses
 from extender.core.valuenet.features import FEATURES, Outlook
 from extender.core.valuenet.potentials import Potential
 from model.engine import node_values

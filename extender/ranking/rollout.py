@@ -69,7 +69,9 @@ def withdrawn(course: Rollout, why: str, now: float) -> Rollout:
     )  # fmt: skip
 
 
-def judged(course: Rollout, more: float, doubt: float, rival: str, now: float, promised: float | None = None) -> Rollout:
+def judged(
+    course: Rollout, more: float, doubt: float, rival: str, now: float, promised: float | None = None
+) -> Rollout:
     """Promote, keep or withdraw the candidate after a trial.
 
     It allocates `more` ± `doubt` percentage points more than the serving rank; the fit had `promised` so many.
