@@ -119,7 +119,7 @@ def prepared(settings: Settings, base: Foundation) -> Capabilities:
             module, section = importlib.import_module(part.module), getattr(settings, part.name)
             capabilities.offer(module.prepare(base, section, settings.cluster.max_age_s))
         if part.allocates(getattr(settings, part.name)) and capabilities.get(AllocatorFactory) is None:
-            raise PartError(f"part {part.name} allocates devices, and its prepare() brings no MakesAllocation")
+            raise PartError(f"part {part.name} allocates devices, and its prepare() brings no AllocatorFactory")
     return capabilities
 
 

@@ -56,7 +56,7 @@ def unhealthy_gpus(cluster: Cluster, rules: ObservedRules | None) -> Mask:
 def unmanaged_mib(cluster: Cluster, rows: Rows, rules: ObservedRules) -> Ints:
     """(R, G) MiB in use beyond the bookings, 0 below `min_unmanaged_mib` or without a fresh sample.
 
-    Pods on GPUs of unknown index may use it: see `counting_observed` and `unaccounted_mib`.
+    Pods on GPUs of unknown index may use it: see `with_observed_usage` and `unaccounted_mib`.
     """
     if cluster.observed is None:
         return np.zeros((len(rows), cluster.gpu_model.shape[1]), np.int32)
@@ -88,7 +88,7 @@ def with_observed_usage(cluster: Cluster, rules: ObservedRules | None) -> Cluste
 
 
 class ObservedUsageCache:
-    """`counting_observed` for successive snapshots: only rows changed since the last one are recomputed.
+    """`with_observed_usage` for successive snapshots: only rows changed since the last one are recomputed.
 
     A call overwrites the arrays of the earlier result.
     """
@@ -99,7 +99,7 @@ class ObservedUsageCache:
         self._last: tuple[Cluster, Cluster] | None = None
 
     def __call__(self, cluster: Cluster) -> Cluster:
-        """The cluster as from `counting_observed`."""
+        """The cluster as from `with_observed_usage`."""
         if cluster.observed is None:
             return cluster
         if self._last is None or self._last[1].gpu_free_mib.shape != cluster.gpu_free_mib.shape:

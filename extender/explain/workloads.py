@@ -65,7 +65,7 @@ def _bound_pod(pod: objects.Pod) -> BoundPod:
 
 
 def belonging(pod: objects.Pod) -> tuple[str, str]:
-    """The owner of a pod, from `who_of`, and its gang."""
+    """The owner of a pod, from `ownership_of`, and its gang."""
     return ownership_of(pod.metadata).owner, _gang_name(pod)
 
 

@@ -1,7 +1,7 @@
 """The RBAC rights that Kerf needs, and those that the API server has refused.
 
-`NotingRights` wraps a transport. Each missing right is logged once, with the user and the manifest that grants it, and
-reported until it is granted. Callers get the API server's error as usual.
+`RightsRecorder` wraps a transport. Each missing right is logged once, with the user and the manifest that grants it,
+and reported until it is granted. Callers get the API server's error as usual.
 """
 
 import logging

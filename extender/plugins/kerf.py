@@ -291,7 +291,7 @@ def with_report(offer: NodeOffer, annotations: Mapping[str, str], reading: NodeR
         report = _read_report(annotations)
         gpus = _described(report.gpus, reading, REPORT)
     except UnreadableError:
-        return offer  # `told_given` warns
+        return offer  # `read_given_gpus` warns
     vendor = VENDORS[offer.vendor]
     resource = vendor.shared_resource if offer.unit is GpuUnit.REPLICA else vendor.resource
     steered = resource in report.steers

@@ -221,7 +221,7 @@ class Dispatcher:
         return self.claims.hold(entry.pod, placement.node or "", placement.decision.allocation)
 
     async def allocate(self, entries: Iterable[Entry]) -> bool:
-        """Write the allocations of a unit's claims; return whether all are written. Raises as `KeepsDevices`."""
+        """Write the allocations of a unit's claims; return whether all are written. Raises as `DeviceAllocator`."""
         if self.claims is None:
             return True
         return all(await gather_all(self._allocate(entry) for entry in entries if entry.pod.spec.resource_claims))

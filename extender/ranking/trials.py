@@ -57,7 +57,7 @@ def candidates(
 async def tried_aside(
     demand: Demand, potentials: Mapping[str, Potential], worth: Worth | None, load: float, max_s: float
 ) -> dict[str, list[float]]:
-    """`tried` of the `candidates`, in a separate process. Raises AsideError."""
+    """`tried` of the `candidates`, in a separate process. Raises WorkerError."""
     asked = {**arrays_of(demand), "load": np.array([load])}
     for rank, potential in potentials.items():
         asked |= {f"{_POTENTIAL}{rank}.{name}": column for name, column in potential._asdict().items()}

@@ -29,7 +29,7 @@ class WorkerError(RuntimeError):
 
 
 async def run_worker(module: str, asked: Arrays, max_s: float) -> Arrays:
-    """The output of a module whose main part calls `answer`. Raises AsideError."""
+    """The output of a module whose main part calls `answer`. Raises WorkerError."""
     content = tensors.save({name: np.ascontiguousarray(column) for name, column in asked.items()})
     child = await Child.start(sys.executable, "-m", module, str(os.getpid()), complaints=True)
     try:

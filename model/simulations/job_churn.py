@@ -41,7 +41,7 @@ def some_days(jobs: JobList, num_days: int, seed: int) -> JobList:
 
 
 def job_churn(path: Path, jobs: JobList, num_nodes: int, load: float, seed: int) -> PeriodicWorkload:
-    """As `departures.churn`, for jobs: the GPU work submitted in a period is `load` times the capacity.
+    """As `departures.periodic_workload`, for jobs: the GPU work submitted in a period is `load` times the capacity.
 
     Jobs larger than the cluster are left out. Raises TraceError if the load is undefined.
     """

@@ -206,7 +206,7 @@ def test_only_one_part_can_be_all_that_is_served(parted: Parted) -> None:
 
 def test_a_part_that_allocates_has_to_bring_what_does(parted: Parted) -> None:
     settings: Any = parted(one={"allocates": lambda _: True})
-    with pytest.raises(PartError, match=r"part one allocates devices, and its prepare\(\) brings no MakesAllocation"):
+    with pytest.raises(PartError, match=r"part one allocates devices, and its prepare\(\) brings no AllocatorFactory"):
         prepared(settings, Mock())
 
 

@@ -64,9 +64,9 @@ class Needs(StrEnum):
     CLUSTER = "cluster"
     """An API server accessed as administrator: a `Look`."""
     SETTINGS = "settings"
-    """Kerf's settings, and access to what they name: a `Site`."""
+    """Kerf's settings, and access to what they name: a `KerfView`."""
     SERVER = "server"
-    """The answers of a running Kerf, in a `Site`."""
+    """The answers of a running Kerf, in a `KerfView`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Builds the planner's `Running` pods: what each holds, what its restart loses, and why it may not be moved.
+"""Builds the planner's `RunningPod`s: what each holds, what its restart loses, and why it may not be moved.
 
 Reads pods, PodDisruptionBudgets and Jobs from the API server's lists. A budget may have a megabyte of conditions, and
 is matched against every pod of its namespace: the budgets of a namespace are bounded, and results cached by labels. A

@@ -33,15 +33,15 @@ class _Judges:
 
     @property
     def said(self) -> str:
-        """See JudgesRanks."""
+        """See RankEvaluator."""
         return self.course.course.said if self.course is not None else ""
 
     def evidence(self) -> dict[str, Any] | None:
-        """See JudgesRanks."""
+        """See RankEvaluator."""
         return self.trials.describe() if self.trials is not None else None
 
     def learning(self) -> dict[str, Any] | None:
-        """See JudgesRanks."""
+        """See RankEvaluator."""
         return self.course.describe() if self.course is not None else None
 
 

@@ -162,7 +162,7 @@ class Meter(Background):
         self.stranding: Stranding | None = None
         """Computes stranded GPUs; None if `rates` is."""
         self.tenure = ""
-        """`Led.tenure` in which it counted last."""
+        """`LeadTime.tenure` in which it counted last."""
         self._began = float("inf")
         self._forgot_at = float("-inf")
         self._tables: tuple[float, tuple[int, int], Mix, FragmentTables] | None = None
