@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -29,13 +29,53 @@ _MAX_MESSAGE_CHARS: Final = 1024
 """Limit of the API server."""
 
 
+class _Waiting(NamedTuple):
+    """An Event that is not written yet."""
+
+    emitted: float
+    """Monotonic time."""
+    time_ns: int
+    """Unix time in nanoseconds."""
+    about: dict[str, str]
+    namespace: str
+    reason: str
+    message: object
+    kind: str
+
+    def encode(self) -> bytes:
+        """Return the object as JSON."""
+        name, suffix = self.about["name"], f".{self.time_ns:x}"
+        at = datetime.fromtimestamp(self.time_ns // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return msgspec.json.encode(
+            {
+                "apiVersion": "v1",
+                "kind": "Event",
+                "metadata": {"namespace": self.namespace, "name": name[: _MAX_NAME_CHARS - len(suffix)] + suffix},
+                "involvedObject": {"apiVersion": "v1", **self.about},
+                "type": self.kind,
+                "reason": self.reason,
+                "message": _one_line(str(self.message)),
+                "source": {"component": _COMPONENT},
+                "reportingComponent": _COMPONENT,
+                "reportingInstance": _COMPONENT,
+                "firstTimestamp": at,
+                "lastTimestamp": at,
+                "count": 1,
+            }
+        )
+
+
 class EventRecorder:
     """Writes Events in the background, from `start` to `stop`."""
 
-    def __init__(self, transport: Transport, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, transport: Transport, clock: Callable[[], float] = time.monotonic, *, placements: bool = True
+    ) -> None:
+        """`placements`: whether placed pods get an Event."""
+        self._placements = placements
         self._transport = transport
         self._clock = clock
-        self._waiting: asyncio.Queue[tuple[float, str, bytes]] = asyncio.Queue(_MAX_WAITING)
+        self._waiting: asyncio.Queue[_Waiting] = asyncio.Queue(_MAX_WAITING)
         self._last_emitted = float("-inf")
         self._stopping = False
         self.tasks = Tasks()
@@ -58,8 +98,13 @@ class EventRecorder:
         """Wait until all recorded Events are written or lost."""
         await self._waiting.join()
 
-    def emit(self, namespace: str, name: str, uid: str, *, reason: str, message: str) -> None:
-        """Queue a Normal Event about a pod."""
+    def emit_placement(self, namespace: str, name: str, uid: str, *, message: object) -> None:
+        """Queue the Event about a placed pod, unless these are turned off (setting `events.placements`)."""
+        if self._placements:
+            self.emit(namespace, name, uid, reason="GPUsAssigned", message=message)
+
+    def emit(self, namespace: str, name: str, uid: str, *, reason: str, message: object) -> None:
+        """Queue a Normal Event about a pod; `message` is immutable, and made a text when the Event is written."""
         self._emit({"kind": "Pod", "namespace": namespace, "name": name, "uid": uid}, namespace, reason, message)
 
     def emit_about_node(self, name: str, *, reason: str, message: str) -> None:
@@ -76,29 +121,12 @@ class EventRecorder:
         """Queue a Normal Event about a ConfigMap."""
         self._emit({"kind": "ConfigMap", "namespace": namespace, "name": name}, namespace, reason, message)
 
-    def _emit(self, about: dict[str, str], namespace: str, reason: str, message: str, kind: str = "Normal") -> None:
-        name = about["name"]
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        suffix = f".{time.time_ns():x}"
-        event = {
-            "apiVersion": "v1",
-            "kind": "Event",
-            "metadata": {"namespace": namespace, "name": name[: _MAX_NAME_CHARS - len(suffix)] + suffix},
-            "involvedObject": {"apiVersion": "v1", **about},
-            "type": kind,
-            "reason": reason,
-            "message": _one_line(message),
-            "source": {"component": _COMPONENT},
-            "reportingComponent": _COMPONENT,
-            "reportingInstance": _COMPONENT,
-            "firstTimestamp": now,
-            "lastTimestamp": now,
-            "count": 1,
-        }
+    def _emit(self, about: dict[str, str], namespace: str, reason: str, message: object, kind: str = "Normal") -> None:
         self._last_emitted = self._clock()
-        path = f"/api/v1/namespaces/{namespace}/events"
         try:
-            self._waiting.put_nowait((self._last_emitted, path, msgspec.json.encode(event)))
+            self._waiting.put_nowait(
+                _Waiting(self._last_emitted, time.time_ns(), about, namespace, reason, message, kind)
+            )
         except asyncio.QueueFull:
             self.num_lost += 1
 
@@ -112,10 +140,10 @@ class EventRecorder:
 
     async def _write(self) -> None:
         while True:
-            emitted, path, body = await self._waiting.get()
+            event = await self._waiting.get()
             try:
-                await self._wait_for_a_pause(emitted)
-                await self._transport.post(path, body)
+                await self._wait_for_a_pause(event.emitted)
+                await self._transport.post(f"/api/v1/namespaces/{event.namespace}/events", event.encode())
             except ClusterError as error:
                 self.num_lost += 1
                 logger.warning("an event was not written: %s", error)

@@ -343,7 +343,7 @@ class Binder:
         await self._write(binding)
         self.placer.forget(pod.uid)
         self.fence.forget(pod.uid)
-        self.events.emit(pod.namespace, pod.name, pod.uid, reason="GPUsAssigned", message=str(assignment))
+        self.events.emit_placement(pod.namespace, pod.name, pod.uid, message=assignment)
 
     def _decided_at(self, uid: str) -> float:
         """Return the Unix time of the pod's reservation.

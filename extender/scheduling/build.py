@@ -68,7 +68,7 @@ def build_foundation(settings: Settings, transport: Transport, clock: Callable[[
         clock=clock,
         ledger=ledger,
         mirror=mirror,
-        events=EventRecorder(transport, clock),
+        events=EventRecorder(transport, clock, placements=settings.events.placements),
         election=election,
         fence=fence,
         resolver=Resolver(fence, clock),

@@ -12,7 +12,7 @@ from extender.settings.access import AccessSettings
 from extender.settings.cluster import ClusterSettings
 from extender.settings.decisions import DecisionSettings, ModelSettings
 from extender.settings.leader_election import LeaderElectionSettings
-from extender.settings.operation import LogSettings
+from extender.settings.operation import EventSettings, LogSettings
 from extender.settings.parts import Part
 from extender.settings.queue import QueueSettings
 from extender.settings.ranking import RankSettings
@@ -41,6 +41,7 @@ class KernelSettings(BaseSettings):
     queue: QueueSettings = QueueSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     log: LogSettings = LogSettings()
+    events: EventSettings = EventSettings()
 
 
 PARTS: Final = parts.known(KernelSettings.model_fields)

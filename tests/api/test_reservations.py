@@ -180,6 +180,15 @@ def test_bind_writes_node_and_gpus_at_once_and_tells_of_it(kerf: Kerf) -> None:
     assert event["message"] == "Assigned GPUs 0,1 (t4) on node t4-0 by policy tightest"
 
 
+def test_without_events_of_placements_a_pod_is_bound_all_the_same() -> None:
+    with running(events__placements=False) as kerf:
+        asking = kerf.create(pod(gpus=2))
+        kerf.filter(asking, ["t4-0"])
+        assert kerf.bind(asking, "t4-0") == ""
+        assert kerf.gpus_of(asking) == "0,1"
+        assert not kerf.events()
+
+
 def test_bind_of_a_pod_that_was_never_offered_asks_the_api_server(kerf: Kerf) -> None:
     asking = kerf.create(pod(gpus=3))
     assert kerf.bind(asking, "a100-40-0") == ""

@@ -100,7 +100,7 @@ class Follower:
             return
         self.counts.honoured += 1
         message = f"Assigned on node {node}, which it was nominated for"
-        self.events.emit(entry.namespace, entry.pod.metadata.name, entry.uid, reason="GPUsAssigned", message=message)
+        self.events.emit_placement(entry.namespace, entry.pod.metadata.name, entry.uid, message=message)
 
     def _is_wrong(self, pod: Pod) -> bool:
         """Whether a pod's assignment is for another node, or missing where it would take effect."""

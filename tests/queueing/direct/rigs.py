@@ -87,7 +87,9 @@ class DirectRig(Rig):
         mode = partial(
             DirectMode,
             fence=self.fence,
-            events=cast(EventRecorder, SimpleNamespace(emit=self.emit)),
+            events=cast(
+                EventRecorder, SimpleNamespace(emit=self.emit, emit_placement=partial(self.emit, reason="GPUsAssigned"))
+            ),
             pods=hub.group(BOUND_PODS),
             wall_clock=lambda: self.now,
         )
