@@ -78,6 +78,7 @@ class DirectRig(Rig):
 
     def __init__(self, versions: VersionedApi | None = None, **options: Any) -> None:
         self.events: list[tuple[str, str]] = []
+        recorder = SimpleNamespace(emit=self.emit, emit_placement=partial(self.emit, reason="GPUsAssigned"))
         self.told_of: list[tuple[str, str, str]] = []
         """Namespaces, names and UIDs of the pods that these are about."""
         self.election = Sure()
