@@ -1,7 +1,7 @@
 """The state of a cluster as arrays: one immutable snapshot."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -104,6 +104,8 @@ class Cluster:
     devices: npt.NDArray[np.object_] | None = None
     """(N,) `dra.devices.NodeDevices` that Kerf allocates to ResourceClaims, or None on a node without; None if no node
     has any."""
+    states: dict[int, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """States of rows that `fittings.state_of` has read."""
 
     @property
     def num_nodes(self) -> int:
@@ -128,7 +130,7 @@ class Cluster:
     def changed(self, **values: Any) -> "Cluster":
         """A copy with other values of some fields, as from `dataclasses.replace`, which takes seventy calls for it."""
         copy = object.__new__(Cluster)
-        vars(copy).update(vars(self), **values)
+        vars(copy).update(vars(self), states={}, **values)
         return copy
 
     def only(self, row: int) -> "Cluster":

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from extender.core.clusters import Cluster, Floats, Longs, Mask, Rows
 from extender.core.fit.checks import TABLE, resolvable
 from extender.core.fit.fits import fit
-from extender.core.fit.fittings import RowState, keep, state_of
+from extender.core.fit.fittings import GpuState, RowState, keep, state_of
 from extender.core.fit.reasons import Fit, Reason
 from extender.core.occupancies import ObservedRules, ObservedUsageCache, with_observed_usage
 from extender.core.policies.breakdowns import Breakdown, BreakdownOf, Part
@@ -185,8 +185,8 @@ class Memo:
     _counting: dict[ObservedRules, ObservedUsageCache] = field(default_factory=dict)
     _rows: dict[tuple[int, RowState], _Row] = field(default_factory=dict)
     """By class serial and row state. Many nodes reach equal states, and forty NumPy calls for one row are slow."""
-    _fits: dict[tuple[int, RowState], Fit] = field(default_factory=dict)
-    """The same for rows with samples, where only the fit can be cached."""
+    _fits: dict[tuple[int, GpuState | RowState], Fit] = field(default_factory=dict)
+    """Fits of single rows, which depend on less than scores do: not on samples, nor on CPU unless a filter does."""
     _serials: "count[int]" = field(default_factory=count)
 
     def of(self, asker: str) -> "Memo":
@@ -270,10 +270,11 @@ class Memo:
             keep(self._rows, state, _row_at(position, fresh, checked))
 
     def _fit(self, serial: int, seen: Cluster, request: GpuRequest, changed: Rows) -> Fit:
-        """The fit on R rows, cached for a single sampled row: `seen` already includes its observations."""
-        if len(changed) != 1 or seen.observed is None or request.by_identity or not TABLE.by_state:
+        """The fit on R rows, cached for a single one: `seen` already includes its observations."""
+        if len(changed) != 1 or request.by_identity or not TABLE.by_state:
             return fit(seen, request, changed)
-        state = serial, state_of(seen, int(changed[0]))
+        row_state = state_of(seen, int(changed[0]))
+        state = serial, row_state[0] if TABLE.by_gpus else row_state
         known = self._fits.get(state)
         if known is None:
             known = fit(seen, request, changed)

@@ -629,6 +629,8 @@ class _Table:
         self.mig = [(check.reason, check.mig) for check in self.checks if check.mig is not None]
         self.devices = [(check.reason, check.devices) for check in self.checks if check.devices is not None]
         self.by_state = all(check.by_state for check in self.checks)
+        self.by_gpus = self.by_state and set(self.checks) <= set(BUILT_IN)
+        """Whether results depend on nodes' GPUs alone: a package's filter may look at CPU and main memory."""
         self.is_resolvable = np.zeros(np.iinfo(np.uint8).max + 1, np.bool_)
         """By code."""
         self.is_resolvable[[check.reason for check in self.checks if check.resolvable]] = True

@@ -58,12 +58,13 @@ def most_memory_mib(
     return most, given.sum(axis=1) - first
 
 
-RowState = tuple[int | bytes, ...]
+GpuState = tuple[int | bytes, ...]
+RowState = tuple[GpuState, tuple[int, ...]]
+"""A row's columns about GPUs, and its CPU and main memory."""
 
 _NUMBERS: Final = (
     *("unit", "units_per_gpu", "untracked_units", "plugin_picks", "num_served", "num_unserved", "slices_led", "vendor"),
     *("set_aside", "left_out", "closed"),
-    *("cpu_milli", "memory_mib", "cpu_free_milli", "memory_free_mib"),
 )
 _BY_SLOT: Final = (
     *("gpu_model", "gpu_memory_mib", "gpu_healthy", "gpu_free_milli", "gpu_free_mib", "gpu_slices"),
@@ -74,8 +75,13 @@ _MAX_KEPT: Final = 2048
 
 def state_of(cluster: Cluster, row: int) -> RowState:
     """A row's columns as a hashable key, without `devices`, observations, names and versions."""
-    numbers: list[int | bytes] = [getattr(cluster, name).item(row) for name in _NUMBERS]
-    return *numbers, *[getattr(cluster, name)[row].tobytes() for name in _BY_SLOT]
+    state: RowState | None = cluster.states.get(row)
+    if state is None:
+        gpus: list[int | bytes] = [getattr(cluster, name).item(row) for name in _NUMBERS]
+        gpus += [getattr(cluster, name)[row].tobytes() for name in _BY_SLOT]
+        compute = cluster.cpu_milli, cluster.memory_mib, cluster.cpu_free_milli, cluster.memory_free_mib
+        state = cluster.states[row] = tuple(gpus), tuple([amount.item(row) for amount in compute])
+    return state
 
 
 def keep(known: dict[Any, Any], key: Hashable, value: object) -> None:

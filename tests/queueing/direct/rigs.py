@@ -88,9 +88,7 @@ class DirectRig(Rig):
         mode = partial(
             DirectMode,
             fence=self.fence,
-            events=cast(
-                EventRecorder, SimpleNamespace(emit=self.emit, emit_placement=partial(self.emit, reason="GPUsAssigned"))
-            ),
+            events=cast(EventRecorder, recorder),
             pods=hub.group(BOUND_PODS),
             wall_clock=lambda: self.now,
         )
