@@ -119,7 +119,7 @@ _NO_CERTIFICATE: Final = access.Refusal(403, "a client certificate is required (
 _NO_OPERATOR: Final = access.Refusal(403, "for operators only (setting access.apply_token_file)")
 
 
-class BodyTooLargeError(Exception):
+class _BodyTooLargeError(Exception):
     """A request body over the limit."""
 
 
@@ -127,7 +127,7 @@ _STATUSES: Final[dict[type[Exception], int]] = {
     wire.WireError: BAD_REQUEST,
     RequestError: BAD_REQUEST,
     QuestionError: BAD_REQUEST,
-    BodyTooLargeError: TOO_LARGE,
+    _BodyTooLargeError: TOO_LARGE,
     UnavailableError: UNAVAILABLE,
     ClusterError: UNAVAILABLE,
     BusyError: UNAVAILABLE,
@@ -190,7 +190,7 @@ class Endpoint:
         """The answer to a body of more than `max_bytes`."""
         of = " (setting server.max_body_mib)" if self._is_verb else ""
         why = f"the request body is larger than {self._max_mib} MiB{of}"
-        return self._failed(BodyTooLargeError(why), time.perf_counter())
+        return self._failed(_BodyTooLargeError(why), time.perf_counter())
 
     async def _awaited(self, content: Awaitable[bytes], began: float) -> Answer:
         try:

@@ -13,7 +13,7 @@ from extender.core.clusters import WHOLE_MILLI, Mask, Rows
 from extender.core.decisions import ranked
 from extender.core.evaluations import Evaluation
 from extender.core.fit.checks import TABLE, resolvable, sentence
-from extender.core.fit.device_fits import devices_at, explain_no_fit, why_not_on
+from extender.core.fit.device_fits import devices_at, explain_no_fit, explain_no_fit_on
 from extender.core.fit.fits import fit
 from extender.core.fit.reasons import Reason
 from extender.core.fit.relaxations import obstacles
@@ -165,7 +165,7 @@ def _candidates(
     if decision.request.devices is not None:
         for node, row in islice(zip(candidates, rows.tolist(), strict=True), _MAX_DEVICE_TEXTS):
             possible = node["reason"] in (Reason.FITS.name, Reason.SET_ASIDE.name, Reason.KEPT_FOR_MOVE.name)
-            node["lacks"] = "" if possible else why_not_on(devices_at(cluster, row), decision.request.devices)
+            node["lacks"] = "" if possible else explain_no_fit_on(devices_at(cluster, row), decision.request.devices)
     return candidates + [{"node": name, **unknown} for name in placement.unknown]
 
 

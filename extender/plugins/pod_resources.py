@@ -14,7 +14,13 @@ from typing import Final
 import msgspec
 
 from extender.core.annotations import MARKER
-from extender.core.resources.pod_resources import NO_GPUS_ASKED, Container, RequestedGpus, asked_gpus, total_request
+from extender.core.resources.pod_resources import (
+    NO_GPUS_REQUESTED,
+    Container,
+    RequestedGpus,
+    requested_gpus,
+    total_request,
+)
 from extender.core.resources.quantities import MIB, parse_quantity
 from extender.core.resources.requests import RequestError
 from extender.core.vendors.registry import GPU_RESOURCES, PARTITION_PREFIXES, VENDORS
@@ -168,7 +174,7 @@ def gpu_units(spec: objects.PodSpec) -> RequestedGpus:
     if len(spec.containers or ()) == 1 and not (spec.init_containers or spec.overhead):  # most pods
         gpus = _gpus_of(requests_of(spec.containers[0].resources))  # type: ignore[index]
         if not gpus:
-            return NO_GPUS_ASKED
+            return NO_GPUS_REQUESTED
         (name, value), *others = gpus.items()
         if not others and len(text := str(value)) <= _MAX_REMEMBERED_CHARS:
             return _units_of_one(name, text)
@@ -178,13 +184,13 @@ def gpu_units(spec: objects.PodSpec) -> RequestedGpus:
     )
     overhead = _gpus_of(spec.overhead)
     if not overhead and not any(container.requests for container in (*containers, *init_containers)):
-        return NO_GPUS_ASKED  # fast path of most pods
-    return asked_gpus(containers, init_containers, overhead)
+        return NO_GPUS_REQUESTED  # fast path of most pods
+    return requested_gpus(containers, init_containers, overhead)
 
 
 @lru_cache(maxsize=4096)
 def _units_of_one(name: str, value: str) -> RequestedGpus:
-    return asked_gpus([Container({name: value})], (), {})
+    return requested_gpus([Container({name: value})], (), {})
 
 
 def _gpus_of(quantities: Mapping[str, str | int | float] | None) -> Mapping[str, str | int | float]:

@@ -13,7 +13,7 @@ from extender.cli.install.kerf import CheckedCluster
 from extender.core.gauges import Gauge
 from extender.core.resources.gpu_models import canonical_name, describe_model
 from extender.core.resources.nodes import GpuUnit, NodeOffer, NodeReading, read_node
-from extender.core.resources.pod_resources import Container, RequestedGpus, asked_gpus
+from extender.core.resources.pod_resources import Container, RequestedGpus, requested_gpus
 from extender.core.resources.requests import AskedUnit, GpuRequest, RequestError
 from extender.core.vendors import registry
 from extender.dra.conditions import read_request
@@ -104,7 +104,7 @@ def test_names_of_products() -> None:
 
 
 def test_a_pod_is_read() -> None:
-    assert asked_gpus([Container({RESOURCE: "2"})], [], {}) == RequestedGpus(2, vendor=AMD)
+    assert requested_gpus([Container({RESOURCE: "2"})], [], {}) == RequestedGpus(2, vendor=AMD)
     gpus = read_pod_request(pod_object("p", 2, resource=RESOURCE)).gpus
     assert gpus == GpuRequest(2, vendor=AMD)
     assert str(gpus) == "2 AMD GPUs"
@@ -113,7 +113,7 @@ def test_a_pod_is_read() -> None:
 
 def test_nobody_asks_for_gpus_of_two_vendors() -> None:
     with pytest.raises(RequestError, match=r"amd\.com/gpu fits no node: Kerf gives a pod GPUs of one vendor"):
-        asked_gpus([Container({RESOURCE: "2"}), Container({"nvidia.com/gpu": "1"})], [], {})
+        requested_gpus([Container({RESOURCE: "2"}), Container({"nvidia.com/gpu": "1"})], [], {})
 
 
 # Placed in one cluster

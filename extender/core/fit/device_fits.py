@@ -197,6 +197,6 @@ def explain_no_fit(cluster: Cluster, asked: DeviceClaims, rows: Rows, reason: np
     return in_words(obstacles, more=len(kinds) - len(first))
 
 
-def why_not_on(devices: NodeDevices | None, asked: DeviceClaims) -> str:
+def explain_no_fit_on(devices: NodeDevices | None, asked: DeviceClaims) -> str:
     """Why claims don't fit on one node, as a sentence without its name."""
     return _NO_DEVICES if devices is None else in_words([("", obstacle_on(devices, asked), devices)])

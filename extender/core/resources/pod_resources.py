@@ -81,22 +81,22 @@ class RequestedGpus:
     """Vendor's number in the registry."""
 
 
-NO_GPUS_ASKED: Final = RequestedGpus()
+NO_GPUS_REQUESTED: Final = RequestedGpus()
 
 
-def asked_gpus(
+def requested_gpus(
     containers: Sequence[Container], init_containers: Sequence[Container], overhead: Resources
 ) -> RequestedGpus:
     """The GPUs that a pod's resources request.
 
     Raises RequestError for invalid amounts, for unsupported combinations, and for GPUs of two vendors.
     """
-    result = NO_GPUS_ASKED
+    result = NO_GPUS_REQUESTED
     for number, vendor in enumerate(VENDORS):
         asked = _of_vendor(number, vendor, containers, init_containers, overhead)
-        if asked is NO_GPUS_ASKED:
+        if asked is NO_GPUS_REQUESTED:
             continue
-        if result is not NO_GPUS_ASKED:
+        if result is not NO_GPUS_REQUESTED:
             names = f"{VENDORS[result.vendor].resource} together with {vendor.resource}"
             raise RequestError(f"{names} fits no node: Kerf gives a pod GPUs of one vendor; request one")
         result = asked
@@ -122,7 +122,7 @@ def _of_vendor(
     partitions = vendor.partitions
     mig = () if partitions is None else _mig_devices(vendor, partitions, containers, init_containers, overhead)
     if not (whole or shared or mig):
-        return NO_GPUS_ASKED
+        return NO_GPUS_REQUESTED
     return RequestedGpus(shared or whole, AskedUnit.SHARED if shared else AskedUnit.GPU, mig, number)
 
 

@@ -16,11 +16,11 @@ from extender.core.fit.device_fits import (
     best_allocation,
     could_serve,
     explain_no_fit,
+    explain_no_fit_on,
     parts_at,
     possible_on,
     steps_taken,
     whole,
-    why_not_on,
 )
 from extender.core.fit.fits import fit_devices
 from extender.core.fit.reasons import Reason
@@ -190,9 +190,9 @@ def test_why_claims_fit_nowhere(golden: Golden) -> None:
             "b reserved, a quarantined: " + why(two, closed="b", quarantined="a"),
             "a quarantined: " + why(quarantined, quarantined="a"),
             "no match anywhere: " + why({"a": gpus(1), "b": gpus(2, 0)}, asked(ask(OF_TYPE, OF_H200))),
-            "one node, no devices: " + why_not_on(None, FOUR),
-            "one node, too few: " + why_not_on(gpus(3), FOUR),
-            "one node, no match: " + why_not_on(having(), FOUR),
+            "one node, no devices: " + explain_no_fit_on(None, FOUR),
+            "one node, too few: " + explain_no_fit_on(gpus(3), FOUR),
+            "one node, no match: " + explain_no_fit_on(having(), FOUR),
         ],
     )
 
@@ -217,8 +217,8 @@ def test_cached_sentences_depend_on_the_claims_and_what_is_taken_now() -> None:
     two_requests = asked(ask(OF_A100, count=4, name=name), ask(OF_A100, name="b"))
     together = asked(ask(OF_A100, count=3, name=name), constraints=(Constraint(ROOT),))
     for _ in range(2):
-        assert why_not_on(gpus(5, 0, 1), two_requests).startswith(f"request {name}: needs 4 devices")
-        assert "all be allocated at once: 5 devices" in why_not_on(gpus(4), two_requests)
-        assert ROOT in why_not_on(gpus(4), together)
-        assert why_not_on(gpus(4, 0), FOUR).endswith("4 matching, 3 free")
-        assert why_not_on(gpus(4, 0, 1), FOUR).endswith("4 matching, 2 free")
+        assert explain_no_fit_on(gpus(5, 0, 1), two_requests).startswith(f"request {name}: needs 4 devices")
+        assert "all be allocated at once: 5 devices" in explain_no_fit_on(gpus(4), two_requests)
+        assert ROOT in explain_no_fit_on(gpus(4), together)
+        assert explain_no_fit_on(gpus(4, 0), FOUR).endswith("4 matching, 3 free")
+        assert explain_no_fit_on(gpus(4, 0, 1), FOUR).endswith("4 matching, 2 free")

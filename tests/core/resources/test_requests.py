@@ -26,7 +26,7 @@ from extender.core.annotations import (
     read_priority,
     read_request,
 )
-from extender.core.resources.pod_resources import Container, RequestedGpus, Resources, asked_gpus, total_request
+from extender.core.resources.pod_resources import Container, RequestedGpus, Resources, requested_gpus, total_request
 from extender.core.resources.requests import AskedUnit, GpuRequest, PodRequest, RequestError
 from extender.kube.patterns import compile_pattern
 from tests.core.builders import ONE, pattern
@@ -87,10 +87,10 @@ def test_gpus_requested_by_resources() -> None:
         ({GPU_RESOURCE: 2.0}, 2, AskedUnit.GPU),  # a float in JSON
         ({GPU_RESOURCE: "0", SHARED_GPU_RESOURCE: "3"}, 3, AskedUnit.SHARED),
     ):
-        asked = asked_gpus([Container(requests)], [], {})
+        asked = requested_gpus([Container(requests)], [], {})
         assert (asked.units, asked.unit) == (units, unit)
     profiles = {"nvidia.com/mig-2g.10gb": "1", "nvidia.com/mig-1g.5gb": "2", "nvidia.com/mig-7g.40gb": "0"}
-    asked = asked_gpus([Container(profiles)], [Container({"nvidia.com/mig-1g.5gb": "3"})], {})
+    asked = requested_gpus([Container(profiles)], [Container({"nvidia.com/mig-1g.5gb": "3"})], {})
     assert asked.mig == (("1g.5gb", 3), ("2g.10gb", 1))
     assert read_request(asked, {}, {}, compile_pattern).gpus == GpuRequest(4, AskedUnit.MIG, mig=asked.mig)
 
@@ -181,7 +181,7 @@ def test_an_invalid_request_names_key_value_and_a_valid_form(golden: Golden) -> 
         refused(read, {SHARE: "500"}, 1, AskedUnit.SHARED),
         refused(read_request, RequestedGpus(1, mig=mig.mig), {}, {}, compile_pattern),
         *(refused(read_request, mig, keys, {}, compile_pattern) for keys in ({MODEL: "a100"}, {COUNT: "3"})),
-        *(refused(asked_gpus, [Container(requests)], [], {}) for requests in resources),
+        *(refused(requested_gpus, [Container(requests)], [], {}) for requests in resources),
         *(refused(read_priority, {GENIUS_PRIORITY: text}, 7) for text in ("high", "1_0", "9" * 63)),
     ]
     golden("core/invalid-requests.txt", lines)

@@ -270,9 +270,9 @@ class LedgerAccount(Consumer):
     """GPUs, CPU and memory that pods hold."""
 
     subscriptions = (
-        "extender/ledger/mirror.py: self.hub.cache(NODES).subscribe(_Nodes(ledger, self.tenants).changed)",
-        "extender/ledger/mirror.py: self.hub.part(BOUND_PODS).subscribe"
-        "(pods.changed, listed=ledger.keep_pods, stand_ins=True)",
+        "extender/ledger/mirror.py: self.hub.cache(NODES).subscribe(_Nodes(ledger, self.bound_pods).changed)",
+        "extender/ledger/mirror.py: self.hub.group(BOUND_PODS).subscribe"
+        "(pods.changed, on_list=ledger.keep_pods, stand_ins=True)",
     )
 
     def check(self, told: Told) -> None:
@@ -451,7 +451,7 @@ def _first_load(cluster: Any, row: int) -> float:
 class OwnersAccount(Consumer):
     """Pods that samples belong to; deleted pods are not forgotten."""
 
-    subscriptions = ("extender/telemetry/service.py: base.mirror.hub.part(BOUND_PODS).subscribe(owners.pod_changed)",)
+    subscriptions = ("extender/telemetry/service.py: base.mirror.hub.group(BOUND_PODS).subscribe(owners.pod_changed)",)
 
     def __init__(self, process: Process) -> None:
         super().__init__(process)
@@ -472,7 +472,7 @@ class OwnersAccount(Consumer):
 class PlacerAccount(Consumer):
     """Requests of pods that were offered nodes, until they have one."""
 
-    subscriptions = ("extender/api/build.py: base.mirror.hub.part(BOUND_PODS).subscribe(placer.pod_changed)",)
+    subscriptions = ("extender/api/build.py: base.mirror.hub.group(BOUND_PODS).subscribe(placer.pod_changed)",)
 
     def __init__(self, process: Process) -> None:
         super().__init__(process)
@@ -544,7 +544,7 @@ class OfQueue(Consumer):
 class BacklogAccount(OfQueue):
     """Pods that wait in the queue, and released ones."""
 
-    subscriptions = ("extender/queueing/controller.py: hub.part(PENDING_PODS).subscribe(self.backlog.changed)",)
+    subscriptions = ("extender/queueing/controller.py: hub.group(PENDING_PODS).subscribe(self.backlog.changed)",)
 
     def check(self, told: Told) -> None:
         backlog = self.queue.backlog
@@ -617,7 +617,7 @@ class NamespacesAccount(OfQueue):
 class PassedAccount(OfQueue):
     """Pods that opt in and came without the queue's gate."""
 
-    subscriptions = ("extender/queueing/controller.py: hub.part(PENDING_PODS).subscribe(self.passed.changed)",)
+    subscriptions = ("extender/queueing/controller.py: hub.group(PENDING_PODS).subscribe(self.passed.changed)",)
 
     def check(self, told: Told) -> None:
         passed = [stay for stay in told.stays(PENDING) if self._has_passed(stay)]
@@ -666,7 +666,7 @@ class NodeBookAccount(OfQueue):
 class RunningAccount(OfQueue):
     """GPUs in use by namespace, use of quotas, and durations of ended pods."""
 
-    subscriptions = ("extender/queueing/controller.py: hub.part(BOUND_PODS).subscribe(self.running.changed)",)
+    subscriptions = ("extender/queueing/controller.py: hub.group(BOUND_PODS).subscribe(self.running.changed)",)
 
     def check(self, told: Told) -> None:
         queue, there = self.queue, told.there(BOUND)
@@ -708,7 +708,7 @@ def _thousandths(stay: Stay) -> int:
 class GangsAccount(OfQueue):
     """Gangs of pods with a node, and their losses by preemption."""
 
-    subscriptions = ("extender/queueing/controller.py: hub.part(BOUND_PODS).subscribe(self.members.changed)",)
+    subscriptions = ("extender/queueing/controller.py: hub.group(BOUND_PODS).subscribe(self.members.changed)",)
 
     def check(self, told: Told) -> None:
         members, expected = self.queue.members, dict[str, set[tuple[str, str]]]()
@@ -779,7 +779,7 @@ class FollowerAccount(Consumer):
 class UnboundAccount(Consumer):
     """Descriptions of pods that wait for GPUs."""
 
-    subscriptions = ("extender/api/build.py: mirror.hub.part(PENDING_PODS).subscribe(unbound.changed)",)
+    subscriptions = ("extender/api/build.py: mirror.hub.group(PENDING_PODS).subscribe(unbound.changed)",)
 
     def __init__(self, process: Process) -> None:
         super().__init__(process)
@@ -840,7 +840,7 @@ class UnboundAccount(Consumer):
 class WakerAccount(Consumer):
     """Pods that were rejected, until they have a node or are gone."""
 
-    subscriptions = ("extender/api/build.py: mirror.hub.part(PENDING_PODS).subscribe(waker.pod_changed)",)
+    subscriptions = ("extender/api/build.py: mirror.hub.group(PENDING_PODS).subscribe(waker.pod_changed)",)
 
     def __init__(self, process: Process) -> None:
         super().__init__(process)
@@ -861,7 +861,7 @@ class HoldersAccount(Consumer):
 
     subscriptions = (
         "extender/explain/holders.py: hub.cache(NODES).subscribe(self.node_changed)",
-        "extender/explain/holders.py: hub.part(BOUND_PODS).subscribe(self.pod_changed)",
+        "extender/explain/holders.py: hub.group(BOUND_PODS).subscribe(self.pod_changed)",
         "extender/explain/workloads.py: holders.subscribe(base.mirror.hub)",
     )
 
@@ -949,7 +949,7 @@ CONSUMERS: Final[tuple[type[Consumer], ...]] = (
 
 
 _LEFT_OUT: Final = {
-    "extender/kube/cache.py: self._cache.subscribe(changed, listed=listed, stand_ins=stand_ins)": "hands on to those",
+    "extender/kube/cache.py: self._cache.subscribe(changed, on_list=on_list, stand_ins=stand_ins)": "hands on to those",
     "extender/ledger/mirror.py: self.hub.cache(feed).subscribe(ledger.device_changed)": "of devices",
 }
 """Those that hear of something else than nodes, pods and namespaces, and why they are not here."""

@@ -29,7 +29,7 @@ class QuarantineAccount(Consumer):
 
     subscriptions = (
         "extender/parts/set_aside/part.py: hub.cache(NODES).subscribe(keeper.changed)",
-        "extender/parts/set_aside/part.py: hub.part(BOUND_PODS).subscribe(lives.changed)",
+        "extender/parts/set_aside/part.py: hub.group(BOUND_PODS).subscribe(lives.changed)",
     )
 
     def __init__(self, process: Process) -> None:

@@ -1,4 +1,4 @@
-{{/* CEL: whether a pod requests GPUs by annotation or label; same as `asks_by_word` in extender/core/annotations.py. */}}
+{{/* CEL: whether a pod requests GPUs by annotation or label; same as `requests_by_metadata` in extender/core/annotations.py. */}}
 {{- define "kerf.marker.asks" -}}
 (has({{ . }}.metadata.annotations) && (
   ['kerf.dev/gpu-count', 'kerf.dev/gpu-memory-each', 'kerf.dev/gpu-memory-total'].exists(key,
