@@ -113,6 +113,11 @@ class Cluster:
         return len(self.node_names)
 
     @property
+    def is_sampled(self) -> bool:
+        """Whether any sample has ever arrived: until then observations change nothing."""
+        return self.observed is not None and self.observed.has_samples
+
+    @property
     def gpu_idle(self) -> Mask:
         """(N, G) healthy GPUs without any known booking."""
         idle: Mask = (self.gpu_free_milli == WHOLE_MILLI) & (self.gpu_free_mib == self.gpu_memory_mib)

@@ -250,7 +250,7 @@ class Memo:
         """Update changed rows, from the cache where possible."""
         states: list[tuple[int, RowState]] = []
         by_state = policy.by_state and TABLE.by_state and not request.by_identity
-        if len(changed) <= _FEW and by_state and cluster.observed is None:
+        if len(changed) <= _FEW and by_state and not cluster.is_sampled:
             rows = changed.tolist()
             states = [(serial, state_of(cluster, row)) for row in rows]
             cached_rows = [self._rows.get(state) for state in states]

@@ -38,6 +38,8 @@ class Observations:
     """(N, G) load predicted for pods placed too recently to show in samples."""
     outdated: npt.NDArray[np.bool_]
     """(N, G) GPUs released since their samples were taken: the measured usage may be gone."""
+    has_samples: bool = True
+    """Whether any sample has ever arrived."""
 
     def without_memory_of(self, gpus: npt.NDArray[np.bool_]) -> "Observations":
         """A copy without memory usage samples of some GPUs (N, G), for GPUs that pods are about to leave."""

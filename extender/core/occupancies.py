@@ -81,7 +81,7 @@ def with_observed_usage(cluster: Cluster, rules: ObservedRules | None) -> Cluste
     Memory in use on an unbooked GPU may belong to a pod on a GPU of unknown index. Each such GPU therefore reduces
     `untracked_units` by one, so that nothing is counted twice.
     """
-    if rules is None or cluster.observed is None:
+    if rules is None or not cluster.is_sampled:
         return cluster
     milli, mib, untracked = _left(cluster, rules, np.arange(cluster.num_nodes))
     return cluster.changed(gpu_free_milli=milli, gpu_free_mib=mib, untracked_units=untracked)
@@ -100,7 +100,7 @@ class ObservedUsageCache:
 
     def __call__(self, cluster: Cluster) -> Cluster:
         """The cluster as from `with_observed_usage`."""
-        if cluster.observed is None:
+        if not cluster.is_sampled:
             return cluster
         if self._last is None or self._last[1].gpu_free_mib.shape != cluster.gpu_free_mib.shape:
             counted = with_observed_usage(cluster, self._rules)

@@ -127,6 +127,7 @@ class ObservedArrays:
             sampled_at=self._sampled_at,
             expected_load=np.zeros((num_rows, num_slots), np.float32),
             outdated=self._outdated,
+            has_samples=False,
         )
 
     @property
@@ -264,7 +265,7 @@ class ObservedArrays:
         for array in (value, state, expected_load, self._sampled_at):
             array.flags.writeable = False
         self.current = Observations(
-            self.current.version + 1, value, state, self._sampled_at, expected_load, self._outdated
+            self.current.version + 1, value, state, self._sampled_at, expected_load, self._outdated, self.has_samples
         )
 
 
@@ -432,9 +433,7 @@ class ClusterArrays:
         if _INVENTORY & self._changed:
             values |= self._derived()
         self._changed = set()
-        observed = self.observed
-        values["version"] = self.version
-        values["observed"] = observed.current if observed is not None and observed.has_samples else None
+        values |= {"version": self.version, "observed": None if self.observed is None else self.observed.current}
         self._snapshot = Cluster(**values) if last is None else last.changed(**values)
         return self._snapshot
 

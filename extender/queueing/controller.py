@@ -86,7 +86,7 @@ class QueueController(QueueRules):
         kept_places: Callable[[], PlaceKeeper | None] = lambda: None,
         roomless_releaser: Callable[[], RoomlessReleaser | None] = lambda: None,
     ) -> None:
-        """`takes_more`: whether a pod takes more of a GPU's value than its share; it yields for `Options.patience_s`.
+        """`wastes_gpu`: whether a pod takes more of a GPU's value than its share; it yields for `Options.patience_s`.
         `why_refused`: why Kerf rejected a pod last, "" if it did not. `mode` creates the `Mode`, `keeper` the allocator
         of devices for ResourceClaims. `crowd` are the bound pods; `rights` names the manifest that grants a right.
         `kept_places` returns the part that keeps places for pods that it moves, `lets_roomless_go` the one that

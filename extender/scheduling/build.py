@@ -108,7 +108,7 @@ def build_waker(
     why: Callable[[PodIdentity], str],
     wastes_gpu: Callable[[GpuRequest], bool],
 ) -> Waker:
-    """Build the part that wakes pending pods; `why` and `takes_more` as in `Waker`."""
+    """Build the part that wakes pending pods; `why` and `wastes_gpu` as in `Waker`."""
     return Waker(
         transport=base.transport,
         ledger=base.ledger,

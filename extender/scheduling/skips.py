@@ -71,7 +71,7 @@ class Skips:
         """Return the rows of the nodes that a pod has to leave to waiting pods, none once its skips are used up.
 
         Waiting pods of no lower priority count: a larger one that fits a single node, and, if this pod wastes a GPU
-        (`takes_more`), each one that does not. Nodes that the queue keeps for its head from this pod always count.
+        (`wastes_gpu`), each one that does not. Nodes that the queue keeps for its head from this pod always count.
         """
         names = self.queue.kept_from(pod.uid)
         row_of = self.placer.snapshot().row_of if names else {}

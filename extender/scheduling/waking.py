@@ -166,7 +166,7 @@ class Waker(Background):
         max_skips: int = _MAX_SKIPS,
         explain_after_s: float = 0.0,
     ) -> None:
-        """`why` returns why a pod was rejected last, "" if unknown; `takes_more` as in `Skips`.
+        """`why` returns why a pod was rejected last, "" if unknown; `wastes_gpu` as in `Skips`.
         `explain_after_s` after its first rejection a pod is annotated with the reason; 0: never."""
         super().__init__("waker")
         self._transport = transport

@@ -115,7 +115,7 @@ def test_an_outcome_that_was_read_needs_a_confirmation() -> None:
 
 def test_an_object_that_is_gone_is_not_written_on() -> None:
     class Fallen(Patch[Pod]):
-        def stands(self) -> str:
+        def failed_precondition(self) -> str:
             return "its node is gone"
 
     server = Server()

@@ -127,7 +127,7 @@ def test_a_snapshot_copies_what_has_changed_since_the_last_one_and_shares_the_re
     arrays.set_held(0, HeldAmounts({1: (1000, 15360)}, 0))
     after = arrays.snapshot()
     own = {field.name for field in fields(Cluster) if getattr(after, field.name) is not getattr(before, field.name)}
-    assert own == {"version", "row_version", "gpu_free_milli", "gpu_free_mib"}
+    assert own == {"version", "row_version", "gpu_free_milli", "gpu_free_mib", "states"}
     assert before.gpu_free_milli.tolist() == [[1000, 1000], [1000, 0]]
     assert after.gpu_free_milli.tolist() == [[1000, 0], [1000, 0]]
     assert (after.row_version > before.version).tolist() == [True, False]

@@ -280,12 +280,12 @@ def test_s1_a_pod_takes_more_than_its_part_by_the_prices_that_serve(model: Path)
     with serving(model, model__prices="plain") as kerf:
         rank = kerf.service.rank
         share, whole = GpuRequest(1, milli=810), GpuRequest(1)
-        assert not rank.takes_more(share)  # nothing serves yet
+        assert not rank.wastes_gpu(share)  # nothing serves yet
         look(kerf)
-        assert not rank.takes_more(share)  # by plain worth nobody does
+        assert not rank.wastes_gpu(share)  # by plain worth nobody does
         served = rank.score.served
         assert served is not None
         worth = served.outlook.worth
         worth = worth._replace(left=np.where(np.arange(1001) >= 500, worth.left, 0.0))
         rank.score.served = served._replace(outlook=served.outlook._replace(worth=worth))
-        assert rank.takes_more(share) and not rank.takes_more(whole)
+        assert rank.wastes_gpu(share) and not rank.wastes_gpu(whole)

@@ -234,7 +234,7 @@ def test_a_budget_is_matched_once_for_equal_labels(monkeypatch: pytest.MonkeyPat
         matched.append(labels)
         return True
 
-    monkeypatch.setattr("extender.planning.demands.Condition.holds", holds)
+    monkeypatch.setattr("extender.planning.demands.LabelRequirement.holds", holds)
     budgets = budgets_of(budget("b", 1, {"app": "x"}))
     for labels in ({"app": "x"}, {"app": "y"}) * 50:
         budgets.of(resident(labels=labels).pod.metadata)
