@@ -213,8 +213,8 @@ class Verbs:
         node_names = placement.cluster.node_names
         result = _among(call, [node_names[row] for row in rows.tolist()])
         num_candidates = len(decision.rows) + len(placement.unknown)
-        all_fit = not placement.unknown and bool(decision.evaluation.fits.all())
-        if not len(rows) or (num_candidates <= _MAX_NAMES_WITH_REASONS and not all_fit):
+        with_reasons = num_candidates <= _MAX_NAMES_WITH_REASONS
+        if not len(rows) or (with_reasons and (placement.unknown or not decision.evaluation.fits.all())):
             result.failed, result.unresolvable = failures(placement)
         if len(rows) == 1:
             self.placer.reserve(placement)  # kube-scheduler takes the only node

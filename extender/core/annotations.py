@@ -7,6 +7,7 @@ with the pod's resources is an error: the kubelet allocates what the resources s
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Final
 
 from extender.core.clusters import WHOLE_MILLI
@@ -73,6 +74,27 @@ def read_request(
 
     Raises RequestError with a message for the pod's author.
     """
+    if POLICY not in annotations and ASKING.isdisjoint(annotations) and ASKING_LABELS.isdisjoint(labels):
+        return _by_resources(asked)
+    return _read_request(asked, annotations, labels, compile_pattern)
+
+
+@lru_cache(maxsize=1024)
+def _by_resources(asked: RequestedGpus) -> PodRequest:
+    """The request of most pods, which have none of the keys."""
+
+    def no_pattern(text: str) -> ModelPattern:
+        raise AssertionError(f"without keys there is no pattern {text}")
+
+    return _read_request(asked, {}, {}, no_pattern)
+
+
+def _read_request(
+    asked: RequestedGpus,
+    annotations: Mapping[str, str],
+    labels: Mapping[str, str],
+    compile_pattern: CompilePattern,
+) -> PodRequest:
     units, unit, mig, vendor = asked.units, asked.unit, asked.mig, VENDORS[asked.vendor]
     if mig and units:
         raise RequestError(

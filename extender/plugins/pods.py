@@ -76,7 +76,7 @@ def completed(request: PodRequest, pod: objects.Pod) -> PodRequest:
         return request
     priority = read_priority(pod.metadata.labels or {}, pod.spec.priority)
     cpu_milli, memory_mib = read_compute(pod.spec)
-    return replace(request, priority=priority, cpu_milli=cpu_milli, memory_mib=memory_mib)
+    return PodRequest(request.gpus, request.policy, priority, request.stale, cpu_milli, memory_mib)
 
 
 def read_policy(pod: objects.Pod) -> str:

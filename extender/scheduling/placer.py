@@ -41,8 +41,7 @@ _FEW_NAMES: Final = 256
 _MAX_NAME_BYTES: Final = 256  # a quoted node name and a comma
 _SMALLEST_SAMPLE_FRAC: Final = 1 / 14
 """Smallest fraction of the nodes for which the ranking is walked from its top; kube-scheduler offers a tenth of 5,000
-nodes by default. With one node in 14 a candidate, 64 tries miss them all in 1 % of the cases."""
-_MAX_TRIES: Final = 64
+nodes by default."""
 DEFAULT_LOAD: Final = 0.7
 """Load expected on each GPU of a pod whose owner has no history."""
 
@@ -157,8 +156,10 @@ class Placer:
         fewest = max(_FEW_NAMES, int(num_known * _SMALLEST_SAMPLE_FRAC))
         if len(candidates) < fewest or candidates.num_bytes > _MAX_NAME_BYTES * num_known:
             return None
+        # A random sample contains one of these in 95 % of the cases; a sample of consecutive nodes may have none.
+        max_tries = 1 + 3 * num_known // len(candidates)
         memo = self._memo.of(pod.namespace)
-        decision = decide_from_top(cluster, request, policy, candidates.__contains__, memo, _MAX_TRIES)
+        decision = decide_from_top(cluster, request, policy, candidates.__contains__, memo, max_tries)
         if decision is None:
             return None
         return Placement(pod, cluster, decision, (), self._wall_clock(), candidates)
