@@ -44,7 +44,12 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With `--changed` those nightly tests are left out that no change asks for, with `--goldens` all without any."""
+    """With `--changed`, leave out nightly tests that no change asks for; with `--goldens`, those without golden files.
+
+    Files with long tests come first, so that no worker runs one alone at the end.
+    """
+    long = {item.path for item in items if item.get_closest_marker("slow") or item.get_closest_marker("controlplane")}
+    items.sort(key=lambda item: item.path not in long)
     if config.getoption("changed"):
         changed = changed_files(config.rootpath)
         left_out = [

@@ -28,4 +28,4 @@ def test_those_alone_run_that_have_a_golden_file(pytester: pytest.Pytester) -> N
 
 def test_every_golden_file_is_used() -> None:
     tests = "".join(path.read_text() for path in FOLDER.parent.rglob("test_*.py"))
-    assert [path.name for path in FOLDER.rglob("*.*") if f'golden("{path.relative_to(FOLDER)}"' not in tests] == []
+    assert [path.name for path in FOLDER.rglob("*.*") if f'"{path.relative_to(FOLDER)}"' not in tests] == []

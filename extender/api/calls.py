@@ -30,7 +30,7 @@ def calls_of(service: "Service") -> list[Call]:
     """All calls of a service."""
     of_parts = [call for contribution in service.contributions.values() for call in contribution.calls]
 
-    def seeing(answer: Callable[[bytes], bytes | Awaitable[bytes]]) -> Callable[[bytes], Awaitable[bytes]]:
+    def requiring_view(answer: Callable[[bytes], bytes | Awaitable[bytes]]) -> Callable[[bytes], Awaitable[bytes]]:
         async def answered(body: bytes) -> bytes:
             if blind := service.blindness():
                 raise UnavailableError(blind.sentence)
@@ -41,7 +41,7 @@ def calls_of(service: "Service") -> list[Call]:
 
     return [
         *_verbs(service.verbs),
-        *(replace(call, answer=seeing(call.answer)) if call.sees else call for call in of_parts),
+        *(replace(call, answer=requiring_view(call.answer)) if call.needs_current_view else call for call in of_parts),
     ]
 
 
@@ -111,7 +111,7 @@ def _filter_fault(text: str) -> bytes:
 _BURST_S: Final = 4
 _WEBHOOKS_PER_S: Final = 500.0
 """Admission reviews per second from one address, after a burst of `_BURST_S` seconds' worth."""
-_MANY: Final = 1 << 30
+_UNLIMITED: Final = 1 << 30
 _MAX_MIB: Final = {Caller.API_SERVER: 4, Caller.READER: access.MAX_BODY_MIB, Caller.OPERATOR: access.MAX_BODY_MIB}
 """Maximum body by caller other than kube-scheduler, in MiB. The API server accepts pods of up to 3 MiB."""
 _NO_CERTIFICATE: Final = access.Refusal(403, "a client certificate is required (setting server.tls_client_ca_file)")
@@ -144,9 +144,9 @@ class Endpoint:
         settings = service.settings
         self._call = call
         self._service = service
-        self._a_second = webhooks_per_s
+        self._webhooks_per_s = webhooks_per_s
         self._rates = (
-            Rates(per_s=webhooks_per_s, burst=int(_BURST_S * webhooks_per_s), at_once=_MANY, clock=time.monotonic)
+            Rates(per_s=webhooks_per_s, burst=int(_BURST_S * webhooks_per_s), at_once=_UNLIMITED, clock=time.monotonic)
             if call.caller is Caller.API_SERVER
             else None
         )
@@ -188,8 +188,8 @@ class Endpoint:
 
     def too_large(self) -> Answer:
         """The answer to a body of more than `max_bytes`."""
-        of = " (setting server.max_body_mib)" if self._is_verb else ""
-        why = f"the request body is larger than {self._max_mib} MiB{of}"
+        setting = " (setting server.max_body_mib)" if self._is_verb else ""
+        why = f"the request body is larger than {self._max_mib} MiB{setting}"
         return self._failed(_BodyTooLargeError(why), time.perf_counter())
 
     async def _awaited(self, content: Awaitable[bytes], began: float) -> Answer:
@@ -226,7 +226,7 @@ class Endpoint:
         if not self._guarded and (foreign := access.foreign_page(scope, self._own_hosts)):
             return foreign
         if self._rates is not None and (wait_s := self._rates.wait_s(access.client_of(scope))):
-            return access.too_many(f"{self._a_second:g} a second from one address", wait_s)
+            return access.too_many(f"{self._webhooks_per_s:g} a second from one address", wait_s)
         return None
 
     async def _body(self, receive: Receive) -> bytes | None:

@@ -46,7 +46,7 @@ class Call:
     faults: tuple[int, ...] = ()
     """The error statuses in the latter case."""
     caller: Caller = Caller.SCHEDULER
-    sees: bool = False
-    """Whether it needs a current view of the cluster."""
+    needs_current_view: bool = False
+    """Whether it is refused while Kerf's view of the cluster is stale or missing."""
     example: Any = None
     """An example body, if `openapi` has none."""

@@ -49,7 +49,7 @@ class Blindness:
         return bool(self.why) and not math.isfinite(self.age_s)
 
     @property
-    def told(self) -> Stale:
+    def answer_keys(self) -> Stale:
         """The keys to add to an answer, none if the view is current."""
         if not self:
             return {}
@@ -69,7 +69,7 @@ class Blindness:
         """A JSON object with the keys inserted first; anything else is unchanged."""
         if not self or not body.startswith(b"{"):
             return body
-        head = wire.encode(self.told)[:-1]
+        head = wire.encode(self.answer_keys)[:-1]
         return head + (b"}" if body == b"{}" else b"," + body[1:])
 
 
@@ -111,11 +111,11 @@ class Readiness:
         return self._fence.fault() or self._mirror.fault()
 
 
-def read_pod(placer: Placer, asked: wire.PodCall) -> tuple[PodIdentity, PodRequest]:
+def read_pod(placer: Placer, call: wire.PodCall) -> tuple[PodIdentity, PodRequest]:
     """The pod and its request. Raises WireError, RequestError."""
-    check_names(asked.pod)
-    metadata = asked.pod.metadata
-    group = asked.pod.spec.pod_group
+    check_names(call.pod)
+    metadata = call.pod.metadata
+    group = call.pod.spec.pod_group
     gang = f"{metadata.namespace}/{group}" if group else ""
     pod = PodIdentity(
         namespace=metadata.namespace,
@@ -125,11 +125,11 @@ def read_pod(placer: Placer, asked: wire.PodCall) -> tuple[PodIdentity, PodReque
         created=metadata.creation_timestamp,
         gang=gang,
     )
-    return pod, placer.read_request(asked.pod)
+    return pod, placer.read_request(call.pod)
 
 
 def check_names(pod: objects.Pod) -> None:
-    metadata = pod.metadata
-    for key, name in (("Pod.metadata.namespace", metadata.namespace), ("Pod.metadata.name", metadata.name)):
+    """Raise WireError unless a pod's namespace and name are valid or missing."""
+    for key, name in (("Pod.metadata.namespace", pod.metadata.namespace), ("Pod.metadata.name", pod.metadata.name)):
         if name:
             wire.check_name(key, name)

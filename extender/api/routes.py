@@ -1,4 +1,4 @@
-"""HTTP routes: calls of verbs bypass FastAPI; FastAPI serves what users and probes read."""
+"""HTTP routes: verbs and webhooks bypass FastAPI, which serves users and probes."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def endpoints_of(service: Service) -> Endpoints:
 
 
 def verbs_of(endpoints: Endpoints) -> Mapping[str, ASGIApp]:
-    """The endpoints that bypass the guard, by path."""
+    """The endpoints that bypass the guard, by path: kube-scheduler's verbs and webhooks."""
     return {call.path: endpoint for call, endpoint in endpoints.items() if not call.caller.guarded}
 
 

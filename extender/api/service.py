@@ -114,7 +114,7 @@ class Service:
         """The service's status for the page; ages in whole seconds."""
         policy, observer = self.placer.policy_of(NO_REQUEST), self.observer
         age_s = observer.age_s() if observer else math.inf
-        blind = self.blindness().told
+        blind = self.blindness().answer_keys
         if (stale_s := blind.get("staleSeconds")) is not None:
             blind["staleSeconds"] = round(stale_s)
         return {

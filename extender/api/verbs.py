@@ -61,7 +61,7 @@ class Verbs:
     mode: Mode
     near_best_nodes: int
     sees_decisions: Callable[[], DecisionObserver | None] = lambda: None
-    """Receives each decision of filter."""
+    """Returns what receives each decision of filter, if anything does."""
     callers: Callers = field(default_factory=lambda: Callers(time.monotonic), kw_only=True)
     """Tracks kube-scheduler's calls."""
     _priorities: wire.PriorityEncoder = field(default_factory=wire.PriorityEncoder, init=False)
@@ -113,7 +113,7 @@ class Verbs:
             args = wire.read_binding_args(body)
             pod = PodIdentity(args.pod_namespace, args.pod_name, args.pod_uid)
             self.readiness.check_leading()
-            self.placer.lost.accepted(pod.uid)
+            self.placer.lost.forget(pod.uid)
             await self.binder.bind(pod, args.node, self.readiness.fault())
         except (wire.WireError, UnavailableError, BindError) as error:
             logger.warning("bind: %s", error)
@@ -203,7 +203,7 @@ class Verbs:
         if decision.best is None:
             rows = decision.rows[:0]
             self.rejections.record(placement)
-            self._turn_away(pod, request)
+            self._note_rejection(pod, request)
         elif one_is_enough:
             rows = np.array([decision.best])
         elif self.mode is Mode.DECISIVE:
@@ -275,7 +275,7 @@ class Verbs:
     def _skip(self, call: wire.PodCall, pod: PodIdentity, request: PodRequest) -> wire.FilterResult:
         """Leave a pod pending, without preemption; it is retried when the reason is gone."""
         reason = self.waker.skips.skip(pod.uid)
-        self._turn_away(pod, request)
+        self._note_rejection(pod, request)
         self.metrics.decisions.labels("skipped").inc()
         return _none(call, reason)
 
@@ -286,7 +286,7 @@ class Verbs:
         self.metrics.decisions.labels("skipped").inc()
         return _none(call, excess)
 
-    def _turn_away(self, pod: PodIdentity, request: PodRequest) -> None:
+    def _note_rejection(self, pod: PodIdentity, request: PodRequest) -> None:
         """Record a pod that got no node."""
         self.placer.note_rejection(pod)
         self.waker.rejected(pod, request)

@@ -306,7 +306,6 @@ class PreemptionResult(msgspec.Struct, gc=False):
     meta_victims: dict[str, MetaVictims] = msgspec.field(name="NodeNameToMetaVictims", default_factory=dict)
 
 
-_victims_decoder: Final = Decoder(dict[str, msgspec.Raw])
 _list_decoder: Final[Decoder[list[msgspec.Raw] | None]] = Decoder(list[msgspec.Raw] | None)  # type: ignore[arg-type]
 _violations_decoder: Final[Decoder[int | None]] = Decoder(Violations | None)  # type: ignore[arg-type]
 _text_decoder: Final = Decoder(str)
@@ -332,7 +331,7 @@ def _proposals(raw: msgspec.Raw, uid_of: Callable[[msgspec.Raw], str]) -> list[P
     if raw == _NULL:
         return None
     result: list[Proposal] = []
-    for node, raw_victims in _decode(_victims_decoder, raw).items():
+    for node, raw_victims in _decode(_fields_decoder, raw).items():
         victims = {} if raw_victims == _NULL else _fields(raw_victims, ("Pods", "NumPDBViolations"))
         num_violations = _decode(_violations_decoder, victims.get("NumPDBViolations", _NULL)) or 0
         uids = [uid_of(pod) for pod in _decode(_list_decoder, victims.get("Pods", _NULL)) or ()]

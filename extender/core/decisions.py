@@ -71,12 +71,12 @@ def decide(cluster: Cluster, request: GpuRequest, policy: Policy, rows: Rows, me
     """Decide on a request over R candidate rows: the best node and its GPUs."""
     known = memo.evaluate(cluster, request, policy)
     evaluation = known.evaluation.take(rows)
-    plain = Decision(request, policy.name, cluster.version, rows, evaluation, None, (), by=policy)
+    base = Decision(request, policy.name, cluster.version, rows, evaluation, None, (), by=policy)
     best = next(ranked(cluster, rows, evaluation), None)
     return (
-        plain
+        base
         if best is None
-        else _decided(memo.with_observed_usage(cluster, policy), policy, plain, best, *known.of(best))
+        else _decided(memo.with_observed_usage(cluster, policy), policy, base, best, *known.of(best))
     )
 
 
@@ -87,10 +87,10 @@ def decide_on(cluster: Cluster, request: GpuRequest, policy: Policy, row: int, m
     checked = fit(seen, request, rows)
     score = np.where(checked.fits, 0.0, -np.inf)
     evaluation = Evaluation(reasons(cluster, seen, request, rows, checked), checked.available, score)
-    plain = Decision(request, policy.name, cluster.version, rows, evaluation, None, (), by=policy, planned=True)
+    base = Decision(request, policy.name, cluster.version, rows, evaluation, None, (), by=policy, planned=True)
     if not checked.fits[0]:
-        return plain
-    return _decided(seen, policy, plain, row, checked.room[0], bool(checked.shares[0]))
+        return base
+    return _decided(seen, policy, base, row, checked.room[0], bool(checked.shares[0]))
 
 
 def decide_from_top(
@@ -111,8 +111,8 @@ def decide_from_top(
     evaluation = known.evaluation.copy()
     for row in islice(ranked(cluster, rows, evaluation), max_tries):
         if offered(cluster.node_names[row]):
-            plain = Decision(request, policy.name, cluster.version, rows, evaluation, None, (), by=policy)
-            return _decided(memo.with_observed_usage(cluster, policy), policy, plain, row, *known.of(row))
+            base = Decision(request, policy.name, cluster.version, rows, evaluation, None, (), by=policy)
+            return _decided(memo.with_observed_usage(cluster, policy), policy, base, row, *known.of(row))
     return None
 
 
@@ -135,26 +135,26 @@ def near_best(cluster: Cluster, decision: Decision, count: int) -> Rows:
     return np.fromiter(islice(ranked(cluster, decision.rows, decision.evaluation), count), dtype=np.intp)
 
 
-def _decided(cluster: Cluster, policy: Policy, plain: Decision, best: int, room: Mask, shares: bool) -> Decision:
-    """The decision for row `best`, with GPUs of that node."""
-    request = plain.request
+def _decided(cluster: Cluster, policy: Policy, base: Decision, best: int, room: Mask, shares: bool) -> Decision:
+    """`base` with row `best` and GPUs of that node."""
+    request = base.request
     if request.devices is not None:
-        return _with_devices(cluster, plain, best, request.devices)
+        return _with_devices(cluster, base, best, request.devices)
     gpus = choice(cluster, best, request, policy, room, shares=shares)
     if gpus is None:
         raise AssertionError(f"fit and device choice disagree on {request} at node {cluster.node_names[best]}")
     milli, mib_each = booked_each(cluster, best, request, gpus)
     crosses = crossed_groups(cluster, best, gpus) if len(gpus) > 1 else ""
-    return replace(plain, best=best, gpus=gpus, milli=milli, mib_each=mib_each, crosses=crosses)
+    return replace(base, best=best, gpus=gpus, milli=milli, mib_each=mib_each, crosses=crosses)
 
 
-def _with_devices(cluster: Cluster, plain: Decision, best: int, asked: DeviceClaims) -> Decision:
-    """The decision for row `best`, with devices of that node."""
+def _with_devices(cluster: Cluster, base: Decision, best: int, asked: DeviceClaims) -> Decision:
+    """`base` with row `best` and devices of that node."""
     allocation = allocation_at(cluster, best, asked)
     parts = parts_at(cluster, best, allocation)
     gpus, milli = tuple(part.gpu for part in parts), min((part.milli for part in parts), default=WHOLE_MILLI)
     mib_each = tuple(part.mib for part in parts) if milli < WHOLE_MILLI else ()
-    return replace(plain, best=best, gpus=gpus, milli=milli, mib_each=mib_each, allocation=allocation)
+    return replace(base, best=best, gpus=gpus, milli=milli, mib_each=mib_each, allocation=allocation)
 
 
 def choice(

@@ -182,7 +182,7 @@ class Memo:
     _entries: OrderedDict[tuple[GpuRequest, str], _Class] = field(default_factory=OrderedDict)
     _num_of: Counter[str] = field(default_factory=Counter)
     """Number of classes by asker."""
-    _counting: dict[ObservedRules, ObservedUsageCache] = field(default_factory=dict)
+    _observed_usage: dict[ObservedRules, ObservedUsageCache] = field(default_factory=dict)
     _rows: dict[tuple[int, RowState], _Row] = field(default_factory=dict)
     """By class serial and row state. Many nodes reach equal states, and forty NumPy calls for one row are slow."""
     _fits: dict[tuple[int, GpuState | RowState], Fit] = field(default_factory=dict)
@@ -197,10 +197,10 @@ class Memo:
         """The cluster with the policy's observed usage subtracted."""
         if policy.rules is None:
             return cluster
-        counting = self._counting.get(policy.rules)
-        if counting is None:
-            counting = self._counting[policy.rules] = ObservedUsageCache(policy.rules)
-        return counting(cluster)
+        cache = self._observed_usage.get(policy.rules)
+        if cache is None:
+            cache = self._observed_usage[policy.rules] = ObservedUsageCache(policy.rules)
+        return cache(cluster)
 
     def evaluate(self, cluster: Cluster, request: GpuRequest, policy: Policy) -> FullEvaluation:
         """Fit and score of a request on all N rows. Later calls overwrite the arrays: copy what you keep."""

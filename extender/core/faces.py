@@ -1,4 +1,4 @@
-"""What Kerf's optional parts declare without importing their code: a `FACE` in each `extender/parts/NAME`.
+"""What Kerf's optional parts declare without importing their code: a `FACE` in `extender/parts/NAME/__init__.py`.
 
 The command line and the manifest readers find commands and kinds this way without loading a part's libraries.
 """

@@ -98,7 +98,7 @@ class QuestionQueue:
 
 
 async def pages(transport: Transport, path: str, query: Query | None = None) -> AsyncIterator[bytes]:
-    """Pages of a list from the API server, each as a JSON list. Raises ClusterError."""
+    """A list of the API server, each page as JSON `{"items": [...]}`. Raises ClusterError."""
     try:
         async for page in Lister(transport, path, msgspec.Raw, query).pages():
             yield b'{"items":[%b]}' % b",".join(map(bytes, page.items))
@@ -107,12 +107,12 @@ async def pages(transport: Transport, path: str, query: Query | None = None) -> 
 
 
 async def whole(transport: Transport, path: str, query: Query | None = None) -> bytes:
-    """The whole list as one JSON list. Raises ClusterError."""
+    """The same as one page. Raises ClusterError."""
     try:
-        found = await Lister(transport, path, msgspec.Raw, query).all()
+        listing = await Lister(transport, path, msgspec.Raw, query).all()
     except msgspec.DecodeError as error:
         raise ClusterError(f"{path} can't be read: {error}") from None
-    return b'{"items":[%b]}' % b",".join(map(bytes, found.items))
+    return b'{"items":[%b]}' % b",".join(map(bytes, listing.items))
 
 
 @dataclass(frozen=True, slots=True)

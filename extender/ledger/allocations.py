@@ -50,12 +50,12 @@ class PodAllocation:
     given_by_kubelet: Holding | None = None
     """What the kubelet gave, None where that is not reported or implausible."""
     disputed: bool = False
-    """Whether `told` and `decided` may both be true: it is unknown whose Binding took effect."""
-    anew: bool = False
+    """Whether `annotated` and `decided` may both be true: it is unknown whose Binding took effect."""
+    reassigned: bool = False
     """Whether a bound pod was assigned other GPUs than its annotations said, which are not updated yet."""
-    firm: bool = False
-    """Whether the reservation is written on its pod: kube-scheduler may bind the pod by it at any time, so neither the
-    TTL nor a change of its node ends it."""
+    pinned: bool = False
+    """Whether neither the TTL nor a change of its node ends the reservation, as when it is written on its pod, which
+    kube-scheduler may then bind at any time."""
 
     def holding_on(self, plugin: DevicePlugin) -> Holding:
         """Return what it amounts to on a node of this plugin."""
@@ -112,38 +112,38 @@ class PodAllocations:
 
     def uids(self, node: str) -> Mapping[str, str]:
         """Return the UIDs of a node's pods that the watch has reported, by `namespace/name`."""
-        return {claim.pod: claim.uid for claim in self.on(node) if claim.pod}
+        return {held.pod: held.uid for held in self.on(node) if held.pod}
 
-    def add(self, claim: PodAllocation) -> None:
+    def add(self, allocation: PodAllocation) -> None:
         """Add the allocation of a pod that has none."""
-        self._by_uid[claim.uid] = claim
-        self._by_node.put(claim.node, claim.uid, claim)
-        self._changed(claim.node)
+        self._by_uid[allocation.uid] = allocation
+        self._by_node.put(allocation.node, allocation.uid, allocation)
+        self._changed(allocation.node)
 
     def drop(self, uid: str) -> None:
         """Drop a pod's allocation, if any."""
-        claim = self._by_uid.pop(uid, None)
-        if claim is not None:
-            self._by_node.pop(claim.node, uid)
-            self._changed(claim.node)
+        allocation = self._by_uid.pop(uid, None)
+        if allocation is not None:
+            self._by_node.pop(allocation.node, uid)
+            self._changed(allocation.node)
 
     def is_settled(self, uid: str) -> bool:
         """Whether a pod is bound or being bound."""
-        claim = self._by_uid.get(uid)
-        return claim is not None and claim.state is not AllocationState.RESERVED
+        allocation = self._by_uid.get(uid)
+        return allocation is not None and allocation.state is not AllocationState.RESERVED
 
-    def begin_ttl(self, claim: PodAllocation, now: float) -> None:
+    def begin_ttl(self, allocation: PodAllocation, now: float) -> None:
         """Start a reservation's TTL."""
-        claim.since = now
-        self._expiries.append((now + self._ttl_s, claim))
+        allocation.since = now
+        self._expiries.append((now + self._ttl_s, allocation))
 
     def expired(self, now: float) -> Iterator[PodAllocation]:
         """Yield the reservations whose TTL has expired."""
         while self._expiries and self._expiries[0][0] <= now:
-            _, claim = self._expiries.popleft()
-            reserved = self._by_uid.get(claim.uid) is claim and claim.state is AllocationState.RESERVED
-            if reserved and not claim.firm and claim.since + self._ttl_s <= now:
-                yield claim
+            _, allocation = self._expiries.popleft()
+            reserved = self._by_uid.get(allocation.uid) is allocation and allocation.state is AllocationState.RESERVED
+            if reserved and not allocation.pinned and allocation.since + self._ttl_s <= now:
+                yield allocation
 
 
 class Occupancy:

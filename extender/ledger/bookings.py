@@ -150,7 +150,7 @@ class Bookings:
     def __init__(self, reading: NodeReading, reservation_ttl_s: float) -> None:
         self.rows = NodeRows(reading, reservation_ttl_s)
         """The nodes."""
-        self._claims = self.rows.allocations
+        self._allocations = self.rows.allocations
         self._seen_pods: set[str] = set()  # UIDs that the watch has reported
         self._first_readings: dict[str, Holdings] = {}  # by UID: the first reading with a node
         self.cycles = _Cycles(self.release)
@@ -158,7 +158,7 @@ class Bookings:
 
     def allocation(self, uid: str) -> PodAllocation | None:
         """Return a pod's allocation."""
-        return self._claims.get(uid)
+        return self._allocations.get(uid)
 
     def reserve(
         self, uid: str, node: str, holding: Holding, now: float, *, cpu_milli: int = 0, memory_mib: int = 0
@@ -168,94 +168,94 @@ class Bookings:
         A pod that is bound or being bound keeps what it has. CPU and memory count among the node's requests from now
         on, as they will once the watch has reported the pod.
         """
-        if self._claims.is_settled(uid):
+        if self._allocations.is_settled(uid):
             return
-        self._claims.drop(uid)
-        claim = PodAllocation(uid, node, holding, AllocationState.RESERVED, now)
-        self._add(claim)
-        self._claims.begin_ttl(claim, now)
+        self._allocations.drop(uid)
+        allocation = PodAllocation(uid, node, holding, AllocationState.RESERVED, now)
+        self._add(allocation)
+        self._allocations.begin_ttl(allocation, now)
         if cpu_milli or memory_mib:
             self.rows.request(uid, node, cpu_milli, memory_mib)
 
     def reserve_as_written(self, pod: objects.Pod, node: str, now: float) -> None:
-        """Reserve the assignment written on an unbound pod, persisted as by `make_firm`."""
+        """Reserve the assignment written on an unbound pod, and pin it."""
         uid = pod.metadata.uid
-        if self._claims.is_settled(uid):
+        if self._allocations.is_settled(uid):
             return
-        self._claims.drop(uid)
+        self._allocations.drop(uid)
         reading, _ = read_holdings(pod)
         if reading:
             holding = reading.on(self.rows.plugin_on(node))
-            self._add(PodAllocation(uid, node, holding, AllocationState.RESERVED, now, annotated=reading, firm=True))
+            self._add(PodAllocation(uid, node, holding, AllocationState.RESERVED, now, annotated=reading, pinned=True))
         self.rows.request(uid, node, *read_compute(pod.spec))
 
-    def make_firm(self, uid: str) -> None:
-        """Keep a pod's reservation until `release`, or until the pod has a node: it is being written on the pod."""
-        claim = self._claims.get(uid)
-        if claim is not None and claim.state is AllocationState.RESERVED:
-            claim.firm = True
+    def pin(self, uid: str) -> None:
+        """Keep a pod's reservation until `release`, or until the pod has a node."""
+        allocation = self._allocations.get(uid)
+        if allocation is not None and allocation.state is AllocationState.RESERVED:
+            allocation.pinned = True
 
-    def assign_anew(self, uid: str, holding: Holding) -> None:
+    def reassign(self, uid: str, holding: Holding) -> None:
         """Assign GPUs of its node to a bound pod whose GPUs were unknown."""
-        claim = self._claims.get(uid)
-        if claim is not None and claim.state is AllocationState.BOUND:
-            claim.holding = claim.decided = holding
-            claim.anew = True
-            self.rows.write(claim.node)
+        allocation = self._allocations.get(uid)
+        if allocation is not None and allocation.state is AllocationState.BOUND:
+            allocation.holding = allocation.decided = holding
+            allocation.reassigned = True
+            self.rows.write(allocation.node)
 
     def release(self, uid: str) -> None:
         """Release a pod's reservation; what is bound or being bound stays."""
-        if not self._claims.is_settled(uid):
+        if not self._allocations.is_settled(uid):
             self._end(uid)
 
     def is_reserved(self, uid: str, node: str) -> bool:
         """Whether a pod's reservation on a node stands: the node exists and is not overbooked."""
-        claim = self._claims.get(uid)
-        reserved = claim is not None and claim.state is AllocationState.RESERVED and claim.node == node
+        held = self._allocations.get(uid)
+        reserved = held is not None and held.state is AllocationState.RESERVED and held.node == node
         return reserved and self.rows.manifest(node) is not None and not self.rows.state_of(node).overbooked
 
     def renew(self, uid: str, node: str, now: float) -> bool:
         """Renew the TTL of a pod's reservation on a node if it stands; return whether it does."""
         self._expire(now)
-        claim = self._claims.get(uid)
-        if claim is None or not self.is_reserved(uid, node):
+        allocation = self._allocations.get(uid)
+        if allocation is None or not self.is_reserved(uid, node):
             return False
-        self._claims.begin_ttl(claim, now)
+        self._allocations.begin_ttl(allocation, now)
         return True
 
     def begin_binding(self, uid: str, node: str, holding: Holding, now: float) -> PodAllocation:
         """Hold GPUs for a pod while its Binding is sent. The caller has to call `end_binding`."""
         self.cycles.begin_binding(uid)
-        known = self._claims.get(uid)
+        known = self._allocations.get(uid)
         if known is not None and (known.node, known.holding) == (node, holding):
             known.state, known.since, known.decided = AllocationState.BINDING, now, holding
             return known
-        self._claims.drop(uid)
-        claim = PodAllocation(uid, node, holding, AllocationState.BINDING, now, decided=holding)
-        self._add(claim)
-        return claim
+        self._allocations.drop(uid)
+        allocation = PodAllocation(uid, node, holding, AllocationState.BINDING, now, decided=holding)
+        self._add(allocation)
+        return allocation
 
-    def end_binding(self, claim: PodAllocation, outcome: AllocationState | None, now: float) -> None:
+    def end_binding(self, allocation: PodAllocation, outcome: AllocationState | None, now: float) -> None:
         """Apply the outcome of a Binding: BOUND, None for not bound, or UNDECIDED while unknown.
 
         An undecided one is ended by a second call, which knows the node but not whose Binding took effect. If this
         Binding has failed and the watch has reported the pod meanwhile, what the pod says counts.
         """
-        if self.allocation(claim.uid) is not claim or claim.state not in (
+        if self.allocation(allocation.uid) is not allocation or allocation.state not in (
             AllocationState.BINDING,
             AllocationState.UNDECIDED,
         ):
             return
-        reading = self._first_readings.get(claim.uid)
+        reading = self._first_readings.get(allocation.uid)
         if outcome is None and reading is None:
-            self._end(claim.uid)
+            self._end(allocation.uid)
             return
         if outcome is None:
-            outcome, claim.decided, claim.annotated = AllocationState.BOUND, None, reading
+            outcome, allocation.decided, allocation.annotated = AllocationState.BOUND, None, reading
         elif outcome is AllocationState.BOUND:
-            claim.disputed = claim.state is AllocationState.UNDECIDED
-        claim.state, claim.since = outcome, now
-        self._update(claim)
+            allocation.disputed = allocation.state is AllocationState.UNDECIDED
+        allocation.state, allocation.since = outcome, now
+        self._update(allocation)
 
     def hold_as_read(self, pod: objects.Pod, now: float) -> PodAllocation | None:
         """Hold the assignment of a pod read with a node, UNDECIDED until the watch or a second read confirms it.
@@ -264,58 +264,58 @@ class Bookings:
         edited the pod before the answer. Returns None when it holds nothing, has ended, or is known to be bound.
         """
         uid, node = pod.metadata.uid, pod.spec.node_name
-        known = self._claims.get(uid)
+        known = self._allocations.get(uid)
         if not node or (known is not None and known.state is AllocationState.BOUND):
             return None
         if pod.finished:
             self._end(uid)
             return None
-        self._claims.drop(uid)
+        self._allocations.drop(uid)
         decided = known.decided if known is not None and known.node == node else None
         reading = self._first_readings.get(uid) or read_holdings(pod)[0]
         if not reading and decided is None:
             return None
         disputed = decided is not None
-        claim = PodAllocation(
+        allocation = PodAllocation(
             uid, node, NOTHING, AllocationState.UNDECIDED, now, decided=decided, annotated=reading, disputed=disputed
         )
-        claim.holding = claim.holding_on(self.rows.plugin_on(node))
-        self._add(claim)
-        return claim
+        allocation.holding = allocation.holding_on(self.rows.plugin_on(node))
+        self._add(allocation)
+        return allocation
 
-    def _confirm(self, claim: PodAllocation, pod: objects.Pod, reading: Holdings, now: float) -> None:
+    def _confirm(self, allocation: PodAllocation, pod: objects.Pod, reading: Holdings, now: float) -> None:
         """Note the watch's first report of a pod on the node that this process has chosen for it."""
-        claim.pod = pod.key
-        claim.annotated = claim.annotated or reading
-        if claim.state is not AllocationState.BOUND:
-            same = claim.decided in (None, claim.annotated.on(self.rows.plugin_on(claim.node)))
-            if same or claim.state is AllocationState.UNDECIDED:
-                claim.state, claim.since = AllocationState.BOUND, now
-            claim.disputed = not same  # until the answer, if any, shows whose Binding it was
-        self._update(claim)
+        allocation.pod = pod.key
+        allocation.annotated = allocation.annotated or reading
+        if allocation.state is not AllocationState.BOUND:
+            same = allocation.decided in (None, allocation.annotated.on(self.rows.plugin_on(allocation.node)))
+            if same or allocation.state is AllocationState.UNDECIDED:
+                allocation.state, allocation.since = AllocationState.BOUND, now
+            allocation.disputed = not same  # until the answer, if any, shows whose Binding it was
+        self._update(allocation)
 
-    def _update(self, claim: PodAllocation) -> None:
+    def _update(self, allocation: PodAllocation) -> None:
         """Recompute what an allocation holds."""
-        holding = claim.holding_on(self.rows.plugin_on(claim.node))
-        devices = self.rows.offer_of(claim.node).unit in OF_CLAIMS and claim.state is AllocationState.BOUND
-        if claim.annotated is not None and not claim.annotated and (devices or claim.decided is None):
-            self._claims.drop(claim.uid)  # ResourceClaims hold their devices, not the pod
-        elif holding != claim.holding or self.rows.given.of(claim.node, claim.pod, claim.uid) is not None:
-            claim.holding = holding
-            self.rows.write(claim.node)
+        node, holding = allocation.node, allocation.holding_on(self.rows.plugin_on(allocation.node))
+        devices = self.rows.offer_of(node).unit in OF_CLAIMS and allocation.state is AllocationState.BOUND
+        if allocation.annotated is not None and not allocation.annotated and (devices or allocation.decided is None):
+            self._allocations.drop(allocation.uid)  # ResourceClaims hold their devices, not the pod
+        elif holding != allocation.holding or self.rows.given.of(node, allocation.pod, allocation.uid) is not None:
+            allocation.holding = holding
+            self.rows.write(node)
 
     def _expire(self, now: float) -> None:
         self.cycles.expire(now)
-        for claim in self._claims.expired(now):
-            self._end(claim.uid)
+        for allocation in self._allocations.expired(now):
+            self._end(allocation.uid)
 
-    def _add(self, claim: PodAllocation) -> None:
-        if claim.pod:
-            self.rows.given.meet(claim.node, claim.pod, claim.uid)
-        self._claims.add(claim)
+    def _add(self, allocation: PodAllocation) -> None:
+        if allocation.pod:
+            self.rows.given.note_pod(allocation.node, allocation.pod, allocation.uid)
+        self._allocations.add(allocation)
 
     def _end(self, uid: str) -> None:
         """Drop a pod's allocation, and its requests if the watch has not reported it."""
-        self._claims.drop(uid)
+        self._allocations.drop(uid)
         if uid not in self._seen_pods:
             self.rows.request(uid, "", 0, 0)

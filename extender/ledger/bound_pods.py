@@ -23,7 +23,7 @@ from extender.plugins.pod_resources import requested, while_resized
 
 _KeyT = TypeVar("_KeyT")
 
-_MOST_TERMS: Final = 256
+_MAX_TERMS: Final = 256
 """Anti-affinity terms counted for the pods of a namespace."""
 _PORTION: Final = 256
 _NO_LABELS: Final[Labels] = {}
@@ -123,12 +123,12 @@ class BoundPodIndex:
 
     @classmethod
     def unpacked(cls, portions: Iterable[bytes], ignored: Iterable[str] = ()) -> "BoundPodIndex":
-        """Build a crowd from the result of `packed`, which only the service itself produces."""
-        crowd = cls(ignored)
+        """Build an index from the result of `packed`, which only the service itself produces."""
+        index = cls(ignored)
         for portion in portions:
             for pod in pickle.loads(portion):  # noqa: S301
-                crowd.put(pod)
-        return crowd
+                index.put(pod)
+        return index
 
     def demanding(self) -> Iterator[IndexedPod]:
         """Yield the pods that take more than CPU, memory and GPUs, or have anti-affinity."""
@@ -159,7 +159,7 @@ class BoundPodIndex:
             _add_to(self._addresses, (port.protocol, port.number), port.address, sign)
         for term in pod.demands.anti_affinity:
             key = pod.namespace, term
-            if key not in self._apart and (sign < 0 or self._num_terms[pod.namespace] >= _MOST_TERMS):
+            if key not in self._apart and (sign < 0 or self._num_terms[pod.namespace] >= _MAX_TERMS):
                 continue  # authors may write any number of terms
             before = len(self._apart)
             _add_to(self._apart, key, pod.node, sign)
@@ -289,7 +289,7 @@ class BoundPods:
     def have_room(self, node: str, spec: objects.PodSpec, evicted: Iterable[str]) -> bool:
         """Whether a node has all resources that a pod requests once these pods are gone; False if any is unreadable."""
         gone = set(evicted)
-        staying = [tenant.spec for uid, tenant in self.on(node).items() if uid not in gone]
+        staying = [pod.spec for uid, pod in self.on(node).items() if uid not in gone]
         allocatable = self._allocatable.get(node, _NOTHING)
         try:
             for resource in _requested_names(spec):

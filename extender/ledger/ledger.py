@@ -135,11 +135,11 @@ class Ledger(Bookings):
 
     def allocations_on(self, node: str) -> list[PodAllocation]:
         """Return the allocations on a node."""
-        return [claim for claim in self._claims.on(node) if claim.holding]
+        return [allocation for allocation in self._allocations.on(node) if allocation.holding]
 
     def num_allocations(self, state: AllocationState) -> int:
         """Return the number of allocations in a state."""
-        return sum(claim.state is state for claim in self._claims)
+        return sum(allocation.state is state for allocation in self._allocations)
 
     def without(self, node: str, uids: Collection[str], now: float) -> Cluster | None:
         """Return the cluster of a node alone without these pods, None if the node is unknown."""
@@ -151,13 +151,13 @@ class Ledger(Bookings):
         self._expire(now)
         return self.rows.without_holders()
 
-    def firm(self) -> list[PodAllocation]:
-        """Return the reservations that are written on their pods."""
-        return [claim for claim in self._claims if claim.firm and claim.state is AllocationState.RESERVED]
+    def pinned(self) -> list[PodAllocation]:
+        """Return the pinned reservations."""
+        return [held for held in self._allocations if held.pinned and held.state is AllocationState.RESERVED]
 
     def mistaken(self) -> list[PodAllocation]:
         """Return the allocations of bound pods whose annotations name other GPUs than they were given."""
-        return [claim for claims in self.rows.mistaken.values() for claim in claims]
+        return [allocation for allocations in self.rows.mistaken.values() for allocation in allocations]
 
     def num_claim_devices(self) -> Mapping[str, int]:
         """Return the number of devices that ResourceClaims hold, by namespace."""
@@ -166,10 +166,10 @@ class Ledger(Bookings):
     def held_by_namespace(self) -> dict[str, float]:
         """Return the GPUs that pods hold, by namespace; a share counts as its fraction of a GPU."""
         held: dict[str, float] = {}
-        for claim in self._claims:
-            namespace, _, name = claim.pod.partition("/")
+        for allocation in self._allocations:
+            namespace, _, name = allocation.pod.partition("/")
             if name:
-                parts, units = claim.holding.parts, claim.holding.units
+                parts, units = allocation.holding.parts, allocation.holding.units
                 gpus = sum(part.milli for part in parts) / WHOLE_MILLI if parts else units
                 held[namespace] = held.get(namespace, 0.0) + gpus
         return held
@@ -195,14 +195,14 @@ class Ledger(Bookings):
         name = node.metadata.name
         self._orphans.set_ready(name, ready=node.ready)
         given, faults = read_given_gpus(node.metadata.annotations or {})
-        given_changed = self.rows.given.set(name, given, self._claims.uids(name), faults)
+        given_changed = self.rows.given.set(name, given, self._allocations.uids(name), faults)
         offer_changed = self.rows.upsert(node)
         if not (given_changed or offer_changed):
             return ()  # most events are heartbeats
         if offer_changed:
-            for claim in list(self._claims.on(name)):
-                if claim.state is AllocationState.RESERVED and not claim.firm:
-                    self._end(claim.uid)  # decided on the node's previous offer
+            for allocation in list(self._allocations.on(name)):
+                if allocation.state is AllocationState.RESERVED and not allocation.pinned:
+                    self._end(allocation.uid)  # decided on the node's previous offer
         self.rows.write(name)
         warnings = (*self.rows.offer_of(name).warnings, *faults, *self.rows.doubts(name))
         self.num_unreadable += bool(warnings)
@@ -242,10 +242,10 @@ class Ledger(Bookings):
         self.rows.request(uid, node, *read_compute(while_resized(pod)))
         reading, fault = read_holdings(pod)
         if uid in self._first_readings:
-            return () if self._is_correction(uid, reading) else self._warn_of_edit(uid, reading)
-        known = self._claims.get(uid)
+            return () if self._apply_correction(uid, reading) else self._warn_of_edit(uid, reading)
+        known = self._allocations.get(uid)
         if known is None or known.node != node or known.state is AllocationState.RESERVED:
-            self._claims.drop(uid)
+            self._allocations.drop(uid)
             known = PodAllocation(
                 uid, node, reading.on(self.rows.plugin_on(node)), AllocationState.BOUND, now, pod.key, annotated=reading
             )
@@ -262,11 +262,11 @@ class Ledger(Bookings):
 
     def remove_pod(self, uid: str) -> None:
         """Remove a pod and release what it holds, unless it is the mirror of a static pod."""
-        claim = self._claims.get(uid)
-        if claim is None or not self._orphans.adopt(uid, claim.node, claim.pod):
+        allocation = self._allocations.get(uid)
+        if allocation is None or not self._orphans.adopt(uid, allocation.node, allocation.pod):
             self._forget(uid)
         else:
-            self._drop_orphans(claim.node, claim.pod)  # a list may report the new mirror first
+            self._drop_orphans(allocation.node, allocation.pod)  # a list may report the new mirror first
         self._seen_pods.discard(uid)
 
     def keep_pods(self, listed: set[str], list_began: float) -> None:
@@ -274,10 +274,10 @@ class Ledger(Bookings):
         self.rows.given.starting = False
         for uid in self._seen_pods - listed:
             self.remove_pod(uid)
-        for claim in self._claims:
+        for held in self._allocations:
             # Bound by Kerf before the list began and never seen: it ended between two watches.
-            if claim.state is AllocationState.BOUND and claim.uid not in listed and claim.since < list_began:
-                self.remove_pod(claim.uid)
+            if held.state is AllocationState.BOUND and held.uid not in listed and held.since < list_began:
+                self.remove_pod(held.uid)
 
     # Devices of ResourceClaims
 
@@ -315,22 +315,22 @@ class Ledger(Bookings):
                 self.upsert_node(node)
                 self.rows.write(name)
 
-    def _is_correction(self, uid: str, reading: Holdings) -> bool:
-        """Whether an edit corrects a pod's annotations to the GPUs that it was given or reassigned; if so, apply it."""
-        claim = self._claims.get(uid)
-        if claim is None:
+    def _apply_correction(self, uid: str, reading: Holdings) -> bool:
+        """Apply an edit that corrects the annotations to the GPUs given or reassigned; return whether it is one."""
+        allocation = self._allocations.get(uid)
+        if allocation is None:
             return False
-        written = reading.on(self.rows.plugin_on(claim.node))
-        if claim.anew and written == claim.decided and reading != claim.annotated:
-            self._first_readings[uid] = claim.annotated = reading
+        written = reading.on(self.rows.plugin_on(allocation.node))
+        if allocation.reassigned and written == allocation.decided and reading != allocation.annotated:
+            self._first_readings[uid] = allocation.annotated = reading
             return True
-        if not claim.mistaken:
+        if not allocation.mistaken:
             return False
-        if (written.units, sorted(written.gpus)) != (claim.units, sorted(claim.gpus)):
+        if (written.units, sorted(written.gpus)) != (allocation.units, sorted(allocation.gpus)):
             return False
-        self._first_readings[uid] = claim.annotated = reading
-        claim.holding, claim.decided, claim.disputed = written, None, False
-        self.rows.write(claim.node)
+        self._first_readings[uid] = allocation.annotated = reading
+        allocation.holding, allocation.decided, allocation.disputed = written, None, False
+        self.rows.write(allocation.node)
         return True
 
     def _warn_of_edit(self, uid: str, reading: Holdings) -> tuple[str, ...]:
@@ -348,7 +348,7 @@ class Ledger(Bookings):
 
         A mirror that claims less is not trusted: anyone who may create pods can set the mirror annotation.
         """
-        mirror = self._claims.uids(node).get(pod, "")
+        mirror = self._allocations.uids(node).get(pod, "")
         if self._orphans.is_mirror(mirror):
             for uid in self._orphans.of(node, pod):
                 if self._first_readings.get(uid) == self._first_readings[mirror]:
@@ -364,6 +364,6 @@ class Ledger(Bookings):
         for readings in (self._first_readings, self._edited):
             readings.pop(uid, None)
         self._orphans.forget(uid)
-        self._claims.drop(uid)
+        self._allocations.drop(uid)
         if node := self.rows.request(uid, "", 0, 0):
             self.num_left[node] += 1

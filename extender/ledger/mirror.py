@@ -22,37 +22,37 @@ _MAX_WATCH_S = 300.0
 
 @dataclass(eq=False)
 class _Nodes:
-    """Feeds node changes to the ledger and the tenants."""
+    """Feeds node changes to the ledger and the bound pods."""
 
     _ledger: Ledger
-    _tenants: BoundPods
+    _bound_pods: BoundPods
 
     def changed(self, old: objects.Node | None, new: objects.Node | None) -> None:
         if new is not None:
-            self._tenants.upsert_node(new)
+            self._bound_pods.upsert_node(new)
             for warning in self._ledger.upsert_node(new):
                 logger.warning("node %s: %s", new.metadata.name, warning)
         elif old is not None:
             self._ledger.remove_node(old.metadata.name)
-            self._tenants.remove_node(old.metadata.name)
+            self._bound_pods.remove_node(old.metadata.name)
 
 
 @dataclass(eq=False)
 class _Pods:
-    """Feeds changes of bound pods to the ledger and the tenants."""
+    """Feeds changes of pods with a node to the ledger and the bound pods."""
 
     _ledger: Ledger
-    _tenants: BoundPods
+    _bound_pods: BoundPods
     _clock: Callable[[], float]
 
     def changed(self, old: objects.Pod | None, new: objects.Pod | None) -> None:
         if new is not None:
-            self._tenants.upsert_pod(new)
+            self._bound_pods.upsert_pod(new)
             for warning in self._ledger.upsert_pod(new, self._clock()):
                 logger.warning("pod %s: %s", new.key, warning)
         elif old is not None:
             self._ledger.remove_pod(old.metadata.uid)
-            self._tenants.remove_pod(old.metadata.uid)
+            self._bound_pods.remove_pod(old.metadata.uid)
 
 
 class Mirror:
@@ -70,7 +70,7 @@ class Mirror:
         nodes_alone: bool = False,
         ignored_resources: Iterable[str] = (),
     ) -> None:
-        """With `nodes_alone` pods and devices are not mirrored; `ignored_resources` as in `Tenants`."""
+        """With `nodes_alone` pods and devices are not mirrored; `ignored_resources` as in `BoundPods`."""
         self._transport = transport
         self._max_age_s = max_age_s
         self.bound_pods = BoundPods(ignored_resources)

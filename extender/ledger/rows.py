@@ -1,6 +1,6 @@
-"""Writes nodes' offers and what their allocations leave into the cluster's arrays, node by node.
+"""Writes nodes' offers and what is held on them into the cluster's arrays, node by node.
 
-Also keeps what kubelets gave to pods, as node agents report it (`kerf.GIVEN`), and resolves the pod names in that.
+Also keeps what kubelets gave to pods, as node agents report it (`plugins.kerf`), and resolves the pod names in that.
 """
 
 from collections import defaultdict
@@ -51,7 +51,7 @@ class _GivenGpus:
         self._given[node] = given
         return True
 
-    def meet(self, node: str, name: str, uid: str) -> None:
+    def note_pod(self, node: str, name: str, uid: str) -> None:
         """Note a pod that the watch reports for the first time."""
         if self.starting and name in self._given.get(node, ()):
             self._owner[node].setdefault(name, uid)
@@ -79,7 +79,6 @@ class NodeState(NamedTuple):
 
     offer: NodeOffer
     overbooked: bool
-    """Whether the node is overbooked."""
 
 
 @dataclass(slots=True)
@@ -107,7 +106,7 @@ class NodeRows:
         self._nodes: dict[str, _Node] = {}
         self.mistaken: dict[str, list[PodAllocation]] = {}
         """By node: allocations of pods whose annotations name other GPUs than they were given."""
-        self._overbooked: set[str] = set()  # overbooked nodes
+        self._overbooked: set[str] = set()
         self.written: set[str] = set()
         """Nodes whose allocations or offer have changed since the reader of this set cleared it."""
         self.closed: frozenset[str] = frozenset()
@@ -152,21 +151,21 @@ class NodeRows:
     def holders(self, node: str) -> list[PodAllocation]:
         """Return the allocations on a node, without those of ResourceClaims' devices, which a stock accounts for."""
         of_claims = self.offer_of(node).unit in OF_CLAIMS
-        return [claim for claim in self.allocations.on(node) if not (of_claims and self._is_stocked(claim))]
+        return [held for held in self.allocations.on(node) if not (of_claims and self._is_stocked(held))]
 
     def reserved_gpus(self, node: str) -> frozenset[int]:
         """Return the indices of a node's reserved GPUs."""
-        reserved = (claim for claim in self.allocations.on(node) if claim.state is AllocationState.RESERVED)
-        return frozenset(index for claim in reserved for index in claim.gpus)
+        reserved = (held for held in self.allocations.on(node) if held.state is AllocationState.RESERVED)
+        return frozenset(index for held in reserved for index in held.gpus)
 
     def num_reserved(self, node: str) -> float:
         """Return how many of a node's GPUs are reserved; half of one counts as 0.5."""
         units_per_gpu = max(self.offer_of(node).units_per_gpu, 1)
         num_gpus = 0.0
-        for claim in self.allocations.on(node):
-            if claim.state is AllocationState.RESERVED:
-                parts = () if units_per_gpu > 1 else claim.holding.parts  # a time slice may be of any GPU
-                num_gpus += sum(part.milli for part in parts) / WHOLE_MILLI + (claim.units - len(parts)) / units_per_gpu
+        for held in self.allocations.on(node):
+            if held.state is AllocationState.RESERVED:
+                parts = () if units_per_gpu > 1 else held.holding.parts  # a time slice may be of any GPU
+                num_gpus += sum(part.milli for part in parts) / WHOLE_MILLI + (held.units - len(parts)) / units_per_gpu
         return num_gpus
 
     def doubts(self, node: str) -> list[str]:
@@ -175,13 +174,13 @@ class NodeRows:
         if offer.unit is not GpuUnit.WHOLE and offer.unit not in SLICES:
             return []
         doubts, holders_of = [], defaultdict[str, list[str]](list)
-        for claim in self.allocations.on(node):
-            uuids = self.given.of(node, claim.pod, claim.uid) or ()
-            if uuids and claim.given_by_kubelet is None:
+        for allocation in self.allocations.on(node):
+            uuids = self.given.of(node, allocation.pod, allocation.uid) or ()
+            if uuids and allocation.given_by_kubelet is None:
                 given = ", ".join(uuids)[:200]
-                doubts.append(f"{claim.pod} can't have {given}: not as many GPUs of this node as it requests")
+                doubts.append(f"{allocation.pod} can't have {given}: not as many GPUs of this node as it requests")
             for uuid in uuids:
-                holders_of[uuid].append(claim.pod)
+                holders_of[uuid].append(allocation.pod)
                 holders = list(dict.fromkeys(holders_of[uuid]))
                 if len(holders_of[uuid]) > offer.units_per_gpu and len(holders) > 1:
                     all_ = "both" if len(holders) == 2 else "all"
@@ -195,7 +194,7 @@ class NodeRows:
             return None
         occupancy = self._occupancy(row, node, uids)
         if not if_open:
-            return self.arrays.alone(row, self._left(node, occupancy))
+            return self.arrays.alone(row, self._held_on(node, occupancy))
         return replace(self.arrays.alone(row, occupancy.held_amounts), closed=np.zeros(1, np.bool_))
 
     def extended(self, added: Iterable[objects.Node]) -> Cluster:
@@ -225,8 +224,8 @@ class NodeRows:
         known, plugin = self._nodes.get(name), plugin_of(node)
         self._nodes[name] = _Node(node, plugin, *read_capacity(node))
         if known is None or plugin is not known.plugin:
-            for claim in self.allocations.on(name):
-                claim.holding = claim.holding_on(plugin)
+            for allocation in self.allocations.on(name):
+                allocation.holding = allocation.holding_on(plugin)
             self.write(name)
         offer, row = self._read_offer(node), self.arrays.row_of.get(name)
         changed = row is None or self.arrays.offer(row) != offer
@@ -265,11 +264,11 @@ class NodeRows:
             return
         occupancy = self._occupancy(row, node)
         (self._overbooked.add if occupancy.overbooked else self._overbooked.discard)(node)
-        self.arrays.set_held(row, self._left(node, occupancy))
+        self.arrays.set_held(row, self._held_on(node, occupancy))
         self.arrays.set_closed(row, closed=node in self.closed)
         if self.owned is not None:
             self.arrays.set_devices(row, self.owned.devices_on(node))
-        if mistaken := [claim for claim in self.allocations.on(node) if claim.mistaken]:
+        if mistaken := [allocation for allocation in self.allocations.on(node) if allocation.mistaken]:
             self.mistaken[node] = mistaken
         else:
             self.mistaken.pop(node, None)
@@ -280,8 +279,8 @@ class NodeRows:
         for node in sorted(before ^ self.closed):
             self.write(node)
 
-    def _left(self, node: str, occupancy: Occupancy) -> HeldAmounts:
-        """Return what a node's allocations leave, nothing if it is closed."""
+    def _held_on(self, node: str, occupancy: Occupancy) -> HeldAmounts:
+        """Return what is held on a node: everything if it is closed."""
         return occupancy.fully_held if node in self.closed else occupancy.held_amounts
 
     def _add_requested(self, node: str, cpu_milli: int, memory_mib: int) -> None:
@@ -315,16 +314,16 @@ class NodeRows:
         offer = self.arrays.offer(row)
         occupancy = Occupancy(offer)
         holdings = []
-        for claim in self.holders(node):
-            if claim.uid not in without:
-                given = self.given.of(node, claim.pod, claim.uid)
-                claim.given_by_kubelet = None if given is None else occupancy.as_given(claim.holding, given)
-                holdings.append(claim.held)
+        for allocation in self.holders(node):
+            if allocation.uid not in without:
+                given = self.given.of(node, allocation.pod, allocation.uid)
+                allocation.given_by_kubelet = None if given is None else occupancy.as_given(allocation.holding, given)
+                holdings.append(allocation.held)
         if offer.unit in OF_CLAIMS:
             holdings += [holding for stock in self.stocks for holding in stock.holdings_on(node)]
         occupancy.book(holdings)
         return occupancy
 
-    def _is_stocked(self, claim: PodAllocation) -> bool:
+    def _is_stocked(self, allocation: PodAllocation) -> bool:
         """Whether a stock accounts for its devices: ResourceClaims' devices outlive a pod, or serve several."""
-        return claim.state is AllocationState.BOUND or any(stock.serves(claim.uid) for stock in self.stocks)
+        return allocation.state is AllocationState.BOUND or any(stock.serves(allocation.uid) for stock in self.stocks)

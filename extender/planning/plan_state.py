@@ -19,7 +19,6 @@ from extender.core.fit.reasons import Reason
 from extender.core.policies.policy import Policy
 from extender.core.resources.nodes import GpuUnit
 from extender.core.resources.requests import AskedUnit, GpuRequest, PodRequest
-from extender.planning.neighbours import Neighbours
 from extender.planning.plans import Plan, PlanPod, Quality, View
 from extender.planning.wait_reasons import Code, WaitReason
 
@@ -77,7 +76,7 @@ class PlanState:
         self._steps: list[_Step] = []
         self._on: dict[int, tuple[int, Booking]] = dict(running or {})
         self._obstacles: dict[object, str] = {}
-        self._near = view.neighbours.copy() if view.neighbours is not None else None
+        self._neighbours = view.neighbours.copy() if view.neighbours is not None else None
 
     @property
     def num_steps(self) -> int:
@@ -103,13 +102,13 @@ class PlanState:
     @property
     def neighbours_version(self) -> int:
         """Changes with every change that matters to rules about other pods; 0 without such rules."""
-        return self._near.version if self._near is not None else 0
+        return self._neighbours.version if self._neighbours is not None else 0
 
     def admits(self, position: int, row: int) -> bool:
         """Whether a node meets a pod's demands beside CPU, memory and GPUs, and all rules about other pods."""
         pod = self.pods[position]
-        near = self._near
-        return near is None or bool(near.room(pod.namespace, pod.labels, pod.demands, pod.kind)[row])
+        neighbours = self._neighbours
+        return neighbours is None or bool(neighbours.room(pod.namespace, pod.labels, pod.demands, pod.kind)[row])
 
     def best_row(self, position: int, allowed: Mask | None = None) -> int | None:
         """The allowed node with room that ranks highest for a pod, None if none has room."""
@@ -192,9 +191,9 @@ class PlanState:
         may = view.allowed[pod.kind] & self._exists
         if not may.any():
             return view.refusals.get(pod.kind) or Code.FORBIDDEN.reason()
-        near = self._near
-        if near is not None and not (may & near.offers(pod.demands)).any():
-            return self._demand_reason(near, pod, may & near.offers(pod.demands)) or Code.NODES_BUSY.reason(**sizes)
+        neighbours = self._neighbours
+        if neighbours is not None and not (offering := may & neighbours.offers(pod.demands)).any():
+            return self._demand_reason(pod, offering) or Code.NODES_BUSY.reason(**sizes)
         plain = (view.cpu_allocatable_milli >= pod.cpu_milli) & (view.memory_allocatable_mib >= pod.memory_mib)
         if not (may & plain).any():
             return Code.NODES_TOO_SMALL.reason(**sizes)
@@ -209,15 +208,17 @@ class PlanState:
                 nearest = TABLE.nearest(codes)
                 words = sentence(nearest, pod.gpus, int(numbers[codes == nearest].max()))
                 return Code.NO_GPU_ROOM.reason(text=words.replace("best here", "best node"), never=never)
-        if near is not None and (why := self._demand_reason(near, pod, self._resource_room(pod, self._rows))):
+        if neighbours is not None and (why := self._demand_reason(pod, self._resource_room(pod, self._rows))):
             return why
         if self.fits(position).any():
             return Code.GANG_TOO_LARGE.reason(gang=pod.gang) if pod.gang else Code.LEFT_OUT.reason()
         return Code.NODES_BUSY.reason(**sizes)
 
-    def _demand_reason(self, near: Neighbours, pod: PlanPod, among: Mask) -> WaitReason | None:
+    def _demand_reason(self, pod: PlanPod, among: Mask) -> WaitReason | None:
         """Why a pod's demands or others' rules rule out all of `among` (N,); None if they don't."""
-        return near.why_not(pod.namespace, pod.labels, pod.demands, pod.kind, among)
+        if self._neighbours is None:
+            return None
+        return self._neighbours.why_not(pod.namespace, pod.labels, pod.demands, pod.kind, among)
 
     def _device_reason(self, pod: PlanPod, devices: DeviceClaims, rows: Rows, codes: npt.NDArray[np.uint8]) -> str:
         """Why no node that a pod may use has devices for its ResourceClaims; cached for equal requests."""
@@ -240,9 +241,9 @@ class PlanState:
     def _room(self, pod: PlanPod, rows: Rows) -> Mask:
         """(R,) whether nodes have room and meet all rules about other pods."""
         room = self._resource_room(pod, rows)
-        if self._near is None or not room.any():
+        if self._neighbours is None or not room.any():
             return room
-        return room & self._near.room(pod.namespace, pod.labels, pod.demands, pod.kind)[rows]
+        return room & self._neighbours.room(pod.namespace, pod.labels, pod.demands, pod.kind)[rows]
 
     def _resource_room(self, pod: PlanPod, rows: Rows) -> Mask:
         """(R,) whether nodes have room by CPU, memory, pod slots and GPUs, and are allowed."""
@@ -300,9 +301,9 @@ class PlanState:
         else:
             self._on.pop(step.position, None)  # missing if the pod was added more than once
         book(cluster, row, step.booked, sign)
-        if self._near is not None:
+        if self._neighbours is not None:
             pod = self.pods[step.position]
-            self._near.add(pod.namespace, pod.labels, pod.demands, row, -sign)
+            self._neighbours.add(pod.namespace, pod.labels, pod.demands, row, -sign)
         self._slots[row] += sign
         # CPU and memory do not change the GPU fit, but policies may weigh them.
         self._version += 1

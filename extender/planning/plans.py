@@ -18,7 +18,7 @@ from extender.planning.neighbours import Neighbours
 from extender.planning.wait_reasons import WaitReason
 
 GREEDY: Final = "greedy"
-_ALL_PODS: Final = 2**31
+ALL_PODS: Final = 2**31
 """More pods than any kubelet takes."""
 ANYWHERE: Final = 0
 """Kind of a pod without node restrictions."""
@@ -108,7 +108,7 @@ class View:
         """`empty`, or its default."""
         if self.empty is not None:
             return self.empty
-        slots = np.full(self.num_nodes, _ALL_PODS)
+        slots = np.full(self.num_nodes, ALL_PODS)
         return np.stack([self.cpu_allocatable_milli, self.memory_allocatable_mib, slots])
 
     @property

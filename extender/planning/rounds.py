@@ -1,7 +1,7 @@
 """One round of the queue, as a pure function: which pods are released to which nodes, and why the others wait.
 
-There is no head-of-line blocking: smaller pods may overtake one that has no room. To prevent starvation, the head's
-needs are reserved on the nodes on which it will fit soonest.
+There is no head-of-line blocking: smaller pods may overtake one that has no room. To prevent starvation, room is kept
+for the first such unit, the head, on the nodes on which it will fit soonest.
 """
 
 from collections import Counter, defaultdict
@@ -22,6 +22,10 @@ from extender.planning.wait_reasons import NOT_REACHED, Code, WaitReason
 
 _MAX_CANDIDATES: Final = 16
 """Most units of a namespace per round found not to fit an empty cluster; no further ones are checked."""
+_MAX_TRIAL_SHARE: Final = 0.05
+"""Most of the cluster that the units on trial of one budget hold together; a single unit may hold more."""
+_MIN_SHARE: Final = 1e-9
+"""Share counted for a unit without requests."""
 
 
 class Need(NamedTuple):
@@ -38,27 +42,19 @@ class Need(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The first unit in queue order that has no room, and its reservation."""
+    """The first unit in queue order that has no room, and what is kept for it."""
 
     key: str
     """Key of the gang or pod."""
     nodes: frozenset[str]
     needs: Mapping[str, Need] = field(default_factory=dict, compare=False)
-    """What is reserved on each node; others may use the rest."""
+    """What is kept on each node; others may use the rest."""
 
     def kept_from(self, cluster: Cluster, num_gpus: int) -> frozenset[str]:
         """The nodes on which a pod with this number of GPUs would take what the head needs."""
         known = [(name, row) for name in sorted(self.nodes) if (row := cluster.row_of.get(name)) is not None]
         free = free_units(cluster)
         return frozenset(name for name, row in known if free[row] - num_gpus < self.needs.get(name, Need()).gpus)
-
-
-_MAX_TRIAL_SHARE: Final = 0.05
-"""Most of the cluster that the units on trial of one budget hold together; a single unit may hold more."""
-
-
-_MIN_SHARE: Final = 1e-9
-"""Share counted for a unit without requests."""
 
 
 class TrialLimits(NamedTuple):
@@ -82,12 +78,12 @@ class RoundRules:
     held: Head | None = None
     """The previous round's head; its nodes stay the same while it stays the head."""
     reserves: frozenset[str] = frozenset()
-    """Keys of gangs and pods that have waited long enough for a reservation."""
+    """Keys of gangs and pods that have waited long enough to be the head."""
     rank: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """By key: the smallest rank becomes the head; ties break by queue order. The head's reservation does not bind
-    units whose first number is smaller than the head's."""
+    """By key: the smallest rank becomes the head; ties break by queue order. Units whose first number is smaller than
+    the head's may use its nodes."""
     exempt: frozenset[str] = frozenset()
-    """Keys of gangs and pods that the reservation has held up for long enough: they may use the head's nodes."""
+    """Keys of gangs and pods that were kept off the head's nodes for long enough: they may use them."""
     policy: str = DEFAULT_POLICY
     """Ranks nodes for pods that don't choose a policy."""
     limit: float = float("inf")
@@ -116,8 +112,8 @@ class Round:
 def greedy_round(view: View, pods: Sequence[PlanPod], rules: RoundRules) -> Round:
     """Place units in the order of `pods` where a live decision would put them.
 
-    Keeps to quotas, the head's reservation and `rules.limit`. The round ends at the limit, and before a gang that has
-    room but exceeds what is left of it; the remaining pods wait without a reason.
+    Respects quotas, what is kept for the head, and `rules.limit`. The round ends at the limit, and before a gang that
+    has room but exceeds what is left of it; the remaining pods wait without a reason.
     """
     state = PlanState(view, pods, rules.policy)
     used = dict(rules.used)
@@ -212,18 +208,18 @@ def _plan(state: PlanState, why: dict[int, WaitReason], head: Head | None) -> Pl
 
 
 def place_unit(
-    state: PlanState, unit: Sequence[int], allowed: Mask | None = None, *, kept: "_Reservation | None" = None
+    state: PlanState, unit: Sequence[int], allowed: Mask | None = None, *, kept: "_KeptRoom | None" = None
 ) -> bool:
     """Place a pod, or all pods of a gang, or none if one has no room; returns whether they were placed.
 
-    `allowed` (N,) are the nodes that may be used, None for all; `kept` is the reservation to respect.
+    `allowed` (N,) are the nodes that may be used, None for all; `kept` is what to leave to the head.
     """
     begun = state.num_steps
     return any(_place_within(state, unit, domain, begun, kept) for domain in _domains(state, unit, allowed))
 
 
 def _place_within(
-    state: PlanState, unit: Sequence[int], allowed: Mask | None, begun: int, kept: "_Reservation | None"
+    state: PlanState, unit: Sequence[int], allowed: Mask | None, begun: int, kept: "_KeptRoom | None"
 ) -> bool:
     for position in unit:
         row = state.best_row(position, allowed if kept is None else kept.leaves(state, position, allowed))
@@ -272,7 +268,7 @@ class _Prospect(NamedTuple):
     """(N,) free GPUs, or free CPU if it requests none."""
 
 
-class _Reservation:
+class _KeptRoom:
     """What the head needs on its nodes, and which nodes others may use without taking that."""
 
     def __init__(self, view: View, head: Head) -> None:
@@ -290,7 +286,7 @@ class _Reservation:
         """(N,) the allowed nodes on which a pod leaves the GPUs, CPU and memory that the head needs.
 
         GPUs that the head does not need must not stay idle. From GPU pods, only CPU and memory in proportion to the
-        head's GPUs are reserved, and a pod that takes no more than its own GPUs' proportion always passes.
+        head's GPUs are kept, and a pod that takes no more than its own GPUs' proportion always passes.
         """
         pod, num = state.pods[position], state.pods[position].num_gpus
         cpu_left, memory_left = (
@@ -309,13 +305,13 @@ class _Reservation:
 
 
 class _Heads:
-    """Chooses the round's head and its reservation."""
+    """Chooses the round's head and what is kept for it."""
 
     def __init__(self, state: PlanState, rules: RoundRules) -> None:
         self.head: Head | None = None
         self._state = state
         self._rules = rules
-        self._kept: _Reservation | None = None
+        self._kept: _KeptRoom | None = None
         keys = {pod.gang or pod.key for pod in state.pods}
         known = state.view.cluster.row_of
         held = rules.held if rules.held is not None and rules.held.key in keys & rules.reserves else None
@@ -332,8 +328,8 @@ class _Heads:
         """The head to pass to the next round; the previous one if this round did not reach it."""
         return self.head if self.head is not None else self._held
 
-    def kept_from(self, key: str) -> _Reservation | None:
-        """The reservation that binds a unit, None for none."""
+    def kept_from(self, key: str) -> _KeptRoom | None:
+        """What a unit has to leave to the head, None for nothing."""
         if self.head is None or key in self._rules.exempt or self._rank(key)[0] < self._rank(self.head.key)[0]:
             return None
         return self._kept
@@ -344,7 +340,7 @@ class _Heads:
             self._held = None
 
     def stay(self, key: str) -> bool:
-        """Keep a unit that was not tried as the head if it was; returns whether the reservation changed."""
+        """Keep a unit that was not tried as the head if it was; returns whether what is kept has changed."""
         held = self._held
         if held is None or held.key != key:
             return False
@@ -352,7 +348,7 @@ class _Heads:
         return self._take(held)
 
     def propose(self, key: str, namespace: str, unit: Sequence[int]) -> bool:
-        """Reserve nodes for a unit without room, if it has waited long enough and ranks first; whether it did."""
+        """Make a unit without room the head if it has waited long enough and ranks first; returns whether it did."""
         if key not in self._rules.reserves or not self._comes_first(key):
             return False
         pods = [self._state.pods[position] for position in unit]
@@ -378,11 +374,11 @@ class _Heads:
     def _take(self, head: Head) -> bool:
         if self.head is not None and not self._rank(head.key) < self._rank(self.head.key):
             return False
-        self.head, self._kept = head, _Reservation(self._state.view, head)
+        self.head, self._kept = head, _KeptRoom(self._state.view, head)
         return True
 
     def _nodes_for(self, unit: Sequence[int], pods: Sequence[PlanPod], held: Head | None) -> dict[str, Need] | None:
-        """What to reserve for a unit, by node: on the nodes, or in the domain, where the least is missing.
+        """What to keep for a unit, by node: on the nodes, or in the domain, where the least is missing.
 
         A held head keeps its nodes. None if the unit would not fit an empty cluster.
         """

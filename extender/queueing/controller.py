@@ -1,6 +1,6 @@
 """The queue's controller: it orders the waiting pods, plans a round, and has the plan carried out.
 
-A round syncs, orders, plans, reserves, nominates, opens and verifies. All its state is on the API server: after a
+A round orders the gated pods, plans, reserves, nominates and opens gates. All its state is on the API server: after a
 restart gated pods are planned again. A pod that has lost its node and finds no other returns to its place in the queue
 order and is nominated again.
 
@@ -89,7 +89,7 @@ class QueueController(QueueRules):
         """`wastes_gpu`: whether a pod takes more of a GPU's value than its share; it yields for `Options.patience_s`.
         `why_refused`: why Kerf rejected a pod last, "" if it did not. `mode` creates the `Mode`, `keeper` the allocator
         of devices for ResourceClaims. `crowd` are the bound pods; `rights` names the manifest that grants a right.
-        `kept_places` returns the part that keeps places for pods that it moves, `lets_roomless_go` the one that
+        `kept_places` returns the part that keeps places for pods that it moves, `roomless_releaser` the one that
         releases pods without room; either may be None.
         """
         self._transport, self._ledger, self._placer, self.options = transport, ledger, placer, options
@@ -99,7 +99,7 @@ class QueueController(QueueRules):
         self._planned_version, self._planned_at = -1, float("-inf")
         self._report_at = float("inf")
         """Monotonic time at which to write on the pods why nothing is planned."""
-        self._takes_more, self._why_refused = wastes_gpu, why_refused
+        self._wastes_gpu, self._why_refused = wastes_gpu, why_refused
         self.backlog = Backlog(
             clock=clock,
             changed=self._dirty.set,
@@ -112,7 +112,7 @@ class QueueController(QueueRules):
         self.counts, self.durations, self.tasks = Counts(), Durations(), Tasks()
         self.nodes = NodeBook(hub.cache(NODES), self._dirty.set, crowd)
         self.namespaces = Namespaces(self._dirty.set)
-        self._kept_places, self._lets_roomless_go = kept_places, roomless_releaser
+        self._kept_places, self._roomless_releaser = kept_places, roomless_releaser
         self.passed = PassedPods(self.namespaces, lambda: self._of_namespaces.synced, standby, events)
         self.running = RunningPods(hub.group(BOUND_PODS), self.durations, wall_clock)
         self.use = QuotaUse(options.quotas, ledger, self.backlog, self.running)
@@ -232,9 +232,9 @@ class QueueController(QueueRules):
     def over_quota(self, pod: PodIdentity, request: GpuRequest) -> str:
         """Return why a pod may not have its GPUs by the queue's rules, "" when it may."""
         known = all(reflector.synced for reflector in self.reflectors.values())
-        lets = self._lets_roomless_go()
+        releaser = self._roomless_releaser()
         return (
-            (lets.refusal(pod.uid, known=known) if lets is not None else "")
+            (releaser.refusal(pod.uid, known=known) if releaser is not None else "")
             or self.refusals.excess(pod, request, self._placer.snapshot)
             or self.use.refusal(pod, request, known=known)
         )
@@ -268,8 +268,8 @@ class QueueController(QueueRules):
 
     def notes(self, uid: str) -> dict[str, str]:
         """Return annotations for a pod that is bound to another node than nominated, none for others."""
-        entry, claim = self.backlog.entries.get(uid), self._ledger.allocation(uid)
-        if entry is None or claim is None or not entry.node or claim.node == entry.node:
+        entry, held = self.backlog.entries.get(uid), self._ledger.allocation(uid)
+        if entry is None or held is None or not entry.node or held.node == entry.node:
             return {}
         if entry.node in self.nodes:
             why = self._why_refused(PodIdentity.of(entry.pod)) or "kube-scheduler did not take it"
@@ -311,8 +311,8 @@ class QueueController(QueueRules):
             and entry.uid not in leavers
             and not self.dispatcher.found_a_node(entry)
         ]
-        waiting, passed = self._claims.select(self._others(self._writable(waiting)))
-        for entry, why in passed:
+        waiting, skipped = self._claims.select(self._others(self._writable(waiting)))
+        for entry, why in skipped:
             entry.pass_over(why, self._wall_clock())
         window = self._shares.window(waiting)
         if not window.due:
@@ -326,7 +326,7 @@ class QueueController(QueueRules):
             self.options,
             self.use.by_namespace(),
             self.durations,
-            self._takes_more,
+            self._wastes_gpu,
         )
         await give_way()
         self._planned_at = now
@@ -340,21 +340,21 @@ class QueueController(QueueRules):
             await self.dispatcher.carry_out(plan, names, batch)
             for position, why in plan.unassigned.items():
                 batch[position][0].pass_over(why, self._wall_clock())
-            if (lets := self._lets_roomless_go()) is not None:
-                await lets.release(ready, plan, [entry for entry, _ in batch])
+            if (releaser := self._roomless_releaser()) is not None:
+                await releaser.release(ready, plan, [entry for entry, _ in batch])
         await give_way()
         for unit in units:
             for entry in unit.entries:
                 entry.pass_over(unit.missing, self._wall_clock())
-        still = self.backlog.waiting()
-        for entry in still:
+        gated = self.backlog.waiting()
+        for entry in gated:
             entry.pass_over(entry.fault, self._wall_clock())
         await give_way()
-        self.mode.withdraw(still)
+        self.mode.withdraw(gated)
         self.dispatcher.begin(self._notes.write(list(self.backlog.entries.values())))
 
     async def _report_fault(self) -> None:
-        """Set on all waiting pods why nothing is planned, in words that don't change while the fault lasts."""
+        """Set on all waiting pods why nothing is planned, with a text that is constant while the fault lasts."""
         unsynced = next((name for name, one in self.reflectors.items() if not one.synced), "")
         error = self.reflectors[unsynced].last_error[:_MAX_FAULT] if unsynced else ""
         why = f"its {unsynced} are not synced yet{error and f': {error}'}" if unsynced else _UNHEARD
@@ -384,7 +384,7 @@ class QueueController(QueueRules):
             self._events.emit(entry.namespace, name, entry.uid, reason="NominationRefused", message=message)
 
     def _find_leavers(self, now: float) -> dict[str, LeavingPod]:
-        """Return gated pods that no longer opt in or have waited too long, by UID."""
+        """Return by UID the gated pods whose gates open without a plan; give up lost pods that no longer opt in."""
         limit_s = self.options.fail_open_s
         for entry in self.backlog.lost():
             if opted_out(entry.pod, self.namespaces):

@@ -35,7 +35,7 @@ from extender.scheduling.placer import Placement, Placer, PodIdentity
 logger = logging.getLogger(__name__)
 
 _MAX_CONCURRENT: Final = 16
-_MAX_WORDS: Final = 400
+_MAX_CHARS: Final = 400
 _NOT_WRITTEN: Final = (ClusterError, FencedError, RequestError, msgspec.DecodeError)
 
 
@@ -127,15 +127,15 @@ class Dispatcher:
 
     def found_a_node(self, entry: Entry) -> bool:
         """Whether a pod that lost its nominated node needs no plan: it has an allocation, or its nomination stands."""
-        claimed = self.ledger.allocation(entry.uid) is not None
-        return entry.stage is Stage.LOST and (claimed or bool(nominated_node(entry.pod)))
+        allocated = self.ledger.allocation(entry.uid) is not None
+        return entry.stage is Stage.LOST and (allocated or bool(nominated_node(entry.pod)))
 
     def rests(self, entry: Entry) -> WaitReason | None:
         """Return why writes about a pod back off, None if they don't."""
         error = self.pauses.why(entry.namespace, _unit_of(entry), self.clock())
         if error is None:
             return None
-        message = str(error)[:_MAX_WORDS]
+        message = str(error)[:_MAX_CHARS]
         return no_right(message, self.rights) or Code.NOT_WRITTEN.reason(error=printable(message))
 
     async def carry_out(self, plan: Plan, names: Sequence[str], batch: Sequence[tuple[Entry, PlanPod]]) -> None:
@@ -147,8 +147,8 @@ class Dispatcher:
                 units.setdefault(pod.gang or entry.uid, []).append((entry, names[row]))
         for members in units.values():
             outdated = any(self._has_changed(entry, planned[entry.uid]) for entry, _ in members)
-            may = not outdated and self.may_hold([entry for entry, _ in members])
-            if may and self.let_go(members, plan.planner):
+            may_release = not outdated and self.may_hold([entry for entry, _ in members])
+            if may_release and self.let_go(members, plan.planner):
                 await asyncio.sleep(0)  # let filter and bind run
             else:
                 self.counts.outdated += len(members)
@@ -205,8 +205,8 @@ class Dispatcher:
 
     def forget(self) -> None:
         """Release the persisted reservations: the pods are about to be listed again."""
-        for claim in self.ledger.firm():
-            self.ledger.release(claim.uid)
+        for held in self.ledger.pinned():
+            self.ledger.release(held.uid)
 
     def release(self, entry: Entry) -> None:
         """Release the reservation of a pod on which nothing was written."""

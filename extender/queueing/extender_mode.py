@@ -91,15 +91,15 @@ class ExtenderMode:
         self._withdraw(lost)  # until then kube-scheduler counts their GPUs as used
 
     def left(self, entry: Entry) -> None:
-        claim = self.ledger.allocation(entry.uid)
-        if claim is not None and claim.state is not AllocationState.RESERVED:
-            self.taken(entry, claim.node)
-        elif claim is None and entry.is_out and not entry.num_gpus and not entry.pod.metadata.deletion_timestamp:
+        held = self.ledger.allocation(entry.uid)
+        if held is not None and held.state is not AllocationState.RESERVED:
+            self.taken(entry, held.node)
+        elif held is None and entry.is_out and not entry.num_gpus and not entry.pod.metadata.deletion_timestamp:
             self.taken(entry, entry.node)  # bound or gone: pods without GPUs are not bound by Kerf
         else:
             self.placer.release(entry.uid)  # not bound by Kerf: gone, or the watch reports its GPUs
         if entry.node and not entry.stage.behind_gate:
-            honoured = not entry.lost and (claim is None or claim.node == entry.node)
+            honoured = not entry.lost and (held is None or held.node == entry.node)
             self.counts.honoured += honoured
             self.counts.fallbacks += not honoured
 

@@ -40,7 +40,7 @@ _ValueT = TypeVar("_ValueT")
 _PAGE_BYTES: Final = 2**17
 """Small, since members may be large."""
 _REFRESH_S: Final = 5.0
-_MAX_ASKED: Final = 16
+_MAX_READS: Final = 16
 """Concurrent requests."""
 _MAX_WAIT_S: Final = 0.25
 _PLUGINS_API: Final = "/apis/scheduling.x-k8s.io/v1alpha1"
@@ -149,7 +149,7 @@ class _Answers(Generic[_ValueT]):
             del self._known[key]
         read_at = {key: self._known[key][0] if key in self._known else float("-inf") for key in keys}
         due = [key for key, at in read_at.items() if now - at >= _REFRESH_S and key not in self._asking]
-        due = in_turn(sorted(due, key=read_at.__getitem__), _namespace)[: _MAX_ASKED - len(self._asking)]
+        due = in_turn(sorted(due, key=read_at.__getitem__), _namespace)[: _MAX_READS - len(self._asking)]
         self._asking |= {key: asyncio.create_task(self._learn(key), name=f"gangs: {key}") for key in due}
         if due:
             done, _ = await asyncio.wait([self._asking[key] for key in due], timeout=_MAX_WAIT_S)
@@ -318,7 +318,7 @@ def _missing(gang: str, waiting: list[Entry], size: int, started: list[Pod]) -> 
 def succeeded_with(pod: Pod, owners: set[str]) -> bool:
     """Whether a finished pod belongs to the gang with these owners, and not to an earlier one of the same name."""
     owner = pod.metadata.controller
-    return (owner and owner.uid in owners) or PIPELINE_LABEL in (pod.metadata.labels or {})  # named after their attempt
+    return (owner and owner.uid in owners) or PIPELINE_LABEL in (pod.metadata.labels or {})  # a new name each attempt
 
 
 GANG_PREEMPTED: Final = "kerf.dev/GangPreempted"

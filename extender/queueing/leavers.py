@@ -25,7 +25,7 @@ class LeavingPod:
     entry: Entry
     why: str
     by_kerf: bool = False
-    """Whether Kerf releases it rather than its author."""
+    """Whether `fail_open_s` opens it; it then counts in quotas and is not checked against them."""
 
 
 @dataclass(eq=False)

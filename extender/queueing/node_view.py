@@ -10,7 +10,7 @@ from extender.kube.cache import Cache
 from extender.kube.objects import Node
 from extender.ledger.bound_pods import BoundPodIndex
 from extender.planning.neighbours import Neighbours
-from extender.planning.plans import PlanPod, View
+from extender.planning.plans import ALL_PODS, PlanPod, View
 from extender.plugins.pod_demands import offered_of
 from extender.queueing.pods.batches import Room, room_of
 from extender.queueing.pods.entries import Entry
@@ -21,8 +21,6 @@ Taken = Iterable[tuple[str, Room]]
 """What pods take of nodes beyond the cluster's figures, without GPUs, which are reserved in the ledger."""
 
 _MOST_OFFERED: Final = 64
-_ALL_PODS: Final = 2**31
-"""More pods than any kubelet takes."""
 
 
 class _NodeInputs:
@@ -176,10 +174,10 @@ class NodeBook:
             and entry.uid not in self.bound_pod_index  # one watch may be ahead of the other
         ]
         taken = [(node, Room(pod.cpu_milli, pod.memory_mib, 1)) for pod, node in placed]
-        taken += [(name, Room(pods=_ALL_PODS)) for name in closed]
+        taken += [(name, Room(pods=ALL_PODS)) for name in closed]
         await kinds.work_out(inputs.terrain)
-        surroundings = NeighboursBuilder(self.bound_pod_index, inputs.terrain, kinds, batch, inputs.offered, placed)
-        neighbours = await surroundings.work_in_turns()
+        builder = NeighboursBuilder(self.bound_pod_index, inputs.terrain, kinds, batch, inputs.offered, placed)
+        neighbours = await builder.work_in_turns()
         return inputs.view(
             cluster, kinds, batch, taken, reserve_frac, num_pods=self.bound_pod_index.num_pods, neighbours=neighbours
         )

@@ -53,7 +53,7 @@ _MOST_PAUSE_S: Final = 10.0
 """Longest time between two tries of such a namespace."""
 _OF_REFUSED: Final = ""
 """Key of the budget of all refused pods."""
-_MAX_WORDS: Final = 400
+_MAX_CHARS: Final = 400
 _PORTION: Final = 8
 
 _encode: Final = msgspec.json.Encoder(order="sorted").encode
@@ -74,7 +74,7 @@ class _RuledOut:
     @property
     def for_s(self) -> float:
         """Seconds for which it is ruled out."""
-        return _growing(_FIRST_S, self.times, _MOST_S)
+        return _backoff_s(_FIRST_S, self.times, _MOST_S)
 
 
 @dataclass(slots=True)
@@ -193,7 +193,7 @@ class Refusals:
         if not trials:
             return {}, {}
         now = self.clock()
-        paused = {_of_untried(name): inf for name, streak in self._streaks.items() if now < streak.until}
+        paused = {_untried_budget(name): inf for name, streak in self._streaks.items() if now < streak.until}
         return trials, self._held(capacity) | paused
 
     def may_hold(self, entries: Collection[Entry]) -> bool:
@@ -265,7 +265,7 @@ class Refusals:
         if known is None or known.version != version:
             known = kind.nodes[node] = _RuledOut(version)
         known.times, known.since, known.num_left = known.times + 1, now, self.ledger.num_left[node]
-        words = entry.refused.partition(": ")[2][:_MAX_WORDS]
+        words = entry.refused.partition(": ")[2][:_MAX_CHARS]
         kind.last, kind.doubtful = (node, words), True
         self._kinds.put(entry.namespace, name, kind, now, weight=len(kind.nodes))
         if entry.num_refused == 1:
@@ -278,7 +278,7 @@ class Refusals:
         streak = self._streaks[namespace] = self._streaks.pop(namespace, _Streak())
         streak.length, streak.at = streak.length + 1, now
         if streak.length >= _STREAK:
-            streak.until = now + _growing(_FIRST_PAUSE_S, streak.length - _STREAK + 1, _MOST_PAUSE_S)
+            streak.until = now + _backoff_s(_FIRST_PAUSE_S, streak.length - _STREAK + 1, _MOST_PAUSE_S)
         if len(self._streaks) > _MAX_NAMESPACES:
             del self._streaks[next(iter(self._streaks))]
 
@@ -334,12 +334,12 @@ class Refusals:
         return {planned.gang for planned in refused if planned and planned.gang}
 
     def _is_reserved(self, uid: str) -> bool:
-        claim = self.ledger.allocation(uid)
-        return claim is not None and claim.state is AllocationState.RESERVED
+        held = self.ledger.allocation(uid)
+        return held is not None and held.state is AllocationState.RESERVED
 
     def _gpus_of(self, entry: Entry) -> int:
-        claim = self.ledger.allocation(entry.uid)
-        return max(entry.num_gpus, claim.holding.units if claim is not None else 0)
+        held = self.ledger.allocation(entry.uid)
+        return max(entry.num_gpus, held.holding.units if held is not None else 0)
 
     def _known(self, entry: Entry) -> _Kind | None:
         """Return the record of pods like this one, None if there is none."""
@@ -372,7 +372,7 @@ def _digest(text: bytes) -> bytes:
 
 def _budgets(namespace: str, *, refused: bool) -> tuple[str, str]:
     """Return a namespace's budget, and that of all refused pods or of the namespace's untried pods."""
-    return namespace, _OF_REFUSED if refused else _of_untried(namespace)
+    return namespace, _OF_REFUSED if refused else _untried_budget(namespace)
 
 
 def _awaited(entry: Entry, now: float, *, refused: bool) -> bool:
@@ -380,12 +380,12 @@ def _awaited(entry: Entry, now: float, *, refused: bool) -> bool:
     return bool(entry.node) and not entry.stage.waits if refused else entry.on_its_way(now, ON_ITS_WAY_S)
 
 
-def _of_untried(namespace: str) -> str:
+def _untried_budget(namespace: str) -> str:
     return f"{namespace}/"
 
 
 def _refused(whom: str, node: str, words: str) -> WaitReason:
-    return Code.REFUSED.reason(whom=whom, node=node, words=printable(words[:_MAX_WORDS]))
+    return Code.REFUSED.reason(whom=whom, node=node, words=printable(words[:_MAX_CHARS]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -416,5 +416,5 @@ def _num_gpus(cluster: Cluster) -> int:
     return int((cluster.gpu_model >= 0).sum())
 
 
-def _growing(first_s: float, times: int, most_s: float) -> float:
+def _backoff_s(first_s: float, times: int, most_s: float) -> float:
     return float(min(first_s * 2.0 ** min(times - 1, 16), most_s))

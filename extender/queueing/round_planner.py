@@ -49,7 +49,7 @@ class RoundPlanner:
     head: Head | None = field(default=None, init=False)
     _keeps_since: float | None = field(default=None, init=False)
     """Monotonic time since which pods have been passed over for the head, None while none was."""
-    _rests: dict[str, float] = field(default_factory=dict, init=False)
+    _backed_off: dict[str, float] = field(default_factory=dict, init=False)
     """By unit: the monotonic time until which no nodes are kept for it, after they were for too long."""
     _full: bool = field(default=False, init=False)
     """Whether the last plan released as many pods as allowed."""
@@ -87,13 +87,13 @@ class RoundPlanner:
         batch = self._batch(units)
         view, pods = self.refusals.restrict(view, batch)
         trials, tried = self.refusals.trials(units, view)
-        self._let_head_rest(now)
+        self._back_off_head(now)
         waited = [unit for unit in units if now - min(entry.seen for entry in unit.entries) >= options.reserve_after_s]
         rules = RoundRules(
             quotas=options.quotas,
             used=self.used(),
             held=self.head,
-            reserves=frozenset(unit.key for unit in waited if unit.key not in self._rests) - trials.keys(),
+            reserves=frozenset(unit.key for unit in waited if unit.key not in self._backed_off) - trials.keys(),
             rank={unit.key: _rank(unit) for unit in units},
             exempt=frozenset(unit.key for unit in units if any(self._is_exempt(entry) for entry in unit.entries)),
             policy=options.policy,
@@ -148,12 +148,12 @@ class RoundPlanner:
                 entry.kept_back = now if entry.kept_back is None else entry.kept_back
                 self._keeps_since = now if self._keeps_since is None else self._keeps_since
 
-    def _let_head_rest(self, now: float) -> None:
-        """Keep no more nodes for a head for which others were passed over for `skip_s`; the next unit gets its turn."""
-        self._rests = {key: until for key, until in self._rests.items() if now < until}
+    def _back_off_head(self, now: float) -> None:
+        """Stop keeping nodes for a head once others were passed over for it for `skip_s`; another may follow."""
+        self._backed_off = {key: until for key, until in self._backed_off.items() if now < until}
         since, most_s = self._keeps_since, self.options.skip_s
         if self.head is not None and since is not None and now - since >= most_s:
-            self._rests[self.head.key] = now + most_s
+            self._backed_off[self.head.key] = now + most_s
             self.head = self._keeps_since = None
 
     def _is_exempt(self, entry: Entry) -> bool:

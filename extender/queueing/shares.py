@@ -77,8 +77,8 @@ class QuotaUse:
 
     def _held(self, uid: str, requested: float) -> float:
         """Return the GPUs of a released pod: a request for total memory may hold more than it names."""
-        claim = self.ledger.allocation(uid)
-        return max(requested, float(claim.holding.units)) if claim is not None else requested
+        held = self.ledger.allocation(uid)
+        return max(requested, float(held.holding.units)) if held is not None else requested
 
 
 _PROMPT_S: Final = 2.0

@@ -24,7 +24,7 @@ _MAX_DEVICES_NAMED: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class PodIdentity:
-    """A pod, told apart by UID from others of the same name."""
+    """A pod, identified by its UID: names may be reused."""
 
     namespace: str
     name: str

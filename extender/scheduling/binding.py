@@ -176,7 +176,7 @@ class Binding(Target[objects.Pod]):
         self._tools, self._request, self._node, self._held = tools, request, node, held
         self._annotations, self._decided_at, self._handover = annotations, decided_at, Handover()
         self._state = None if held is None else tools.ledger.rows.state_of(node)
-        self._replaced = False
+        self._is_recreated = False
 
     async def prepare(self) -> str:
         """Raises ClusterError, DecodeError, RequestError, LockError."""
@@ -218,13 +218,13 @@ class Binding(Target[objects.Pod]):
 
     async def read(self) -> objects.Pod | None:
         try:
-            found = await _read(self._tools.transport, self.pod)
+            found = await _read_by_name(self._tools.transport, self.pod)
         except ApiError as error:
             if error.status != 404:
                 raise
             return None
-        self._replaced = found.metadata.uid != self.uid
-        return None if self._replaced else found
+        self._is_recreated = found.metadata.uid != self.uid
+        return None if self._is_recreated else found
 
     async def seal(self) -> objects.Pod | None:
         return await seal(self._tools.transport, self.pod)
@@ -260,8 +260,8 @@ class Binding(Target[objects.Pod]):
             tools.ledger.end_binding(held, AllocationState.BOUND, now)
         elif found is None or not node:
             tools.ledger.end_binding(held, None, now)
-        elif (read := tools.ledger.hold_as_read(found, now)) is not None:  # bound by another client
-            tools.resolver.add(Binding(tools, self.pod, self._request, read.node, held=read))
+        elif (other := tools.ledger.hold_as_read(found, now)) is not None:  # bound by another client
+            tools.resolver.add(Binding(tools, self.pod, self._request, other.node, held=other))
         else:
             tools.ledger.end_binding(held, None, now)
 
@@ -272,7 +272,7 @@ class Binding(Target[objects.Pod]):
             case Outcome.FENCED:
                 return str(error)
             case Outcome.GONE:
-                return _replaced(self.pod) if self._replaced else f"pod {self.pod.key} is gone"
+                return _recreated(self.pod) if self._is_recreated else f"pod {self.pod.key} is gone"
             case Outcome.UNKNOWN if result.why:
                 return f"{self.description}: {error}; its outcome is unknown: {result.why}"
         if result.why:
@@ -307,7 +307,7 @@ class Binder:
         self._tools = BindingTools(self.transport, self.ledger, self.resolver, handovers, self.clock)
 
     async def bind(self, pod: PodIdentity, node: str, fault: str) -> None:
-        """Bind a pod with its GPU assignment. Raises BindError; a pod that is certainly not bound keeps no reservation.
+        """Bind a pod with its GPU assignment. Raises BindError; unless the pod may be bound, it loses its reservation.
 
         A reservation on the node is bound as decided. Without one, the pod is placed on the node now.
         `fault` says why no GPUs may be allocated, "" when they may; with a fault only pods without GPUs are bound.
@@ -326,7 +326,7 @@ class Binder:
             epoch = self.fence.enter()
         except FencedError as error:
             raise self._refuse(pod, str(error)) from error
-        assignment = self.placer.reserved(pod.uid, node) or self._check(pod, request, request.gpus, node)
+        assignment = self.placer.reserved(pod.uid, node) or self._place_now(pod, request, request.gpus, node)
         if assignment is None:
             return  # already bound there
         decided_at = self._decided_at(pod.uid)
@@ -351,16 +351,16 @@ class Binder:
         gpushare's plugin serves pods of equal size by the time written on them, and concurrent Bindings end in any
         order, so the time of the decision is written.
         """
-        claim = self.ledger.allocation(uid)
-        return self.wall_clock() - (self.clock() - claim.since if claim is not None else 0.0)
+        allocation = self.ledger.allocation(uid)
+        return self.wall_clock() - (self.clock() - allocation.since if allocation is not None else 0.0)
 
-    def _check(self, pod: PodIdentity, request: PodRequest, gpus: GpuRequest, node: str) -> Assignment | None:
+    def _place_now(self, pod: PodIdentity, request: PodRequest, gpus: GpuRequest, node: str) -> Assignment | None:
         """Place a pod on this node now; None when it is already bound there. Raises BindError."""
-        claim = self.ledger.allocation(pod.uid)
-        if claim is not None and claim.state is not AllocationState.RESERVED:
-            if claim.state is AllocationState.BOUND and claim.node == node:
+        allocation = self.ledger.allocation(pod.uid)
+        if allocation is not None and allocation.state is not AllocationState.RESERVED:
+            if allocation.state is AllocationState.BOUND and allocation.node == node:
                 return None
-            raise BindError(f"pod {pod.key} is already bound, or being bound, to node {claim.node}")
+            raise BindError(f"pod {pod.key} is already bound, or being bound, to node {allocation.node}")
         try:
             policy = self.placer.policy_of(request)
         except RequestError as error:
@@ -382,9 +382,9 @@ class Binder:
     async def _read_request(self, pod: PodIdentity) -> PodRequest:
         """Read the request of a pod that filter has not seen since the start. Raises BindError."""
         try:
-            current = await _read(self.transport, pod)
+            current = await _read_by_name(self.transport, pod)
             if current.metadata.uid != pod.uid:
-                raise self._refuse(pod, _replaced(pod))
+                raise self._refuse(pod, _recreated(pod))
             self.fence.note(current.metadata)
             return self.placer.read_request(current)
         except (ClusterError, msgspec.DecodeError, RequestError) as error:
@@ -393,10 +393,10 @@ class Binder:
     def _refuse(self, pod: PodIdentity, why: str) -> BindError:
         """Release the reservation of a pod for which no Binding was sent, and return the error to raise.
 
-        A persisted reservation stays: kube-scheduler may bind the pod by it without Kerf.
+        A pinned reservation stays: kube-scheduler may bind the pod by it without Kerf.
         """
-        claim = self.ledger.allocation(pod.uid)
-        if claim is None or not claim.firm:
+        allocation = self.ledger.allocation(pod.uid)
+        if allocation is None or not allocation.pinned:
             self.placer.release(pod.uid)
         return BindError(why)
 
@@ -413,10 +413,10 @@ class Binder:
             raise BindError(binding.sentence(result)) from result.error
 
 
-def _replaced(pod: PodIdentity) -> str:
+def _recreated(pod: PodIdentity) -> str:
     return f"pod {pod.key} was deleted and created again: UID {pod.uid} is gone"
 
 
-async def _read(transport: Transport, pod: PodIdentity) -> objects.Pod:
+async def _read_by_name(transport: Transport, pod: PodIdentity) -> objects.Pod:
     """Return the pod of that name, whatever its UID. Raises ClusterError, DecodeError."""
     return _pod_decoder.decode(await transport.get(pod.path))

@@ -50,38 +50,38 @@ class Corrections(Background):
     async def correct(self) -> None:
         """Correct up to `_MAX_PER_ROUND` pods."""
         mistaken = self._ledger.mistaken()
-        self._refused = {claim.uid: self._refused[claim.uid] for claim in mistaken if claim.uid in self._refused}
+        self._refused = {held.uid: self._refused[held.uid] for held in mistaken if held.uid in self._refused}
         if self._fence.fault():
             return
         due = (
-            claim
-            for claim in mistaken
-            if self._refused.get(claim.uid) != claim.given_by_kubelet
-            and self._pauses.why(claim.pod.partition("/")[0], claim.uid, time.monotonic()) is None
+            allocation
+            for allocation in mistaken
+            if self._refused.get(allocation.uid) != allocation.given_by_kubelet
+            and self._pauses.why(allocation.pod.partition("/")[0], allocation.uid, time.monotonic()) is None
         )
-        for _, claim in zip(range(_MAX_PER_ROUND), due, strict=False):
-            await self._correct(claim)
+        for _, allocation in zip(range(_MAX_PER_ROUND), due, strict=False):
+            await self._correct(allocation)
 
-    async def _correct(self, claim: PodAllocation) -> None:
-        namespace, name = claim.pod.split("/", 1)
-        given, assigned = format_gpus(claim.gpus), format_gpus(claim.holding.gpus)
-        uuids = ",".join(part.uuid for part in claim.held.parts)
-        text = f"GPUs {given} of node {claim.node} by its device plugin; GPUs {assigned} had been chosen"
+    async def _correct(self, allocation: PodAllocation) -> None:
+        namespace, name = allocation.pod.split("/", 1)
+        given, assigned = format_gpus(allocation.gpus), format_gpus(allocation.holding.gpus)
+        uuids = ",".join(part.uuid for part in allocation.held.parts)
+        text = f"GPUs {given} of node {allocation.node} by its device plugin; GPUs {assigned} had been chosen"
         annotations = {ASSIGNED_GPUS: given, ASSIGNED_UUIDS: uuids, EXPLANATION: f"placed: {text}"}
-        patch = {"metadata": {"uid": claim.uid, "annotations": annotations}}
+        patch = {"metadata": {"uid": allocation.uid, "annotations": annotations}}
         try:
             await self._transport.patch(
                 f"/api/v1/namespaces/{namespace}/pods/{name}/status", msgspec.json.encode(patch)
             )
         except ClusterError as error:
-            lacks = isinstance(error, ApiError) and error.missing_right is not None
-            status = error.status if isinstance(error, ApiError) and not lacks else 0
-            self._pauses.failed(namespace, claim.uid, error, time.monotonic())
+            lacks_right = isinstance(error, ApiError) and error.missing_right is not None
+            status = error.status if isinstance(error, ApiError) and not lacks_right else 0
+            self._pauses.failed(namespace, allocation.uid, error, time.monotonic())
             if status in _REFUSED:
-                self._refused[claim.uid] = claim.given_by_kubelet  # a retry would be refused, too
+                self._refused[allocation.uid] = allocation.given_by_kubelet  # a retry would be refused, too
             if status not in _GONE:
-                logger.warning("pod %s: its GPU annotations were not corrected to %s: %s", claim.pod, text, error)
+                logger.warning("pod %s: its GPU annotations were not corrected to %s: %s", allocation.pod, text, error)
             return
         self.num_corrected += 1
-        self._pauses.succeeded(namespace, claim.uid)
-        self._events.emit(namespace, name, claim.uid, reason="GPUsCorrected", message=f"Given {text}")
+        self._pauses.succeeded(namespace, allocation.uid)
+        self._events.emit(namespace, name, allocation.uid, reason="GPUsCorrected", message=f"Given {text}")

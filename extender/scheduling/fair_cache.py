@@ -46,10 +46,6 @@ class FairCache(Generic[ValueT]):
         rounds = zip_longest(*(entries.values() for entries in self._by_namespace.values()))
         return (entry.value for entries in rounds for entry in entries if entry is not None)
 
-    def of(self, namespace: str) -> Iterator[tuple[str, ValueT]]:
-        """Return the UIDs and values of a namespace."""
-        return ((uid, entry.value) for uid, entry in self._by_namespace.get(namespace, {}).items())
-
     def put(self, namespace: str, uid: str, value: ValueT, now: float, weight: int = 1) -> None:
         """Set a value as the newest."""
         self.pop(uid)

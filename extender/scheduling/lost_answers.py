@@ -1,8 +1,8 @@
 """Lost answers: filter returned one node, and kube-scheduler asks about the pod again although it was not bound.
 
-A later extender or a Reserve plugin has rejected that node and will again, and no one tells Kerf why. After two lost
+A later extender or a Reserve plugin has rejected that node and will again; nothing reports why to Kerf. After two lost
 answers filter offers another node, as long as one fits. One lost answer is no evidence: kube-scheduler may have
-restarted, or a write was lost. Once /bind was called the node was not rejected, whatever came of the Binding.
+restarted, or a write was lost. A call of /bind shows that the node was not rejected, whatever the Binding's outcome.
 """
 
 import logging
@@ -113,12 +113,8 @@ class LostAnswers:
             self._pods.put(known.pod.namespace, known.pod.uid, woken, now)
         return [known.pod for known in due]
 
-    def accepted(self, uid: str) -> None:
-        """Note that /bind was called for the pod: its node was not rejected."""
-        self.forget(uid)
-
     def forget(self, uid: str) -> None:
-        """Forget a pod that is bound or gone."""
+        """Forget a pod for which /bind was called, or that is bound or gone."""
         self._pods.pop(uid)
 
     def forget_old(self, before: float) -> None:

@@ -36,7 +36,7 @@ _MAX_REMEMBERED: Final = 20_000
 _REMEMBERED_S: Final = 900.0
 """kube-scheduler retries every pod within five minutes, so a pod it stopped asking about is gone."""
 _UUIDS_PER_WEIGHT: Final = 8
-_A_MOMENT_S: Final = 2.0
+_RECENT_S: Final = 2.0
 _FEW_NAMES: Final = 256
 _MAX_NAME_BYTES: Final = 256  # a quoted node name and a comma
 _SMALLEST_SAMPLE_FRAC: Final = 1 / 14
@@ -49,7 +49,7 @@ DEFAULT_LOAD: Final = 0.7
 class Placer:
     """Decides, reserves, and remembers its decisions."""
 
-    def __init__(  # noqa: PLR0913 - what it works with
+    def __init__(  # noqa: PLR0913 - dependencies
         self,
         ledger: Ledger,
         *,
@@ -221,11 +221,11 @@ class Placer:
         return decide_on(self.snapshot(), request, policy, row, self._memo)
 
     def fits_meanwhile(self, pod: PodIdentity, request: PodRequest) -> bool:
-        """Whether a pod rejected within the last `_A_MOMENT_S` now fits a node that it was offered then."""
+        """Whether a pod rejected within the last `_RECENT_S` now fits a node that it was offered then."""
         last = self.decided.last(pod.namespace, pod.name)
         if request.gpus is None or last is None or last.pod.uid != pod.uid or last.node is not None:
             return False
-        if not 0 <= self._wall_clock() - last.decided_at < _A_MOMENT_S:
+        if not 0 <= self._wall_clock() - last.decided_at < _RECENT_S:
             return False
         cluster, policy = self.snapshot(), self.policy_of(request)
         rows, _ = rows_of(cluster, [last.cluster.node_names[row] for row in last.decision.rows.tolist()])
@@ -275,8 +275,8 @@ class Placer:
         """Release a pod's reservation and its expected load. A bound or binding pod keeps both."""
         self._ledger.release(uid)
         observed = self._ledger.arrays.observed
-        claim = self._ledger.allocation(uid)
-        if observed is not None and claim is None:
+        allocation = self._ledger.allocation(uid)
+        if observed is not None and allocation is None:
             self._ledger.arrays.touch(observed.expect_no_more(uid))
 
     def reserved(self, uid: str, node: str) -> Assignment | None:

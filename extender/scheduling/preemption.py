@@ -47,15 +47,15 @@ class Preemptor:
         `gangs` are the victims' gangs by UID, from `gangs_of`.
         """
         now = self.wall_clock()
-        tenants = self.bound_pods.on(node)
+        bound_pods = self.bound_pods.on(node)
         alone = self.ledger.without(node, (), self.clock())
         victims: list[Victim] = []
         for uid in uids:
-            gpus, tenant, gang = self._gpus_of(uid, node, alone), tenants.get(uid), (gangs or {}).get(uid)
-            if tenant is None:
+            gpus, bound, gang = self._gpus_of(uid, node, alone), bound_pods.get(uid), (gangs or {}).get(uid)
+            if bound is None:
                 victims.append(Victim(uid, (pod.spec.priority or 0) - 1, gpus, gang=gang))
             else:
-                victims.append(Victim(uid, tenant.priority, gpus, gpus * tenant.ran_s(now), tenant.leaving, gang))
+                victims.append(Victim(uid, bound.priority, gpus, gpus * bound.ran_s(now), bound.leaving, gang))
         return Candidate(node, tuple(victims), num_pdb_violations)
 
     def gangs_of(self, running: Iterable[Mapping[str, int]]) -> dict[str, Gang]:
@@ -64,19 +64,19 @@ class Preemptor:
 
         def member(uid: str, needs: int) -> Member:
             node = self.bound_pods.node_of(uid)
-            tenant = self.bound_pods.on(node).get(uid)
+            bound = self.bound_pods.on(node).get(uid)
             if node not in nodes:
                 nodes[node] = self.ledger.without(node, (), self.clock())
             gpus = self._gpus_of(uid, node, nodes[node])
-            return Member(needs, tenant.priority, gpus * tenant.ran_s(now)) if tenant is not None else Member(needs)
+            return Member(needs, bound.priority, gpus * bound.ran_s(now)) if bound is not None else Member(needs)
 
         gangs = [Gang({uid: member(uid, needs) for uid, needs in pods.items()}) for pods in running]
         return {uid: gang for gang in gangs for uid in gang.members}
 
     def _gpus_of(self, uid: str, node: str, alone: Cluster | None) -> float:
         """Return how many GPUs of a node a pod holds; `alone` is the cluster of that node."""
-        claim = self.ledger.allocation(uid)
-        return _num_gpus(alone, claim.holding) if alone and claim and claim.node == node else 0.0
+        allocation = self.ledger.allocation(uid)
+        return _num_gpus(alone, allocation.holding) if alone and allocation and allocation.node == node else 0.0
 
     async def choose(
         self, pod: objects.Pod, demands: SpecDemands, request: GpuRequest, candidates: Sequence[Candidate]
@@ -129,9 +129,9 @@ class Preemptor:
 
     def _needed(self, pod: objects.Pod, request: GpuRequest, candidate: Candidate, *, spares: bool) -> Candidate | None:
         node = candidate.node
-        tenants = self.bound_pods.on(node)
-        proposed = [tenants.get(victim.uid) for victim in candidate.victims]
-        spares = spares and all(tenant is not None and not repels_pods(tenant.spec) for tenant in proposed)
+        bound_pods = self.bound_pods.on(node)
+        proposed = [bound_pods.get(victim.uid) for victim in candidate.victims]
+        spares = spares and all(bound is not None and not repels_pods(bound.spec) for bound in proposed)
 
         def gpus_fit(evicted: frozenset[str]) -> bool:
             return self._fits(pod, request, node, evicted)

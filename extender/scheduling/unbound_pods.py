@@ -15,7 +15,7 @@ from extender.kube.objects import unix_time
 from extender.scheduling.fair_cache import FairCache
 
 _MAX_PODS: Final = 20_000
-_MAX_WORDS: Final = 500
+_MAX_CHARS: Final = 500
 _MAX_NAME: Final = 63
 
 
@@ -126,8 +126,8 @@ class UnboundPods:
             uid=pod.metadata.uid,
             namespace=pod.metadata.namespace,
             name=pod.metadata.name,
-            request=request[:_MAX_WORDS],
-            why=(held or _unseen(pod))[:_MAX_WORDS],
+            request=request[:_MAX_CHARS],
+            why=(held or _unseen(pod))[:_MAX_CHARS],
             priority=priority,
             least_priority=min(priority, pod.spec.priority or 0),
             created=created,

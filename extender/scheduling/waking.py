@@ -41,7 +41,7 @@ from extender.scheduling.unbound_pods import UnboundPod, UnboundPods
 logger = logging.getLogger(__name__)
 
 _MAX_SKIPS: Final = 20
-"""How often a pod is left pending for others at most."""
+"""Most times that a pod is left pending for others."""
 _OVERLOOKED_AFTER_S: Final = 45.0
 """Longer than kube-scheduler backs off after an error, 10 s by default."""
 _MAX_AT_ONCE: Final = 20
@@ -260,8 +260,8 @@ class Waker(Background):
         """
         due_in: dict[str, list[_Waiting]] = {}
         for waiting in list(self._waiting.values()):
-            claim = self._ledger.allocation(waiting.pod.uid)
-            if now - waiting.since > _FORGOTTEN_AFTER_S or (claim is not None and claim.state is AllocationState.BOUND):
+            held = self._ledger.allocation(waiting.pod.uid)
+            if now - waiting.since > _FORGOTTEN_AFTER_S or (held is not None and held.state is AllocationState.BOUND):
                 self.placed(waiting.pod.uid)  # deleted, or bound by another client
             elif waiting.due(now) and not self._queue.will_nominate(waiting.pod.uid):
                 due_in.setdefault(waiting.pod.namespace, []).append(waiting)

@@ -76,21 +76,21 @@ class Bodies:
         self._in_pool = {True: 0, False: 0}
         self._bytes_of: Counter[tuple[str, bool]] = Counter()
         self._known: OrderedDict[str, None] = OrderedDict()  # addresses, least recent first
-        self.num_cut_off = 0
+        self.num_aborted = 0
 
     @property
     def num_bytes(self) -> int:
         """Bytes being received or answered."""
         return sum(self._in_pool.values())
 
-    def knows(self, address: str) -> None:
+    def add_caller(self, address: str) -> None:
         """Record that an address has called one of kube-scheduler's verbs."""
         self._known[address] = None
         self._known.move_to_end(address)
         if len(self._known) > _MAX_KNOWN:
             self._known.popitem(last=False)
 
-    def came(self, sender: Sender, num_bytes: int, now: float, *, of_verb: bool) -> None:
+    def add_chunk(self, sender: Sender, num_bytes: int, now: float, *, of_verb: bool) -> None:
         """Count a chunk of a body; if that is too much, abort other bodies or this one."""
         body = self._bodies.get(sender)
         if body is None:
@@ -105,7 +105,7 @@ class Bodies:
         if self._in_pool[body.known] > self._pool_bytes:
             self._make_room(self._bodies, known=body.known, most_bytes=self._pool_bytes)
 
-    def ended(self, sender: Sender) -> None:
+    def remove(self, sender: Sender) -> None:
         """Forget a body that has been answered or whose connection has ended."""
         body = self._bodies.pop(sender, None)
         if body is None:
@@ -128,8 +128,8 @@ class Bodies:
             if left <= _ROOM_FRAC * most_bytes:
                 return
             left -= bodies[one].num_bytes
-            self.ended(one)
-            self.num_cut_off += 1
+            self.remove(one)
+            self.num_aborted += 1
             one.abort()
 
 
@@ -178,7 +178,7 @@ class OpenConnections:
     limits: Limits = field(default_factory=Limits)
     _open: set[Connection] = field(default_factory=set)
     _num_of: Counter[str] = field(default_factory=Counter)
-    num_turned_out: int = 0
+    num_evicted: int = 0
     """Connections closed to make room for others."""
     bodies: Bodies = field(init=False)
 
@@ -212,7 +212,7 @@ class OpenConnections:
         waiting = [one for one in among if one is not new and not one.certified and not one.answering]
         evicted = min(waiting, key=lambda one: (one.scheduling, -self._num_of[one.address], one.since), default=new)
         self.remove(evicted)
-        self.num_turned_out += 1
+        self.num_evicted += 1
         evicted.abort()
 
 
@@ -231,10 +231,10 @@ _MAX_AHEAD = 16
 class TimedProtocol(HttpToolsProtocol):
     """uvicorn's HTTP/1.1 protocol with timeouts for slow clients."""
 
-    def __init__(self, *args: Any, doors: OpenConnections | None = None, **named: Any) -> None:
+    def __init__(self, *args: Any, opened: OpenConnections | None = None, **named: Any) -> None:
         super().__init__(*args, **named)
         self.logger = _quiet_logger
-        self._doors = doors or OpenConnections()
+        self._opened = opened or OpenConnections()
         self.address, self.certified, self.scheduling, self.since = "", False, False, 0.0
         self._request_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
@@ -254,13 +254,13 @@ class TimedProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self.address, self.since = self.client[0] if self.client else "", self.loop.time()
         self._start_request_timer()
-        self._doors.add(self)
+        self._opened.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_request_timer()
         self._stop_write_timer()
-        self._doors.remove(self)
-        self._doors.bodies.ended(self)
+        self._opened.remove(self)
+        self._opened.bodies.remove(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -294,23 +294,23 @@ class TimedProtocol(HttpToolsProtocol):
     def count_body(self, num_bytes: int) -> None:
         """Count a chunk of the body, which may abort this connection or others."""
         of_verb = self.scope["raw_path"] in _VERBS
-        self._doors.bodies.came(self, num_bytes, self.loop.time(), of_verb=of_verb)
+        self._opened.bodies.add_chunk(self, num_bytes, self.loop.time(), of_verb=of_verb)
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
         self._stop_request_timer()
         self._head_bytes, self.since = 0, self.loop.time()
-        if self.scope["raw_path"] in _VERBS and not self._doors.limits.verbs_by_certificate:
+        if self.scope["raw_path"] in _VERBS and not self._opened.limits.verbs_by_certificate:
             self.scheduling = True
-            self._doors.bodies.knows(self.address)
+            self._opened.bodies.add_caller(self.address)
 
     def on_response_complete(self) -> None:
-        self._doors.bodies.ended(self)
+        self._opened.bodies.remove(self)
         super().on_response_complete()
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._write_timer = self.loop.call_later(self._doors.limits.answer_s, self.abort)
+        self._write_timer = self.loop.call_later(self._opened.limits.answer_s, self.abort)
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -326,7 +326,7 @@ class TimedProtocol(HttpToolsProtocol):
             self._write_timer = None
 
     def _start_request_timer(self) -> None:
-        self._request_timer = self.loop.call_later(self._doors.limits.request_s, self.abort)
+        self._request_timer = self.loop.call_later(self._opened.limits.request_s, self.abort)
 
     def _stop_request_timer(self) -> None:
         if self._request_timer is not None:
@@ -337,10 +337,10 @@ class TimedProtocol(HttpToolsProtocol):
 class Accepted(asyncio.Protocol):
     """An accepted connection before its TLS handshake."""
 
-    def __init__(self, protocol: TimedProtocol, context: ssl.SSLContext, doors: OpenConnections) -> None:
+    def __init__(self, protocol: TimedProtocol, context: ssl.SSLContext, opened: OpenConnections) -> None:
         self._protocol = protocol
         self._context = context
-        self._doors = doors
+        self._opened = opened
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         try:
@@ -351,7 +351,7 @@ class Accepted(asyncio.Protocol):
             transport.abort()  # nothing has been read, and the duplicate keeps the connection open
         connection.setblocking(False)
         peer = transport.get_extra_info("peername")
-        _Handshake(self._protocol, self._doors, connection, peer[0] if peer else "").begin(self._context)
+        _Handshake(self._protocol, self._opened, connection, peer[0] if peer else "").begin(self._context)
 
 
 class _Handshake(asyncio.Protocol):
@@ -360,10 +360,10 @@ class _Handshake(asyncio.Protocol):
     certified, scheduling, answering = False, False, False
 
     def __init__(
-        self, protocol: TimedProtocol, doors: OpenConnections, connection: socket.socket, address: str
+        self, protocol: TimedProtocol, opened: OpenConnections, connection: socket.socket, address: str
     ) -> None:
         self._protocol = protocol
-        self._doors = doors
+        self._opened = opened
         self._connection = connection
         self._task: asyncio.Task[None] | None = None
         self.address, self.since = address, protocol.loop.time()
@@ -371,11 +371,11 @@ class _Handshake(asyncio.Protocol):
     def begin(self, context: ssl.SSLContext) -> None:
         """Start the handshake, if there is room."""
         self._task = self._protocol.loop.create_task(self._run(context), name="TLS handshake")
-        self._doors.add(self)
+        self._opened.add(self)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Called when the handshake is done."""
-        self._doors.remove(self)
+        self._opened.remove(self)
         transport.set_protocol(self._protocol)
         self._protocol.connection_made(transport)
 
@@ -385,7 +385,7 @@ class _Handshake(asyncio.Protocol):
             self._connection.shutdown(socket.SHUT_RDWR)
 
     async def _run(self, context: ssl.SSLContext) -> None:
-        limits = self._doors.limits
+        limits = self._opened.limits
         try:
             await self._protocol.loop.connect_accepted_socket(
                 lambda: self,
@@ -397,7 +397,7 @@ class _Handshake(asyncio.Protocol):
         except OSError:  # includes TLS errors and timeouts; asyncio has closed it
             pass
         finally:
-            self._doors.remove(self)
+            self._opened.remove(self)
 
 
 _ALL: Final = ("", "0.0.0.0", "::")  # noqa: S104 - as configured

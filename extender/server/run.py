@@ -145,7 +145,7 @@ class _DrainingServer(uvicorn.Server):
             body_bytes=_READ_ONLY_BODY_BYTES,
         )
         protocol = partial(
-            TimedProtocol, config=config, server_state=self.server_state, app_state={}, doors=OpenConnections(limits)
+            TimedProtocol, config=config, server_state=self.server_state, app_state={}, opened=OpenConnections(limits)
         )
         num_others = len(self.servers)
         for listener in listen(host, port):
@@ -227,7 +227,7 @@ def _protocols(
 
     `verbs` as in VerbProtocol, `body_bytes` as in Limits. Raises CertificateError.
     """
-    doors = OpenConnections(
+    opened = OpenConnections(
         Limits(
             request_s=settings.request_s,
             connections=settings.max_connections,
@@ -237,12 +237,12 @@ def _protocols(
         )
     )
     if settings.tls_cert_file is None or settings.tls_key_file is None:
-        return partial(VerbProtocol, doors=doors, verbs=verbs)
+        return partial(VerbProtocol, opened=opened, verbs=verbs)
     files = CertificateFiles(
         certificate=settings.tls_cert_file, key=settings.tls_key_file, client_ca=settings.tls_client_ca_file
     )
     context = Certificates(files).listen()
-    return lambda **options: Accepted(VerbProtocol(**options, doors=doors, verbs=verbs), context, doors)
+    return lambda **options: Accepted(VerbProtocol(**options, opened=opened, verbs=verbs), context, opened)
 
 
 def _body_bytes(settings: Settings) -> int:

@@ -1,8 +1,8 @@
-"""The verbs of kube-scheduler, answered by the HTTP protocol itself.
+"""Calls of kube-scheduler and of webhooks, answered by the HTTP protocol itself.
 
-uvicorn makes a task, an event and three messages of each request, which cost more than most decisions. That is spared
-a plain request of a verb: a POST over HTTP/1.1 with nothing that only browsers and curl send, not pipelined. All others
-go through the app, which gives the same answers.
+uvicorn makes a task, an event and three messages of each request, which cost more than most decisions. A plain request
+skips them: a POST over HTTP/1.1, not pipelined, with nothing that only browsers and curl send. All others go through
+the app, which gives the same answers.
 """
 
 from collections.abc import Awaitable, Mapping
@@ -27,7 +27,7 @@ class Answer:
 
 
 class Verb(Protocol):
-    """What answers the requests of one path."""
+    """The handler of one path."""
 
     @property
     def max_bytes(self) -> int:
@@ -44,14 +44,14 @@ class Verb(Protocol):
 
 
 class _NoEvent:
-    """In place of the event that wakes the task of a request: there is no task."""
+    """Replaces the event that wakes the task of a request: there is no task."""
 
     def set(self) -> None:
         """Do nothing."""
 
 
 class _Cycle:
-    """A request and its response, in place of uvicorn's."""
+    """A request and its response; replaces uvicorn's `RequestResponseCycle`."""
 
     message_event: Final = _NoEvent()
 

@@ -1,4 +1,4 @@
-"""No secret is ever shown: not in logs, metrics, answers, faults, nor in settings as they are printed."""
+"""No secret is shown in logs, metrics, answers, errors or printed settings."""
 
 import base64
 import json
@@ -28,7 +28,7 @@ SECRETS = (API_TOKEN, BEARER, PASSWORD, HEADER, READER, BASIC)
 
 
 def hidden(text: str) -> str:
-    """A text that has to be without secrets."""
+    """Assert that a text has no secrets; return it."""
     for secret in SECRETS:
         assert secret not in text, f"{secret} is shown"
     return text

@@ -1,4 +1,4 @@
-"""A node whose agent has stopped: its pods, and pods that wait for it, are told so."""
+"""A node whose agent has stopped: answers about its pods, and pods that wait for it, say so."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ def sentences(kerf: Kerf) -> list[str]:
 
 
 @pytest.mark.parametrize("at_work", [False, True])
-def test_pods_concerned_are_told(at_work: bool) -> None:
+def test_the_pods_concerned_are_warned(at_work: bool) -> None:
     objects = [reported("n-0"), pod("runs", 2, node_name="n-0")] + ([agent("n-0")] if at_work else [])
     with running(objects) as kerf:
         told = sentences(kerf)

@@ -85,7 +85,7 @@ def test_keys_are_read_in_any_case(change: Callable[[str], str]) -> None:
             assert kerf.post(path, renamed(body, change)).content == exact
 
 
-def test_whole_nodes_go_back_as_they_came(kerf: Kerf) -> None:
+def test_whole_nodes_are_returned_unchanged(kerf: Kerf) -> None:
     items = [{**bodies.sent(node(name, 8)), "future": [1.5, "é"]} for name in ("a100-0", "t4-1", "t4-0", "t4-0")]
     answer = kerf.post("/filter", bodies.args(pod(gpus=1), None, items))
     assert answer.json()["NodeNames"] is None

@@ -155,7 +155,7 @@ def test_which_rank_serves_is_told_with_the_trial_that_chose_it(tmp_path: Path) 
     assert json.loads(data.stdout)["rank"] == {
         key: model[key] for key in ("mode", "served", "reason", "auto", "evidence")
     }
-    said = "rank: auto is fgd: 2.84 ± 1.08 points better than kerf: fgd 63 % (trial 2, 2.0 h ago)\n"
+    said = "rank: auto uses fgd: 2.84 ± 1.08 points better than kerf: fgd 63 % (trial 2, 2.0 h ago)\n"
     assert table.stdout.startswith(said)
 
 
@@ -165,8 +165,8 @@ def test_of_a_rank_that_was_not_tried_it_is_told_why(tmp_path: Path) -> None:
     served = fresh | {"reason": None, "auto": "kerf"}
     for model, said in (
         (fresh, "tightest serves: the expected mix of pods is not known yet"),
-        (served, "auto is kerf; other ranks have not been tried yet"),
-        (served | {"evidence": None}, "auto is kerf; other ranks are not tried"),
+        (served, "auto uses kerf; other ranks have not been tried yet"),
+        (served | {"evidence": None}, "auto uses kerf; other ranks are not tried"),
     ):
         data, table = told_of_ranks(tmp_path, json.dumps(model).encode())
         assert table.stdout.startswith(f"rank: {said}\n")

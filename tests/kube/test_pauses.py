@@ -4,7 +4,7 @@ import pytest
 
 from extender.kube.background import Backoff
 from extender.kube.transport import ApiError, UnreachableError
-from extender.kube.turns import Backoffs
+from extender.kube.turns import Backoffs, in_turn
 from tests.kube.test_rights import forbidden
 
 OWN = ApiError(422, "Invalid", "spec is immutable")
@@ -63,3 +63,10 @@ def test_a_failure_is_news_if_its_reason_is_another() -> None:
     backoff.succeeded()
     backoff.failed("b")
     assert [*news, backoff.is_news] == [True, False, True, False, True]
+
+
+def test_items_are_interleaved_by_namespace() -> None:
+    items = ["a1", "a2", "a3", "b1", "c1", "c2"]
+    assert in_turn(items, lambda item: item[0]) == ["a1", "b1", "c1", "a2", "c2", "a3"]
+    assert in_turn(items[:3], lambda item: item[0]) == items[:3]
+    assert in_turn([], str) == []

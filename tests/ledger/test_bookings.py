@@ -83,7 +83,7 @@ def test_what_was_read_is_held_beside_what_was_sent_to_that_node() -> None:
     assert taken(ledger) == {0, 1}
 
 
-def test_a_pod_that_holds_nothing_by_itself_holds_what_was_sent_to_its_node() -> None:
+def test_a_pod_without_annotations_holds_what_was_sent_to_its_node() -> None:
     ledger = ledger_of(n=4, m=4)
     assert ledger.hold_as_read(pod(""), 0.0) is None
     assert ledger.hold_as_read(pod("0", node=""), 0.0) is None

@@ -34,21 +34,21 @@ def asking(**requests: str) -> dict[str, Any]:
 
 
 def test_pods_are_found_on_their_node_until_they_end() -> None:
-    tenants = BoundPods()
+    bound_pods = BoundPods()
     for uid, on in (("a", "n"), ("b", "n"), ("c", "m"), ("waiting", None)):
-        tenants.upsert_pod(pod(uid, on))
-    assert [list(tenants.on(name)) for name in ("n", "m", "nowhere")] == [["a", "b"], ["c"], []]
-    tenants.upsert_pod(pod("a", phase="Succeeded"))
-    tenants.remove_pod("unknown")
-    assert list(tenants.on("n")) == ["b"]
-    tenants.upsert_pod(pod("c", "n"))  # the watch has missed that it moved
-    assert [list(tenants.on(name)) for name in ("n", "m")] == [["b", "c"], []]
-    tenants.keep_pods({"c", "other"})
-    assert list(tenants.on("n")) == ["c"]
+        bound_pods.upsert_pod(pod(uid, on))
+    assert [list(bound_pods.on(name)) for name in ("n", "m", "nowhere")] == [["a", "b"], ["c"], []]
+    bound_pods.upsert_pod(pod("a", phase="Succeeded"))
+    bound_pods.remove_pod("unknown")
+    assert list(bound_pods.on("n")) == ["b"]
+    bound_pods.upsert_pod(pod("c", "n"))  # the watch has missed that it moved
+    assert [list(bound_pods.on(name)) for name in ("n", "m")] == [["b", "c"], []]
+    bound_pods.keep_pods({"c", "other"})
+    assert list(bound_pods.on("n")) == ["c"]
 
 
 def test_what_an_eviction_of_a_pod_would_cost() -> None:
-    tenants, plain = BoundPods(), pod("plain")
+    bound_pods, plain = BoundPods(), pod("plain")
     manifest = {
         "metadata": {"name": "p", "namespace": "team", "uid": "u", "deletionTimestamp": "2026-01-01T00:00:00Z"},
         "spec": {"nodeName": "n", "priority": 7},
@@ -56,8 +56,8 @@ def test_what_an_eviction_of_a_pod_would_cost() -> None:
     }
     leaving = decode_pod(manifest)
     for one in (plain, leaving, plain):
-        tenants.upsert_pod(one)
-    assert list(tenants.on("n").items()) == [
+        bound_pods.upsert_pod(one)
+    assert list(bound_pods.on("n").items()) == [
         ("plain", BoundPod("plain", "default/plain", 0, "", False, plain.spec)),
         ("u", BoundPod("u", "team/p", 7, "2025-12-31T23:59:00Z", True, leaving.spec)),
     ], "in the order in which they came"
@@ -66,16 +66,16 @@ def test_what_an_eviction_of_a_pod_would_cost() -> None:
 def test_time_run() -> None:
     in_a_minute, unknown = "2026-01-01T00:01:00Z", ("", "yesterday")
     for started in ("2025-12-31T23:59:00Z", "2026-01-01T00:59:00+01:00", in_a_minute, *unknown):
-        tenants = BoundPods()
-        tenants.upsert_pod(pod("a", started=started))
-        assert tenants.on("n")["a"].ran_s(NOW) == (0.0 if started in (in_a_minute, *unknown) else 60.0)
+        bound_pods = BoundPods()
+        bound_pods.upsert_pod(pod("a", started=started))
+        assert bound_pods.on("n")["a"].ran_s(NOW) == (0.0 if started in (in_a_minute, *unknown) else 60.0)
 
 
 def test_room() -> None:
-    tenants = BoundPods()
-    tenants.upsert_node(node("n", cpu="8", memory="8Gi"))
-    tenants.upsert_pod(pod("a", **asking(cpu="4")))
-    tenants.upsert_pod(pod("b", **asking(cpu="2")))
+    bound_pods = BoundPods()
+    bound_pods.upsert_node(node("n", cpu="8", memory="8Gi"))
+    bound_pods.upsert_pod(pod("a", **asking(cpu="4")))
+    bound_pods.upsert_pod(pod("b", **asking(cpu="2")))
     for asked, evicted, room in (
         ({"cpu": "2"}, "", True),
         ({"cpu": "2001m"}, "", False),
@@ -87,28 +87,28 @@ def test_room() -> None:
         ({"example.com/fpga": "0"}, "", True),
         ({"cpu": "plenty"}, "ab", False),
     ):
-        assert tenants.have_room("n", pod("new", None, **asking(**asked)).spec, evicted) is room, asked
+        assert bound_pods.have_room("n", pod("new", None, **asking(**asked)).spec, evicted) is room, asked
 
 
 def test_room_counts_pods_too() -> None:
-    tenants, new = BoundPods(), pod("new", None).spec
-    tenants.upsert_node(node("n", pods="2"))
-    tenants.upsert_pod(pod("a"))
-    assert tenants.have_room("n", new, ())
-    tenants.upsert_pod(pod("b"))
-    assert not tenants.have_room("n", new, ())
-    assert tenants.have_room("n", new, {"a"})
+    bound_pods, new = BoundPods(), pod("new", None).spec
+    bound_pods.upsert_node(node("n", pods="2"))
+    bound_pods.upsert_pod(pod("a"))
+    assert bound_pods.have_room("n", new, ())
+    bound_pods.upsert_pod(pod("b"))
+    assert not bound_pods.have_room("n", new, ())
+    assert bound_pods.have_room("n", new, {"a"})
     for name in ("n", "never-reported"):
-        tenants.remove_node(name)
-        assert not tenants.have_room(name, new, {"a", "b"})
+        bound_pods.remove_node(name)
+        assert not bound_pods.have_room(name, new, {"a", "b"})
 
 
 def test_requests_of_a_pod_as_a_whole_replace_its_containers() -> None:
-    tenants = BoundPods()
-    tenants.upsert_node(node("n", cpu="8"))
-    tenants.upsert_pod(pod("a", **asking(cpu="7"), resources={"requests": {"cpu": "1"}}, overhead={"cpu": "1"}))
-    assert tenants.have_room("n", pod("new", None, **asking(cpu="6")).spec, ())
-    assert not tenants.have_room("n", pod("new", None, **asking(cpu="6100m")).spec, ())
+    bound_pods = BoundPods()
+    bound_pods.upsert_node(node("n", cpu="8"))
+    bound_pods.upsert_pod(pod("a", **asking(cpu="7"), resources={"requests": {"cpu": "1"}}, overhead={"cpu": "1"}))
+    assert bound_pods.have_room("n", pod("new", None, **asking(cpu="6")).spec, ())
+    assert not bound_pods.have_room("n", pod("new", None, **asking(cpu="6100m")).spec, ())
 
 
 def test_names_of_all_resources_requested() -> None:

@@ -34,7 +34,7 @@ def gangs() -> Gangs:
     return Gangs()
 
 
-def test_whose_room_is_given_up() -> None:
+def test_when_a_gangs_reservations_are_released() -> None:
     for ours, theirs, failed, given in (
         (True, True, False, True),
         (True, False, False, False),  # kube-scheduler does not count their GPUs
@@ -49,7 +49,7 @@ def test_whose_room_is_given_up() -> None:
         assert gangs.make_way(counted=ours) == [], "once"
 
 
-def test_of_one_gang_only_what_kube_scheduler_counts_is_given_up(gangs: Gangs) -> None:
+def test_only_reservations_that_kube_scheduler_counts_are_released(gangs: Gangs) -> None:
     gangs.reserve("g", ["whole"], counted=True)
     gangs.reserve("g", ["share"], counted=False)
     assert gangs.make_way() == ["whole"]

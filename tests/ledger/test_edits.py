@@ -31,7 +31,7 @@ def bound(gpus: int, annotations: Annotations) -> objects.Pod:
 # While the process lives.
 
 
-def test_an_edit_of_a_bound_pod_changes_nothing_and_is_told_once() -> None:
+def test_an_edit_of_a_bound_pod_changes_nothing_and_is_warned_of_once() -> None:
     edits: tuple[tuple[int, Annotations, Annotations], ...] = (
         (0, TWO, {}),
         (0, TWO, {COUNT: "4", ASSIGNED_GPUS: "0,1,2,3"}),

@@ -24,7 +24,7 @@ def test_an_entry_by_name_is_of_the_pod_that_had_the_name() -> None:
     assert [given.of(*pod) for pod in pods] == [ONE, None, None, None]
     given.set("n", {NAME: TWO}, {})
     assert given.of("n", NAME, "u") is None
-    given.meet("n", NAME, "new")  # after all were listed, so it is not the one that was given them
+    given.note_pod("n", NAME, "new")  # after all were listed, so it is not the one that was given them
     assert given.of("n", NAME, "new") is None
 
 
@@ -47,13 +47,13 @@ def test_a_name_without_a_pod_waits_for_one_only_until_all_were_listed() -> None
     starting, later = _GivenGpus(), running()
     for given in (starting, later):
         given.set("n", {NAME: ONE}, {})
-        given.meet("n", NAME, "u")
-        given.meet("m", NAME, "u")
+        given.note_pod("n", NAME, "u")
+        given.note_pod("m", NAME, "u")
     assert (starting.of("n", NAME, "u"), later.of("n", NAME, "u")) == (ONE, None)
-    starting.meet("n", NAME, "another")
+    starting.note_pod("n", NAME, "another")
     assert (starting.of("n", NAME, "u"), starting.of("n", NAME, "another")) == (ONE, None)
     starting.set("n", {NAME: ONE, "default/q": TWO}, {})
-    starting.meet("n", "default/q", "q")
+    starting.note_pod("n", "default/q", "q")
     assert [starting.of("n", name, uid) for name, uid in ((NAME, "u"), ("default/q", "q"))] == [ONE, TWO]
 
 
@@ -74,7 +74,7 @@ def test_what_has_changed_is_said_and_of_a_node_that_is_gone_nothing_is_kept() -
 # In the ledger.
 
 
-def test_a_pod_made_again_under_its_name_inherits_nothing() -> None:
+def test_a_recreated_pod_inherits_nothing() -> None:
     for key in ("old", NAME):
         ledger = ledger_of(described_node())
         ledger.keep_pods(set(), 0.0)  # all that was there at the start is known

@@ -160,7 +160,7 @@ async def listed_again(rig: Rig) -> None:
 
 
 @in_loop
-async def test_a_list_frees_what_was_bound_before_it_and_is_not_there() -> None:
+async def test_a_list_frees_pods_bound_before_it_that_it_lacks() -> None:
     async with mirrored() as rig:
         await until(lambda: rig.taken() == {0})
         claim = rig.ledger.allocation("uid-p")

@@ -137,7 +137,7 @@ def test_a_load_is_expected_until_samples_show_it_or_are_missing_for_too_long() 
 # GPUs with more free memory than before.
 
 
-def test_samples_of_a_gpu_given_back_are_outdated_until_its_node_is_sampled_again() -> None:
+def test_samples_of_a_released_gpu_are_outdated_until_its_node_is_sampled_again() -> None:
     observed = observed_of(2)
     sample(observed, {0: [0.5], 1: [0.5]}, at=100.0)
     observed.mark_outdated(0, (1,))
@@ -192,7 +192,7 @@ def test_the_next_node_of_a_row_inherits_nothing(sampled: bool) -> None:
     assert observed.expect_no_more("gone").tolist() == []
 
 
-def test_what_is_new_in_a_larger_cluster_is_not_known() -> None:
+def test_new_cells_of_a_larger_cluster_are_missing() -> None:
     observed = observed_of(1, 1)
     sample(observed, {0: [0.5]}, at=100.0)
     observed.expect("u", 0, (0,), 0.25, 90.0)

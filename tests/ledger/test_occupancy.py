@@ -32,7 +32,7 @@ PARTS, WHOLE = offer(2, GpuUnit.PART), offer(2, GpuUnit.WHOLE)
 SLICED = offer(2, GpuUnit.REPLICA, units=3)
 
 
-def test_who_holds_what() -> None:
+def test_sums_by_gpu() -> None:
     for offered, holdings, held, untracked, crowded in (
         (PARTS, [], {}, 0, False),
         (PARTS, [share(of(0)), share(of(0))], {0: (1000, 2 * GIB)}, 0, False),

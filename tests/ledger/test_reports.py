@@ -48,7 +48,7 @@ def test_what_was_given_counts_and_is_what_everyone_sees() -> None:
 
 
 @pytest.mark.parametrize("bound_here", [True, False])
-def test_a_correction_of_a_pod_is_no_edit(bound_here: bool) -> None:
+def test_a_correction_of_a_pod_does_not_count_as_an_edit(bound_here: bool) -> None:
     ledger = ledger_with()
     if bound_here:
         ledger.end_binding(ledger.begin_binding("u", "n", whole_gpus(1, (0,)), 0.0), AllocationState.BOUND, 0.0)

@@ -57,7 +57,7 @@ def test_nodes_that_are_added_are_free_and_the_others_stay_as_they_are() -> None
     assert ledger.rows.names() == ["old"]
 
 
-def test_rows_apart_have_what_is_free_and_read_nodes_alike() -> None:
+def test_rows_without_holders_have_what_is_free_and_read_nodes_alike() -> None:
     ledger = Ledger(reservation_ttl_s=TTL_S, memory_tolerance_frac=0.05, model_aliases={"small": ["t4"]})
     ledger.upsert_node(node_object("n", 2, memory_mib=15000))
     ledger.reserve("u", "n", whole_gpus(1, (0,)), 100.0)

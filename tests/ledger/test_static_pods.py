@@ -41,7 +41,7 @@ def test_a_list_that_has_the_new_mirror_and_not_the_old_one_leaves_one_holder() 
     assert num_free(ledger, 4.0) == 1, "the containers of the new one may run on"
 
 
-def test_who_forges_a_mirror_in_its_place_frees_nothing() -> None:
+def test_a_forged_mirror_frees_nothing() -> None:
     for forged in (0, 1):
         ledger = with_mirror(2)
         ledger.remove_pod("old")
@@ -52,7 +52,7 @@ def test_who_forges_a_mirror_in_its_place_frees_nothing() -> None:
         assert (num_free(ledger, 4.0), ledger.allocation("old")) == (0, None), "held once, not twice"
 
 
-def test_a_pod_of_its_name_that_is_no_mirror_frees_nothing() -> None:
+def test_a_pod_of_the_same_name_that_is_not_a_mirror_frees_nothing() -> None:
     ledger = with_mirror()
     ledger.upsert_pod(pod_object("static-n", 1, uid="forged", node="n"), 1.0)
     ledger.keep_pods({"forged"}, 1.0)

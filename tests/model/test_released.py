@@ -35,6 +35,7 @@ def test_it_beats_fgd_on_every_trace_of_its_validation() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly(of=("model/", "extender/core/", "tests/model/"))
 def test_it_packs_pods_that_it_never_saw_better_than_fgd_and_equally_each_time(tmp_path: Path) -> None:
     write_openb(tmp_path, num_nodes=60, num_pods=700)
     found = evaluated(tmp_path, "small", "3-8")

@@ -1,4 +1,4 @@
-"""What commits rest on, of an API server of any kind: what is written on an older version is refused."""
+"""What commits require of any API server: it refuses writes to an older version."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -16,7 +16,7 @@ CONFLICT = 409
 
 
 class Server(MemoryCluster):
-    """A pod to be bound or evicted, a claim to be allocated, and who holds the lease."""
+    """A pod to be bound or evicted, a claim to be allocated, and the holder of the lease."""
 
     def __init__(self) -> None:
         super().__init__([node_manifest("n", 2), node_manifest("m", 2), pod_manifest("p", 1)])
@@ -64,7 +64,7 @@ class Stand:
         return msgspec.json.decode(await self.transport.get(path), type=Manifest)
 
     async def metadata(self, path: str) -> Manifest:
-        """What a write of Kerf's names of an object."""
+        """The preconditions of a write: an object's UID and version."""
         found = (await self.get(path))["metadata"]
         return {"uid": found["uid"], "resourceVersion": found["resourceVersion"]}
 
@@ -72,7 +72,7 @@ class Stand:
         return msgspec.json.decode(await self.transport.patch(path, msgspec.json.encode(body)), type=Manifest)
 
     async def seal(self) -> None:
-        """What makes everything fail that was sent to the pod before."""
+        """Change the pod, so that earlier writes to it fail."""
         uid = (await self.metadata(self.pod))["uid"]
         await self.patch(f"{self.pod}/status", {"metadata": {"uid": uid, "annotations": {"kerf.dev/sealed": "1"}}})
 

@@ -1,4 +1,4 @@
-"""A queue on a cluster of a test's own, and the API server that it writes to."""
+"""A queue on a test cluster, and the API server that it writes to."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -33,7 +33,7 @@ GATES = [{"name": "kerf.dev/queue"}]
 
 
 class Api:
-    """Pods as an API server has them; writes are told at once to the controller, unless `deaf`."""
+    """An API server of pods; the controller's watch reports each write at once, unless `deaf`."""
 
     def __init__(self) -> None:
         self.pods: dict[str, Manifest] = {}
@@ -75,7 +75,7 @@ class Api:
 
 
 class Rig:
-    """A controller without its reflectors: the test tells it what the watch would."""
+    """A controller without reflectors: the test feeds its caches."""
 
     extender = True
 
@@ -171,7 +171,7 @@ class Rig:
         self.told(name)
 
     def told(self, name: str) -> None:
-        """The watch tells of a pod as it is now."""
+        """The watch reports a pod as it is now."""
         self.hub.cache(PODS).upsert(decode_pod(self.api.pods[name]))
 
     def gone(self, name: str) -> None:
@@ -195,11 +195,11 @@ class Rig:
         asyncio.run(run())
 
     def settle(self) -> None:
-        """What goes on in the background."""
+        """Run a round of the resolver."""
         asyncio.run(self.resolver.resolve_round())
 
     def refuse(self, name: str, message: str = "0/1 nodes are available") -> None:
-        """kube-scheduler finds no node for a pod; Kerf's filter, asked about it, gives back what it held."""
+        """kube-scheduler finds no node for a pod, and Kerf's filter releases its reservation."""
         refusal = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
         self.api.pods[name]["status"] = {"phase": "Pending", "conditions": [refusal]}
         self.ledger.release(name)
@@ -210,7 +210,7 @@ class Rig:
         self.hub.cache(NODES).remove(decode_node({"metadata": {"name": name, "uid": name}}))
 
     def node_of(self, name: str) -> str:
-        """Where a pod is nominated, "" while its gate is closed."""
+        """A pod's nominated node, "" while its gate is closed."""
         pod = self.api.pods[name]
         return "" if pod["spec"]["schedulingGates"] else str(pod["status"].get("nominatedNodeName", ""))
 
@@ -230,13 +230,13 @@ class Rig:
 
 
 async def idle(turns: int = 100) -> None:
-    """Give other tasks their turns."""
+    """Let other tasks run."""
     for _ in range(turns):
         await asyncio.sleep(0)
 
 
 def turns_beside(work: Coroutine[Any, Any, object]) -> int:
-    """Run some work; return how many turns another task has had meanwhile."""
+    """Run some work; return how often another task ran meanwhile."""
     turns = 0
 
     async def others() -> None:
@@ -255,14 +255,14 @@ def turns_beside(work: Coroutine[Any, Any, object]) -> int:
 
 
 class SlowApi(Api):
-    """Answers about one pod when it may."""
+    """Holds back writes to one pod until `may` is set."""
 
     def __init__(self, slow: str) -> None:
         super().__init__()
         self.slow = slow
         self.may = asyncio.Event()
         self.asked: list[tuple[str, str]] = []
-        """Pod and part of each write, as they came."""
+        """Pod and part of each write, in order."""
 
     async def patch(self, path: str, body: bytes) -> bytes:
         name, _, part = path.partition("/pods/")[2].partition("/")
@@ -274,7 +274,7 @@ class SlowApi(Api):
 
 
 async def nominating() -> tuple[SlowApi, Rig]:
-    """Pod "slow", as the write of its nomination is on its way."""
+    """Pod "slow" while its nomination is being written."""
     api = SlowApi("slow")
     rig = Rig(api=api)
     rig.node("n", 1)
@@ -285,7 +285,7 @@ async def nominating() -> tuple[SlowApi, Rig]:
 
 
 def lost(**options: Any) -> Rig:
-    """A pod was let go for a node that vanished, and the other one is taken."""
+    """A pod was released to a node that is gone, and the other node is taken."""
     rig = Rig(**options)
     for name, node in (("runs", "a"), ("p", "b")):
         rig.node(node, 1)

@@ -1,4 +1,4 @@
-"""What goes on of a queue by itself: rounds when they are due, and beside them what its options ask for."""
+"""A queue's background work: rounds when they are due, and the tasks that its options enable."""
 
 import asyncio
 from collections.abc import Callable
@@ -63,7 +63,7 @@ def test_a_round_begins_when_something_has_changed_or_the_last_one_is_long_ago()
     counts = rig.queue.counts
 
     async def quiet() -> None:
-        """What was begun goes on to its end, and then no round begins by itself."""
+        """Wait until no further round begins."""
         before = -1
         async with asyncio.timeout(30):
             while counts.rounds != before:

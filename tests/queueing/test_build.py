@@ -42,7 +42,7 @@ def test_every_setting_of_the_queue_and_of_decisions_that_it_goes_by_counts() ->
 
 
 class Built:
-    """A queue on a cluster in memory, of which nothing is known but what a test tells."""
+    """A queue on a cluster in memory; the test feeds its caches."""
 
     def __init__(self, *, lead: bool = True, **queue: Any) -> None:
         self.now = 1000.0
@@ -140,14 +140,14 @@ def test_gangs_end_by_who_leads_and_what_is_known_of_their_members(lead: bool) -
 
 
 @pytest.mark.parametrize("lead", [True, False])
-def test_who_passes_the_queue_by_is_told_so_by_the_leader(lead: bool) -> None:
+def test_only_the_leader_emits_an_event_about_a_pod_outside_the_queue(lead: bool) -> None:
     built = Built(lead=lead)
     built.pod("late", 1, "2026-01-01T00:00:00Z", gated=False, queue="enabled")
     assert built.queue.passed.num_passed == 1
     assert built.events() == (["PassedQueue"] if lead else [])
 
 
-def test_how_long_pods_have_run_is_told_by_the_clock_on_the_wall() -> None:
+def test_run_times_of_pods_are_measured_by_the_wall_clock() -> None:
     built = Built()
     built.queue.durations.finished(("ns",), 1000.0)
     for name in ("a", "b"):
@@ -157,7 +157,7 @@ def test_how_long_pods_have_run_is_told_by_the_clock_on_the_wall() -> None:
     assert built.queue.running.left_s("a") == pytest.approx(600.0, abs=60.0)
 
 
-def test_where_kube_scheduler_calls_no_extender_pods_are_let_go_by_what_is_written_on_them() -> None:
+def test_without_an_extender_the_mode_is_direct() -> None:
     built = Built(extender=False)
     mode, base = built.queue.mode, built.base
     assert isinstance(mode, DirectMode)

@@ -135,7 +135,7 @@ def test_the_next_round_does_not_wait_for_the_writes_of_the_last_one() -> None:
         await rig.queue.begin_round()
         await idle(300)
         assert api.order == ["next"]
-        assert len(rig.queue.backlog.on_their_way(rig.now)) == 2  # both count among those that may be
+        assert len(rig.queue.backlog.on_their_way(rig.now)) == 2  # both count in `max_open`
         await rig.queue.begin_round()
         await idle(20)
         assert api.asked.count(("slow", "status")) == 1  # it is not released twice

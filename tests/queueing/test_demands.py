@@ -103,7 +103,7 @@ def test_who_says_too_much_is_not_read(spec: Manifest, what: str) -> None:
 
 @pytest.mark.slow
 def test_thousands_of_different_rules_hold_up_nobody() -> None:
-    """Of one author, each about all that the author runs; others go on, as they do beside any round."""
+    """The rules are one author's, each about all of its pods; other work goes on during the round."""
     rig = Rig(max_open=5_000)
     for number in range(100):
         node(rig, f"n{number}")

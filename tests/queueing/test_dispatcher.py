@@ -1,4 +1,4 @@
-"""Carrying a plan out: what is reserved, what is written, and what is counted and logged where that fails."""
+"""Carrying out a plan: reservations, writes, and what is counted and logged if they fail."""
 
 import asyncio
 from dataclasses import replace
@@ -24,7 +24,7 @@ def with_pods(*names: str, gpus: int, **annotations: str) -> Rig:
 
 
 def num_tries(rig: Rig, name: str, part: str, error: ClusterError, rounds: int) -> int:
-    """How often a part of a pod is written in so many rounds while all writes fail."""
+    """How often a part of a pod is tried in some rounds while all writes fail."""
     tries = 0
 
     def fail(failing: str, where: str) -> ClusterError:

@@ -1,4 +1,4 @@
-"""Pods that kube-scheduler asks Kerf about: nominations that are withdrawn, and which pods got their node."""
+"""With an extender: nominations that are withdrawn, and which pods got their node."""
 
 import asyncio
 from typing import Any
@@ -15,8 +15,8 @@ from extender.queueing.pods.objects import decode_pod
 from tests.queueing.rigs import Rig
 
 
-class Letting:
-    """How pods are released on the cluster of a rig, and what was reported of it."""
+class Releases:
+    """The mode on a rig's cluster, and what it reported."""
 
     def __init__(self) -> None:
         self.rig = Rig()
@@ -45,7 +45,7 @@ class Letting:
         return self.rig.api.pods[name]["status"].get("nominatedNodeName")
 
     def fail(self, error: ClusterError | None, only: str = "") -> None:
-        """Writes fail, those to one pod `only` if said."""
+        """Let writes fail, or only those to one pod."""
         self.rig.api.fail = lambda name, part: error if name == (only or name) else None
 
     def open(self, name: str) -> None:
@@ -67,95 +67,95 @@ class Letting:
 
 
 def test_the_nomination_of_a_pod_that_stays_gated_is_withdrawn() -> None:
-    letting = Letting()
-    entry, plain = letting.pod("p", nominated="n", node="n"), letting.pod("plain")
-    written = letting.pod("written", Stage.NOMINATING, nominated="n", node="n")
-    letting.mode.withdraw([entry, plain, written])
+    releases = Releases()
+    entry, plain = releases.pod("p", nominated="n", node="n"), releases.pod("plain")
+    written = releases.pod("written", Stage.NOMINATING, nominated="n", node="n")
+    releases.mode.withdraw([entry, plain, written])
     assert [one.stage for one in (entry, plain, written)] == [Stage.WITHDRAWING, Stage.GATED, Stage.NOMINATING]
-    letting.settle()
-    assert (letting.nomination("p"), letting.nomination("written")) == (None, "n")
-    assert (entry.stage, entry.node, entry.pod.status.nominated_node_name, letting.changes) == (Stage.GATED, "", "", 1)
+    releases.settle()
+    assert (releases.nomination("p"), releases.nomination("written")) == (None, "n")
+    assert (entry.stage, entry.node, entry.pod.status.nominated_node_name, releases.changes) == (Stage.GATED, "", "", 1)
 
 
 def test_a_withdrawal_that_failed_is_tried_again_and_once_at_a_time() -> None:
-    letting = Letting()
-    entry = letting.withdrawn(UnreachableError("cut"))
+    releases = Releases()
+    entry = releases.withdrawn(UnreachableError("cut"))
     tries = list[str]()
 
     def fail(name: str, part: str) -> ClusterError:
         tries.append(name)
         return UnreachableError("cut")
 
-    letting.rig.api.fail = fail
+    releases.rig.api.fail = fail
     for number in range(1, 4):
-        letting.mode.withdraw([entry])
-        letting.settle()
-        assert (entry.stage, letting.changes, letting.nomination("p")) == (Stage.WITHDRAWING, 0, "n")
+        releases.mode.withdraw([entry])
+        releases.settle()
+        assert (entry.stage, releases.changes, releases.nomination("p")) == (Stage.WITHDRAWING, 0, "n")
         assert len(tries) == number
-    letting.fail(None)
-    letting.settle()
-    assert (entry.stage, letting.changes, letting.nomination("p")) == (Stage.GATED, 1, None)
-    letting.rig.api.pods["p"]["status"]["nominatedNodeName"] = "m"
-    letting.rig.told("p")
-    letting.mode.withdraw([entry])
-    letting.settle()
-    assert letting.nomination("p") is None, "another one later"
+    releases.fail(None)
+    releases.settle()
+    assert (entry.stage, releases.changes, releases.nomination("p")) == (Stage.GATED, 1, None)
+    releases.rig.api.pods["p"]["status"]["nominatedNodeName"] = "m"
+    releases.rig.told("p")
+    releases.mode.withdraw([entry])
+    releases.settle()
+    assert releases.nomination("p") is None, "another one later"
 
 
 def test_a_withdrawal_from_a_pod_that_is_gone_or_that_is_forbidden_ends() -> None:
     for error in (ApiError(404, "NotFound", "p"), ApiError(403, "Forbidden", "p")):
-        letting = Letting()
-        entry = letting.withdrawn(error)
-        assert (letting.nomination("p"), entry.stage, letting.changes) == ("n", Stage.GATED, 1)
+        releases = Releases()
+        entry = releases.withdrawn(error)
+        assert (releases.nomination("p"), entry.stage, releases.changes) == ("n", Stage.GATED, 1)
 
 
 def test_a_lost_nomination_is_withdrawn_once_however_often_it_is_looked_at() -> None:
-    letting = Letting()
+    releases = Releases()
     writes: list[str] = []
-    letting.rig.api.fail = lambda name, part: writes.append(name)
+    releases.rig.api.fail = lambda name, part: writes.append(name)
     for name in "pq":
-        letting.pod(name, Stage.LOST, nominated="n")
-        letting.mode.take_stock(letting.rig.now)
-    letting.settle()
+        releases.pod(name, Stage.LOST, nominated="n")
+        releases.mode.take_stock(releases.rig.now)
+    releases.settle()
     assert writes == ["p", "q"]
 
 
 def test_a_pod_that_another_client_opens_meanwhile_is_on_its_way_from_then() -> None:
-    letting = Letting()
-    entry = letting.pod("p", nominated="n")
-    letting.mode.withdraw([entry])
-    letting.open("p")
-    letting.settle()
-    assert (entry.stage, entry.opened) == (Stage.OPENED, letting.rig.now)
+    releases = Releases()
+    entry = releases.pod("p", nominated="n")
+    releases.mode.withdraw([entry])
+    releases.open("p")
+    releases.settle()
+    assert (entry.stage, entry.opened) == (Stage.OPENED, releases.rig.now)
 
 
 def test_a_standby_withdraws_nothing() -> None:
-    letting = Letting()
-    letting.rig.standby = "another one leads"
-    entry = letting.withdrawn()
-    assert (letting.nomination("p"), entry.pod.status.nominated_node_name) == ("n", "n")
+    releases = Releases()
+    releases.rig.standby = "another one leads"
+    entry = releases.withdrawn()
+    assert (releases.nomination("p"), entry.pod.status.nominated_node_name) == ("n", "n")
 
 
 def test_of_pods_that_lost_their_nodes_reservations_and_nominations_that_stand_are_taken_back() -> None:
-    letting = Letting()
-    rig = letting.rig
+    releases = Releases()
+    rig = releases.rig
     for name in ("late", "lost", "stays"):
-        letting.pod(name, Stage.OPENED, node="n")
+        releases.pod(name, Stage.OPENED, node="n")
         rig.ledger.reserve(name, "n", Holding(1), rig.now)
         rig.entry(name).opened = rig.now
     rig.entry("late").opened = rig.now - 15.0  # and it is not reported as open
-    letting.open("stays")
+    releases.open("stays")
     refusal = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no room"}
     rig.api.pods["lost"]["status"] = {"phase": "Pending", "conditions": [refusal], "nominatedNodeName": "n"}
     rig.api.pods["lost"]["metadata"]["annotations"]["kerf.dev/planned-node"] = "n"
-    letting.open("lost")
-    letting.mode.take_stock(rig.now)
+    releases.open("lost")
+    releases.mode.take_stock(rig.now)
     stages = {name: entry.stage for name, entry in rig.queue.backlog.entries.items()}
     assert stages == {"late": Stage.GATED, "lost": Stage.LOST, "stays": Stage.OPENED}
     assert [name for name in stages if rig.ledger.allocation(name) is not None] == ["stays"]
-    letting.settle()
+    releases.settle()
     lost = rig.entry("lost")
-    assert (letting.nomination("lost"), lost.stage, letting.changes) == (None, Stage.LOST, 1)
+    assert (releases.nomination("lost"), lost.stage, releases.changes) == (None, Stage.LOST, 1)
     assert lost.pod.status.nominated_node_name == ""
 
 
@@ -180,8 +180,8 @@ def test_whether_a_pod_got_the_node_it_was_released_to(
     counted: tuple[int, int],
     taken: str,
 ) -> None:
-    letting = Letting()
-    rig, entry = letting.rig, letting.pod("p", stage, node=node)
+    releases = Releases()
+    rig, entry = releases.rig, releases.pod("p", stage, node=node)
     entry.lost = lost
     for name in ("n", "m"):
         rig.node(name, 1)
@@ -190,10 +190,10 @@ def test_whether_a_pod_got_the_node_it_was_released_to(
     elif state is AllocationState.BOUND:
         rig.api.pods["p"]["spec"]["nodeName"] = claimed
         rig.ledger.upsert_pod(decode_pod(rig.api.pods["p"]), rig.now)
-    letting.mode.counts = Counts(honoured=3, fallbacks=5)
-    letting.mode.left(entry)
-    assert (letting.mode.counts.honoured - 3, letting.mode.counts.fallbacks - 5) == counted
-    assert letting.taken == ([("p", taken)] if taken else [])
+    releases.mode.counts = Counts(honoured=3, fallbacks=5)
+    releases.mode.left(entry)
+    assert (releases.mode.counts.honoured - 3, releases.mode.counts.fallbacks - 5) == counted
+    assert releases.taken == ([("p", taken)] if taken else [])
     assert (rig.ledger.allocation("p") is None) is (state is not AllocationState.BOUND)
 
 
@@ -205,30 +205,30 @@ def test_a_pod_without_gpus_has_taken_its_node_unless_it_was_deleted_or_had_lost
         (Stage.LOST, 0, "", False),
         (Stage.OPENED, 1, "", False),
     ):
-        letting = Letting()
-        entry = letting.pod("p", stage, gpus, node="n")
+        releases = Releases()
+        entry = releases.pod("p", stage, gpus, node="n")
         entry.pod.metadata.deletion_timestamp = deleted or None
-        letting.mode.left(entry)
-        assert letting.taken == ([("p", "n")] if taken else [])
+        releases.mode.left(entry)
+        assert releases.taken == ([("p", "n")] if taken else [])
 
 
 def test_what_was_not_written_waits_as_before_and_holds_nothing_unless_another_client_has_opened_it() -> None:
-    letting = Letting()
-    nominating = letting.pod("p", Stage.NOMINATING, node="n")
-    assert letting.mode.not_written(nominating)
+    releases = Releases()
+    nominating = releases.pod("p", Stage.NOMINATING, node="n")
+    assert releases.mode.not_written(nominating)
     assert (nominating.stage, nominating.node) == (Stage.GATED, "")
-    again = letting.pod("q", Stage.RENOMINATING, node="n")
-    assert letting.mode.not_written(again)
+    again = releases.pod("q", Stage.RENOMINATING, node="n")
+    assert releases.mode.not_written(again)
     assert again.stage is Stage.LOST
-    opened = letting.pod("r", Stage.NOMINATING, nominated="n", node="n")
-    letting.open("r")
-    assert not letting.mode.not_written(opened)
-    assert (opened.stage, opened.node, opened.opened) == (Stage.OPENED, "n", letting.rig.now)
+    opened = releases.pod("r", Stage.NOMINATING, nominated="n", node="n")
+    releases.open("r")
+    assert not releases.mode.not_written(opened)
+    assert (opened.stage, opened.node, opened.opened) == (Stage.OPENED, "n", releases.rig.now)
 
 
 def test_a_write_on_a_pod_that_is_gone_has_no_effect() -> None:
-    letting = Letting()
-    mode, entry = letting.mode, letting.pod("p", Stage.NOMINATING, node="n")
+    releases = Releases()
+    mode, entry = releases.mode, releases.pod("p", Stage.NOMINATING, node="n")
     entry.planned = None
 
     async def run() -> list[object]:
@@ -237,7 +237,7 @@ def test_a_write_on_a_pod_that_is_gone_has_no_effect() -> None:
         return [nominated, opened, await mode.open_without_node(entry.pod, "why", None)]
 
     assert asyncio.run(run()) == [entry.pod, True, True]
-    assert "nodeSelector" not in letting.rig.api.pods["p"]["spec"]
-    letting.fail(ApiError(404, "NotFound", "p"))
+    assert "nodeSelector" not in releases.rig.api.pods["p"]["spec"]
+    releases.fail(ApiError(404, "NotFound", "p"))
     assert asyncio.run(run()) == [None, False, False]
     assert (mode.works(), mode.term(), mode.hold([(entry, "n")])) == ({}, None, True)

@@ -40,7 +40,7 @@ def test_a_pod_that_can_not_be_released_says_why_and_is_tried_ever_later(
     while "nominatedNodeName" in status and rig.now < until:  # the outcome of the last try is found out a little later
         rig.round(0.5)
         status = rig.api.pods["a"]["status"]
-    assert "nominatedNodeName" not in status, "its node is others'"
+    assert "nominatedNodeName" not in status, "its node is free for others"
     assert rig.ledger.allocation("a") is None
     rig.api.fail = lambda name, part: None
     until = rig.now + 100.0
@@ -74,7 +74,7 @@ def test_a_queue_that_can_not_plan_says_so_on_its_pods(error: str, said: str) ->
     reflector = rig.queue.reflectors["namespaces"]
     reflector.num_lists, reflector.last_error = 0, error
     rig.round(2.0)
-    assert rig.entry("a").skips.reason is None, "it may be over in a moment"
+    assert rig.entry("a").skips.reason is None, "a short fault is not reported"
     rig.round(6.0)
     assert rig.why("a") == said
     reflector.num_lists, reflector.last_error = 1, ""

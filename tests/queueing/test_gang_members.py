@@ -13,7 +13,7 @@ WHY = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionBySche
 
 
 def pod(name: str, *, gang: str = "g", left_s: int | None = None, why: Any = None, **spec: Any) -> Pod:
-    """A pod that runs, and is asked to end within so many seconds from 01:00:00 on, where that is said."""
+    """A running pod; with `left_s` it terminates, that many seconds after 01:00:00."""
     metadata: dict[str, Any] = {
         "name": name,
         "namespace": "ns",
@@ -34,7 +34,7 @@ def marked(name: str, message: str, status: str = "True") -> Pod:
 
 
 def seen(*pods: Pod) -> GangMembers:
-    """What is known once a watch has reported pods."""
+    """The members after a watch has reported pods."""
     members = GangMembers(lambda: SEEN)
     for item in pods:
         members.changed(None, item)
@@ -80,8 +80,8 @@ def test_the_members_beside_a_lost_pod_are_known_where_it_was_seen_to_go() -> No
     going = pod("a", left_s=0, why=WHY)
     for before, after, beside in (
         (pod("a", why=WHY), None, {"uid-b"}),  # without a grace period
-        (None, going, set()),  # going as it is seen first
-        (pod("a", left_s=5), going, set()),  # going already, for something else
+        (None, going, set()),  # terminating when first seen
+        (pod("a", left_s=5), going, set()),  # already terminating, for another reason
     ):
         members = seen(*([] if before is None else [before]), pod("b"))
         members.changed(before, after)
@@ -116,7 +116,7 @@ def test_a_loss_is_read_from_the_mark_that_it_leaves_on_others() -> None:
 
 
 def test_a_loss_concerns_the_pods_of_its_start_of_the_gang() -> None:
-    """Those that were made before it, were beside it, or are marked by it."""
+    """Pods created before it, seen beside it, or marked by it."""
     lost = Loss("ns/g", "uid-a", int(SEEN), "a was preempted on n", beside=frozenset({"uid-b"}))
     later = Loss("ns/g", "uid-z", int(SEEN) + 1, "z was preempted on n")
     pods = [pod("b"), pod("c"), marked("d", lost.mark), marked("e", later.mark)]

@@ -1,4 +1,4 @@
-"""Gangs: their members, what PodGroups of either kind say, and what becomes of one that loses a member."""
+"""Gangs: their members, PodGroups of both APIs, and the eviction of incomplete gangs."""
 
 import asyncio
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ DELETED = "2026-01-01T00:00:00Z"
 
 
 def ask(waiting: Iterable[Entry], api: Answers) -> list[Unit]:
-    """The units of waiting pods, as learned from an API server at once."""
+    """The units of waiting pods; the API server answers at once."""
     return asyncio.run(units_of(waiting, Gangs(api, lambda: 0.0)))  # type: ignore[arg-type]
 
 
@@ -51,7 +51,7 @@ def test_an_incomplete_gang_waits_and_members_that_run_count() -> None:
         runs = {"metadata": {"namespace": "ns", "annotations": GANG}, "spec": {"nodeName": "n"}}
         api.answers[PODS] = {"items": [runs, {"metadata": {"namespace": "ns"}}]}
         await units_of(waiting, gangs)
-        assert len(api.asked) == 1  # remembered for a while
+        assert len(api.asked) == 1  # cached
         now[0] = 6.0
         assert [unit.missing for unit in await units_of(waiting, gangs)] == [None, None]
 
@@ -85,7 +85,7 @@ def test_a_pod_group_of_kubernetes_own() -> None:
 
 
 def test_a_size_of_thousands_of_digits_harms_no_other_gang() -> None:
-    """Of a pod that was never gated, so that only the list of its namespace has it."""
+    """Its pod was never gated, so only the list of its namespace has it."""
     endless = {"kerf.dev/gang": "h", "kerf.dev/gang-size": "000000001" + "0" * 5000}
     items = [member("b", annotations=endless), member("c"), member("d")]
     [unit] = ask(entries(pod("a", annotations=GANG)), Answers({PODS: {"items": items}}))
@@ -136,7 +136,7 @@ def test_a_group_is_forgotten_50_s_after_it_was_read() -> None:
 
 
 class Silent(Answers):
-    """An API server that answers when it may."""
+    """An API server that answers once `may` is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -207,7 +207,7 @@ def test_members_come_in_pages_as_large_as_is_set_and_no_larger_than_can_be_deco
 
 
 def member(name: str, *, node: str = "n", phase: str = "Running", owner: str = "", **metadata: Any) -> dict[str, Any]:
-    """A pod of the gang that was released."""
+    """A released pod of the gang."""
     owners = [{"uid": owner, "kind": "Job", "name": owner, "controller": True}] if owner else []
     meta = {"name": name, "namespace": "ns", "uid": f"uid-{name}", "annotations": GANG, "ownerReferences": owners}
     return {"metadata": meta | metadata, "spec": {"nodeName": node} if node else {}, "status": {"phase": phase}}
@@ -235,11 +235,11 @@ def test_a_member_that_is_created_again_knows_where_the_others_are() -> None:
     assert [planned.beside for planned in unit.pods] == [("n", "next")]
 
 
-# Gangs that lack members for too long
+# Gangs that are incomplete for too long
 
 
 class Lost:
-    """A gang of three, of which the test says which pods are there."""
+    """A gang of three, of which these pods exist."""
 
     def __init__(self, *there: dict[str, Any], refuse: list[ApiError] | None = None) -> None:
         self.now = 0.0
@@ -257,7 +257,7 @@ class Lost:
         )
 
     def add(self, namespace: str, *there: dict[str, Any]) -> None:
-        """The same of another namespace."""
+        """Add pods of another namespace."""
         for item in there:
             item["metadata"]["namespace"] = namespace
         self.api.answers[PODS.replace("/ns/", f"/{namespace}/")] = {"items": list(there)}
@@ -275,7 +275,7 @@ class Lost:
         return [path.split("/")[-2] for path, body in self.api.written[before:] if body["kind"] == "Eviction"]
 
     def after_timeout(self) -> list[str]:
-        """Names of the pods evicted once they were too few for as long as is set."""
+        """Names of the pods evicted after the timeout."""
         assert self.check(0.0) == []
         return self.check(60.0)
 
@@ -325,7 +325,7 @@ def test_pod_groups_say_how_many_pods_a_gang_needs_to_continue() -> None:
 
 def test_pods_stay_of_which_it_is_unknown_how_many_they_need() -> None:
     lost = Lost(of_group("x", "g", node=""))
-    lost.running = lambda: by_gang([decode_pod(member("a"))])  # it goes, as the watch is about to report
+    lost.running = lambda: by_gang([decode_pod(member("a"))])  # gone, which the watch has not reported yet
     assert lost.after_timeout() == []
 
 
@@ -396,7 +396,7 @@ def test_gangs_are_checked_several_times_within_their_timeout_whatever_fails_onc
 
 
 def test_nobody_elses_size_evicts_a_gang() -> None:
-    """A pod that claims to be of the gang, and that it is of a hundred, is evicted alone."""
+    """A pod that claims to be of the gang, with a size of 100, is evicted alone."""
     claims = GANG | {"kerf.dev/gang-size": "100"}
     assert Lost(*(member(name) for name in "abc"), member("x", annotations=claims)).after_timeout() == ["x"]
 

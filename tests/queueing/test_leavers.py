@@ -7,7 +7,6 @@ import msgspec
 import pytest
 
 from extender.kube.client import ApiError
-from extender.kube.turns import in_turn
 from extender.queueing.gangs import Gangs, Group
 from extender.queueing.leavers import GateOpener, LeavingPod
 from tests.queueing.rigs import Api, Rig, idle
@@ -15,7 +14,7 @@ from tests.queueing.watches import pod
 
 
 class Held(Api):
-    """Answers no write about pods of one author before it may."""
+    """Holds back writes to one author's pods until `may` is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -143,7 +142,7 @@ def test_a_pod_that_could_not_be_opened_backs_off_and_delays_no_other() -> None:
 
 
 class Slow:
-    """An API server that takes its time over PodGroups and pods of one author."""
+    """An API server that is slow for one author's PodGroups and pods."""
 
     def __init__(self) -> None:
         self.may = asyncio.Event()
@@ -173,10 +172,3 @@ def test_gangs_of_one_author_delay_no_other_gang(monkeypatch: pytest.MonkeyPatch
         api.may.set()
 
     asyncio.run(scenario())
-
-
-def test_the_first_of_each_namespace_is_first() -> None:
-    items = ["a1", "a2", "a3", "b1", "c1", "c2"]
-    assert in_turn(items, lambda item: item[0]) == ["a1", "b1", "c1", "a2", "c2", "a3"]
-    assert in_turn(items[:3], lambda item: item[0]) == items[:3]
-    assert in_turn([], str) == []

@@ -1,4 +1,4 @@
-"""Released pods that did not get their node: the loss is noted on them, and they are nominated again in their turn."""
+"""Released pods that did not get their node: the loss is noted on them, and they are nominated again in order."""
 
 from extender.core.orders import Order
 from extender.core.resources.requests import GpuRequest

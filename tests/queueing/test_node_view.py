@@ -1,4 +1,4 @@
-"""What a batch is planned on: what nodes have left, where each pod has room, and what makes that another."""
+"""The view for a batch: what nodes have free, where pods have room, and what changes that."""
 
 import asyncio
 from collections.abc import Sequence
@@ -104,7 +104,7 @@ def crowd(pods: Sequence[Pod] = RUNS) -> BoundPodIndex:
 def book_of(
     nodes: Sequence[Node] = NODES, runs: BoundPodIndex | None = None
 ) -> tuple[NodeBook, Cache[Node, Node], list[int]]:
-    """It, what tells it, and an item for each time it tells of a change."""
+    """A `NodeBook`, the cache that feeds it, and an item for each change that it reports."""
     changes = list[int]()
     cache = Cache[Node, Node](lambda item: item)
     book = NodeBook(cache, lambda: changes.append(1), runs)

@@ -10,7 +10,7 @@ from tests.queueing.watches import node, pod
 
 
 class Passed:
-    """Of a cluster whose namespace `ns` may opt in."""
+    """The pods outside the queue; namespace `ns` may opt in."""
 
     def __init__(self, *, enabled: bool = True) -> None:
         self.known, self.standby = True, ""
@@ -25,7 +25,7 @@ class Passed:
         self.events.append((namespace, name, uid, reason, message))
 
     def tell(self, *pods: Pod) -> int:
-        """How many have passed by now."""
+        """Report pods; return how many have passed so far."""
         for item in pods:
             self.seen.upsert(item)
         return self.pods.num_passed

@@ -145,7 +145,7 @@ class Cluster:
 
 
 class Kerf:
-    """One process; it begins with a list of what there is."""
+    """One process, which begins with a list."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster, self.now, self.standby = cluster, 1000.0, ""
@@ -305,11 +305,11 @@ def test_pods_created_since_are_of_a_later_start_and_stay() -> None:
     assert Kerf(cluster).check() == [], "nor after a restart"
 
 
-# Whose word ends whom
+# Which pods may end which
 
 
 def test_nobody_elses_size_ends_a_gang() -> None:
-    """An author whose pods claim to be of the gang, and that it is of a hundred, ends with those alone."""
+    """Pods that claim to be of the gang, with a size of 100, end only each other."""
     cluster, kerf = three(pod("x", size="100"), pod("y", size="100"))
     cluster.preempt("x")
     assert kerf.check() == ["y"]

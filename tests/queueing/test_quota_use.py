@@ -1,4 +1,4 @@
-"""What counts against a namespace's quota: all that its pods have, or may have at any time."""
+"""What counts against a namespace's quota: all that its pods hold or may get at any time."""
 
 from extender.core.resources.requests import AskedUnit, GpuRequest
 from extender.kube.watches import PODS

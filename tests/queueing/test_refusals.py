@@ -1,4 +1,4 @@
-"""Pods that kube-scheduler refuses nodes with room: what they hold, who gets the GPUs, and until when."""
+"""Pods that kube-scheduler refuses on nodes with room: what they may hold, and which pods go first."""
 
 from dataclasses import replace
 
@@ -57,12 +57,12 @@ def nodes(rig: Rig, number: int, gpus: int = 8) -> None:
 
 
 def excess(rig: Rig, name: str, gpus: int = 8) -> str:
-    """What filter is told when kube-scheduler asks about a pod by itself."""
+    """The answer to filter when kube-scheduler retries a pod by itself."""
     return rig.queue.over_quota(PodIdentity("ns", name, name), GpuRequest(gpus))
 
 
 def two_refused(stage: Stage, limits: dict[str, object] | None = None, gpus: int = 8) -> Rig:
-    """Two pods on ten nodes of 8 GPUs that were refused, are in a stage now and have nothing reserved."""
+    """Two refused pods on ten nodes of 8 GPUs, in a stage and without reservations."""
     rig = two_refused_and_one_nominated_again(limits, gpus)
     put_back(rig, stage)
     return rig
@@ -79,7 +79,7 @@ def two_refused_and_one_nominated_again(limits: dict[str, object] | None = None,
 
 
 def put_back(rig: Rig, stage: Stage) -> None:
-    """The two are in a stage and have nothing reserved."""
+    """Put the two in a stage and release their reservations."""
     for name in ("bad-0", "bad-1"):
         rig.entry(name).stage = stage
         rig.ledger.release(name)
@@ -204,7 +204,7 @@ def test_a_node_without_room_is_no_refusal_and_costs_no_turn() -> None:
 
 
 def test_the_next_process_takes_those_that_were_refused_or_nominated_again_as_refused() -> None:
-    """Else it would give as much again to those that it finds waiting."""
+    """Else they could hold twice the limit."""
     before = two_refused_and_one_nominated_again()
     (again,) = (name for name, pod in before.api.pods.items() if "conditions" not in pod["status"])
     assert before.node_of(again)
@@ -228,7 +228,7 @@ def test_what_kube_scheduler_gets_by_asking_counts_against_the_bound() -> None:
     rig.ledger.reserve("bad-0", "n0", Holding(8), rig.now)
     assert TRIED_FIRST in excess(rig, "bad-1")
     assert not may_hold([rig.entry("bad-1")])
-    assert may_hold([rig.entry("bad-0")])  # its own is no other's
+    assert may_hold([rig.entry("bad-0")])  # its own reservation does not count
     rig.round()
     assert not rig.node_of("bad-2"), "pods of the namespace that were not tried yet share the bound"
     rig.ledger.release("bad-0")
@@ -242,7 +242,7 @@ def test_a_pod_that_lost_what_a_plan_gave_it_is_held_to_the_bound_before_a_round
     for name, node in (("bad-0", "n0"), ("bad-1", "n1")):
         assert rig.entry(name).suspect
         rig.ledger.reserve(name, node, Holding(8), rig.now)
-    assert not excess(rig, "bad-1")  # its own, by the plan
+    assert not excess(rig, "bad-1")  # reserved by the plan
     rig.ledger.release("bad-1")
     assert TRIED_FIRST in excess(rig, "bad-1")
     rig.ledger.release("bad-0")
@@ -281,7 +281,7 @@ def test_what_others_of_a_namespace_hold_counts_only_if_one_of_their_gang_was_re
     rig.round()
     assert rig.node_of("other")
     put_back(rig, Stage.LOST)
-    rig.entry("other").stage = stage  # kube-scheduler asks about it by itself where it was lost
+    rig.entry("other").stage = stage  # LOST: kube-scheduler retries it by itself
     assert rig.queue.refusals.may_hold([rig.entry("bad-1")])
     as_gang(rig, "bad-0", "other")
     assert not rig.queue.refusals.may_hold([rig.entry("bad-1")])

@@ -1,4 +1,4 @@
-"""A round's plan: whose turn it is, how many go, for whom nodes are kept and for how long."""
+"""A round's plan: the queue order, its limits, and the nodes kept for the head."""
 
 import asyncio
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from tests.queueing.watches import pod
 
 
 class Planned:
-    """A planner of a test's own, on the cluster of a rig."""
+    """A round planner on the cluster of a rig."""
 
     def __init__(self, used: Mapping[str, float] | None = None, **options: Any) -> None:
         self.rig = Rig()
@@ -45,7 +45,7 @@ class Planned:
         return [Unit(key, tuple(entries)) for key, entries in found.items()]
 
     def plan(self, window: int = 100, **limits: int) -> dict[str, str]:
-        """Nodes of those that get one, and reasons of the others, by name."""
+        """By pod: its node, else its reason."""
         plan, batch, names = asyncio.run(self.planner.plan(self.units(), window, limits))
         assert names[: len(self.rig.ledger.snapshot(0.0).row_of)] == self.rig.ledger.snapshot(0.0).node_names
         told = {at: str(why) for at, why in plan.unassigned.items()}
@@ -102,7 +102,7 @@ def test_others_are_kept_off_for_a_bounded_time_and_then_the_first_backs_off_for
     assert planned.head == "ns/large", "it is its turn again"
 
 
-def test_who_was_kept_off_for_long_enough_goes_whoever_is_the_first_by_then() -> None:
+def test_a_pod_that_was_kept_off_for_long_enough_goes_even_if_the_head_has_changed() -> None:
     planned = with_head(reserve_after_s=0.0)
     rig = planned.rig
     rig.pod("small", 1)
@@ -158,7 +158,7 @@ def test_nodes_that_are_kept_stay_the_same_though_others_are_emptier_by_now() ->
             ledger.reserve(f"later on {name}", name, Holding(1), 1e9)
 
 
-def test_who_is_behind_the_first_is_known_and_who_lost_its_node_leaves_its_nodes_to_it() -> None:
+def test_a_pod_behind_the_head_that_lost_its_node_leaves_the_heads_nodes_to_it() -> None:
     planned = with_head(reserve_after_s=0.0)
     rig, entries = planned.rig, planned.backlog.entries
     rig.pod("p", 1)
@@ -243,7 +243,7 @@ def test_planners_that_search_get_as_many_whole_units_as_they_may_have() -> None
     for planner, gangs, names in (
         ("exact", {"a": "g", "b": "g", "c": "h", "d": "h", "e": "", "f": ""}, "ab"),
         ("greedy", {"a": "g", "b": "g", "c": "h", "d": "h", "e": "", "f": ""}, "abcdef"),
-        ("exact", {"a": "g", "b": "g", "c": "g", "d": "g", "e": ""}, "abcd"),  # too large, and first
+        ("exact", {"a": "g", "b": "g", "c": "g", "d": "g", "e": ""}, "abcd"),  # larger than a batch, and first
         ("exact", {"a": "", "b": "", "c": ""}, "abc"),
     ):
         planned = Planned(planner=planner, batch_pods=3)
@@ -269,10 +269,10 @@ def test_a_search_finds_room_for_more_than_greedy_does() -> None:
 @pytest.mark.parametrize(
     ("window", "on_way", "max_open", "leaves_at", "sleeps"),
     [
-        (3, 0, 4, 9, 4),  # all have gone that might
-        (2, 0, 4, 9, 0),  # more might have gone, and none is on its way
+        (3, 0, 4, 9, 4),  # as many are released as allowed
+        (2, 0, 4, 9, 0),  # fewer are released, and none is on its way
         (2, 1, 4, 9, 0),
-        (2, 2, 5, 9, 0),  # not half of those that may be
+        (2, 2, 5, 9, 0),  # less than half of `max_open`
         (2, 2, 4, 9, 4),
         (2, 2, 4, 2, 2),  # until one has its node
     ],
@@ -323,7 +323,7 @@ def turns(
     now: float = 1000.0,
     **options: Any,
 ) -> str:
-    """Keys in their order; those that ask for `most` GPUs or fewer take more than their part."""
+    """Keys in queue order; requests for up to `most` GPUs waste GPUs."""
     wanted: dict[str, Any] = {"order": Order.FIFO, "ageing_s": 0.0} | options
     known = durations or Durations()
     found = in_order(units, now, Options(**wanted), used or {}, known, lambda request: request.count <= most)
@@ -353,7 +353,7 @@ def test_of_equals_the_namespace_goes_first_that_uses_least_for_its_weight_where
     assert turns(*units, fair_share=True, used={"x": 2.0, "y": 1.5}, quotas=heavy) == "abcd"
 
 
-def test_who_is_expected_to_take_longer_is_held_back_for_as_long_as_allowed() -> None:
+def test_units_with_longer_expected_run_times_are_held_back_up_to_the_limit() -> None:
     durations = Durations()
     durations.finished(("ns/Pod/long/1 GPUs", "ns/1 GPUs", "ns"), 100.0)
     durations.finished(("ns/Pod/short/1 GPUs", "ns/1 GPUs", "ns"), 1.0)
@@ -365,15 +365,15 @@ def test_who_is_expected_to_take_longer_is_held_back_for_as_long_as_allowed() ->
     assert turns(gang, short, durations=durations, order=Order.KERF) == "shortgang", "as the longest of its pods"
 
 
-def test_who_takes_more_than_its_part_gives_way_for_a_while() -> None:
+def test_a_unit_that_wastes_gpus_yields_for_a_while() -> None:
     large, small = unit("large", (0, 0.0), gpus=2), unit("small", (0, 9.0), gpus=4)
-    assert turns(large, small, most=2) == "largesmall", "unless that is wanted"
+    assert turns(large, small, most=2) == "largesmall", "only with patience"
     assert turns(large, small, most=2, patience_s=10.0) == "smalllarge"
     assert turns(large, small, most=2, patience_s=8.0) == "largesmall"
     assert turns(large, unit("soon", (0, 0.5), gpus=4), most=2, patience_s=1.0) == "soonlarge"
     assert turns(large, small, most=1, patience_s=10.0) == "largesmall"
     mixed = Unit("mixed", (*large.entries, *unit("m", (0, 0.0), gpus=8).entries))
-    assert turns(mixed, small, most=2, patience_s=10.0) == "mixedsmall", "a gang of which one takes no more"
+    assert turns(mixed, small, most=2, patience_s=10.0) == "mixedsmall", "one pod of the gang wastes none"
     cpu = unit("cpu", (0, 0.0))
     cpu.entries[0].planned = PlanPod("ns/cpu")
     assert turns(cpu, small, most=2, patience_s=10.0) == "cpusmall"

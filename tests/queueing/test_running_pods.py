@@ -1,4 +1,4 @@
-"""What is learned of pods that run, and what is expected of them."""
+"""GPUs in use by running pods, and their expected run times."""
 
 import asyncio
 from typing import Any

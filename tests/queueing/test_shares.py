@@ -1,4 +1,4 @@
-"""Any number of namespaces is served in turn, and one whose pods are never bound takes no more than a part."""
+"""Namespaces take turns, and one whose pods are never bound gets no more than its share."""
 
 from collections import Counter
 from typing import NamedTuple
@@ -71,11 +71,11 @@ def test_namespaces_of_pods_that_nobody_binds_stop_no_round(num_namespaces: int)
     assert max(late) <= 1.0
 
 
-# What each may release, in numbers
+# Limits by namespace
 
 
 class Num(NamedTuple):
-    """Pods of a namespace: released just now, released two seconds ago, waiting unseen, waiting for want of room."""
+    """Pods of a namespace: released now, released two seconds ago, not planned yet, passed over for lack of room."""
 
     way: int = 0
     late: int = 0
@@ -84,7 +84,7 @@ class Num(NamedTuple):
 
 
 class Places:
-    """A number of places, and pods by namespace."""
+    """`Shares` of some places, and pods by namespace."""
 
     def __init__(self, max_open: int = 16, **pods: Num) -> None:
         self._watched = Watched()
@@ -120,7 +120,7 @@ class Places:
         return self.shares.window(self._watched.backlog.waiting())
 
     def released(self, window: Window, *namespaces: str, fails: int = 0) -> bool:
-        """Note a plan that releases a pod of each of these, and in which so many others find no room."""
+        """Note a plan that releases a pod of each of these, while `fails` others find no room."""
         pods = tuple(PlanPod(f"{name}/p", 1, 1) for name in (*namespaces, *["no-room"] * fails))
         rows = (*(0 for _ in namespaces), *(-1 for _ in range(fails)))
         why = {len(namespaces) + number: Code.FORBIDDEN.reason() for number in range(fails)}
@@ -144,16 +144,16 @@ ROWS: list[tuple[int, dict[str, Num], Window]] = [
     (16, {"a": Num(way=8, waits=1), "b": Num(way=8, waits=1)}, Window(0, {"a": 0, "b": 0}, due=False)),
     (15, {"a": Num(way=6, waits=1), "b": Num(way=6, waits=1)}, Window(3, {}, due=False)),
     (16, {"a": Num(way=7, waits=1), "b": Num(way=5)}, Window(4, {}, due=True)),
-    # What one has beyond its part takes nothing of another's.
+    # Pods beyond a namespace's share don't reduce another's.
     (16, {"a": Num(way=10, waits=1), "b": Num(way=6, waits=3)}, Window(2, {"a": 0, "b": 2}, due=True)),
-    # A namespace without room takes no place, and has a part.
+    # A namespace whose pods have no room takes no place, and has a share.
     (
         16,
         {"a": Num(waits=9), "b": Num(waits=9), "c": Num(no_room=9)},
         Window(16, {"a": 8, "b": 8, "c": 8}, due=True),
     ),
     (16, {"a": Num(no_room=17), "b": Num(no_room=16)}, Window(16, {"a": 16}, due=True)),
-    # Those with half a part unbound have a quarter of the places together, if there are others.
+    # Namespaces with half a share unbound have a quarter of the places together, if there are others.
     (16, {"a": Num(late=3, waits=9), "b": Num(waits=9)}, Window(13, {"a": 5, "b": 8}, due=True)),
     (16, {"evil": Num(late=4, waits=9), "b": Num(waits=13)}, Window(12, {"evil": 0, "b": 12}, due=True)),
     (
@@ -173,7 +173,7 @@ ROWS: list[tuple[int, dict[str, Num], Window]] = [
     ),
     (16, {"evil": Num(late=8, waits=9), "b": Num(no_room=13)}, Window(12, {"evil": 0, "b": 12}, due=True)),
     (16, {"a": Num(late=5, waits=9), "b": Num(no_room=13)}, Window(11, {}, due=True)),
-    # A place that does not divide is of the bound ones, and among equals of none.
+    # A remainder goes to namespaces whose pods get bound; among equals to none.
     (17, {"evil": Num(late=4, waits=9), "b": Num(waits=20)}, Window(13, {"evil": 0, "b": 13}, due=True)),
     (
         17,
@@ -185,7 +185,7 @@ ROWS: list[tuple[int, dict[str, Num], Window]] = [
         {**UNBOUND_3, "b": Num(waits=20)},
         Window(14, {"evil0": 0, "evil1": 0, "evil2": 0, "b": 13}, due=True),
     ),
-    # Whether a round is worthwhile for an unbound one depends on its own part.
+    # Whether a round is worthwhile for an unbound one depends on its own share.
     (
         32,
         {"evil": Num(late=7, waits=9), "b": Num(way=10, waits=6), "c": Num(way=9)},

@@ -1,4 +1,4 @@
-"""What the queue reports to others: why it plans nothing, which pods leave it, and who needs whom."""
+"""What the queue reports: why it plans nothing, which pods leave it, and how many pods a gang needs."""
 
 import asyncio
 
@@ -37,7 +37,7 @@ def test_a_queue_whose_watches_are_silent_says_so_after_a_while_and_each_time_ag
         rig.mirror_fault = "nodes were last current 60 s ago"
         rig.round(1.0)
         rig.round(4.0)
-        assert rig.why("a") != said, "it may be over in a moment"
+        assert rig.why("a") != said, "a short fault is not reported"
         rig.round(1.0)
         assert rig.why("a") == said
         rig.pod("b", 1)

@@ -1,4 +1,4 @@
-"""Pods that kube-scheduler may refuse as it refused others: how few are tried at a time, and until when."""
+"""Pods on trial, as kube-scheduler refused others: how many are tried at a time, and until when."""
 
 from dataclasses import replace
 from typing import Any
@@ -17,7 +17,7 @@ from tests.queueing.rigs import Rig, turns_beside
 from tests.queueing.test_refusals import TRIED_FIRST, WORDS, Picky, cpu, excess, nodes, put_back, two_refused
 
 TICK = 0.125
-"""A time that adds up without rounding."""
+"""Seconds that add up without rounding."""
 
 
 def delete(rig: Rig, name: str) -> None:
@@ -33,7 +33,7 @@ def refused(rig: Rig, name: str, node: str) -> None:
 
 
 def refusing(rig: Rig, *namespaces: str, number: int) -> Rig:
-    """kube-scheduler refuses pods of these, one after the other, that have nothing in common and are deleted then."""
+    """kube-scheduler refuses this number of distinct pods of each namespace, which are then deleted."""
     for at in range(number):
         for namespace in namespaces:
             rig.pod(f"bad-{namespace}-{at}", 8, namespace=namespace, limits=cpu(1000 + at))
@@ -61,7 +61,7 @@ def one_refused(num_nodes: int = 1, **options: Any) -> Rig:
 
 
 def new_pods(rig: Rig, number: int) -> None:
-    """Pods that are like none before."""
+    """Pods unlike any before."""
     for at in range(number):
         rig.pod(f"new-{at}", 8, limits=cpu(2000 + at))
 
@@ -182,7 +182,7 @@ def test_a_node_is_ruled_out_for_a_second_and_for_twice_as_long_each_time_up_to_
         ("careless", {"nodeSelector": {"zone": "a"}}, True),  # kept to a domain by Kerf
         ("careless", {"tolerations": [{"key": "a", "operator": "Exists"}]}, False),
         ("another", {}, False),
-        ("", {"nodeSelector": {"zone": "a"}}, False),  # of no owner, to other nodes
+        ("", {"nodeSelector": {"zone": "a"}}, False),  # no owner, other nodes
         ("", {"nodeSelector": {}, "tolerations": []}, True),
     ],
 )
@@ -316,7 +316,7 @@ def test_before_its_first_plan_a_process_bounds_refused_pods_by_the_gpus_of_the_
     rig.ledger.reserve("bad-2", "n1", Holding(2), rig.now)
     assert excess(rig, "bad-1", 1) == f"kube-scheduler refused it n0: {WORDS}; {TRIED_FIRST}"
     rig.ledger.release("bad-2")
-    assert excess(rig, "bad-0", 4) == "", "what it has is no other's"
+    assert excess(rig, "bad-0", 4) == "", "its own reservation does not count"
     assert excess(rig, "unknown", 8) == ""
 
 

@@ -1,4 +1,4 @@
-"""The rounds of a queue: their order, who waits for whom and for how long, other namespaces and their quotas."""
+"""Rounds: the queue order, how long pods wait for the head, fair share and quotas."""
 
 import pytest
 from hypothesis import given, settings
@@ -29,7 +29,7 @@ def with_a_head() -> Rig:
 def test_s9_no_pod_is_kept_from_the_nodes_of_the_first_for_longer_than_allowed(
     steps: list[float], num_small: int
 ) -> None:
-    """The first never gets its room here, which is the worst for those behind it."""
+    """The worst case for the pods behind it: the head never gets room."""
     rig = with_a_head()
     kept_since = rig.now + 0.1
     names = [f"small{number}" for number in range(num_small)]
@@ -53,7 +53,7 @@ def test_nodes_are_not_kept_for_longer_than_allowed_for_one_who_gets_no_room() -
     assert all(rig.node_of(f"small{number}") == "n" for number in range(5))
     rig.pod("later", 1, created="1970-01-01T00:00:03Z")
     rig.round(40.0)
-    assert rig.node_of("later") == "n"  # nor again at once
+    assert rig.node_of("later") == "n"  # the head backs off
 
 
 @pytest.mark.parametrize(("order", "first"), [(Order.FIFO, "long-1"), (Order.KERF, "short-1")])
@@ -109,7 +109,7 @@ def test_quotas_hold_for_those_who_opt_out_of_the_queue() -> None:
     rig.node("n", 8)
 
     def asks(name: str, namespace: str = "ns") -> str:
-        """What filter would be told, and what it then does."""
+        """The answer to filter, which reserves if it is ""."""
         why = rig.queue.over_quota(PodIdentity(namespace, name, name), GpuRequest(1))
         if not why:
             rig.ledger.reserve(name, "n", Holding(1), rig.now)
@@ -125,7 +125,7 @@ def test_quotas_hold_for_those_who_opt_out_of_the_queue() -> None:
     assert [asks("c"), asks("d")] == ["", "quota of namespace ns: 2 GPUs"]
     rig.pod("queued", 1)
     rig.round()
-    assert rig.node_of("queued") == ""  # and what they have counts
+    assert rig.node_of("queued") == ""  # their GPUs count
     rig.ledger.release("c")
     rig.round()
     assert rig.node_of("queued") == "n"

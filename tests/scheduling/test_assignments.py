@@ -17,7 +17,7 @@ def test_an_assignment_in_words_names_the_node_and_at_most_eight_devices() -> No
     assert assignment(*"d" * 11) == f"Allocated {eight} and 3 more on node n by policy kerf"
 
 
-def test_outdated_decisions_are_not_told_and_names_without_one_take_no_room() -> None:
+def test_outdated_decisions_are_not_returned_and_unknown_names_take_no_room() -> None:
     def placement(name: str, uid: str) -> Placement:
         return cast("Placement", SimpleNamespace(pod=PodIdentity("ns", name, uid)))
 

@@ -50,7 +50,7 @@ class Rig:
         return self.unasked.why(found)
 
 
-def test_pods_that_nobody_asks_about_are_counted_after_five_minutes() -> None:
+def test_uncalled_pods_are_counted_after_five_minutes() -> None:
     rig = Rig().told(pod())
     assert (rig.num_after(_AFTER_S - 1), rig.unasked.fault(), rig.why()) == (0, "", "")
     assert rig.num_after(1) == 1

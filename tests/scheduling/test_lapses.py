@@ -248,7 +248,7 @@ async def test_what_a_predecessor_has_undecided_is_settled_by_the_pod_when_anoth
 
 @pytest.mark.parametrize("created", ["before", "after"])
 @in_loop
-async def test_a_leader_whose_clock_stood_still_binds_nothing_once_another_leads(created: str) -> None:
+async def test_a_paused_leader_binds_nothing_once_another_leads(created: str) -> None:
     """A paused virtual machine: by its clock the term goes on. Pods created since have no mark."""
     server = Cluster()
     paused, successor = Process(server, "a"), Process(server, "b")
@@ -274,7 +274,7 @@ async def test_a_leader_whose_clock_stood_still_binds_nothing_once_another_leads
 
 
 @in_loop
-async def test_a_sidecar_whose_clock_stood_still_binds_nothing_once_another_scheduler_leads() -> None:
+async def test_a_paused_sidecar_binds_nothing_once_another_scheduler_leads() -> None:
     server = Cluster()
     paused = Process(server, "host", follows=True)
     async with paused.running():

@@ -45,7 +45,7 @@ def test_where_nothing_else_fits_it_is_offered_all_the_same(kerf: Kerf) -> None:
     assert [answer(kerf, P, first, "unknown") for _ in range(4)] == [first] * 4
 
 
-def test_a_binding_that_fails_is_no_rejection(kerf: Kerf) -> None:
+def test_a_failed_binding_does_not_count_as_a_rejection(kerf: Kerf) -> None:
     first = answer(kerf)
     for _ in range(4):
         kerf.bind(P, "nowhere")

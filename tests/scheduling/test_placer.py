@@ -64,7 +64,7 @@ def test_a_removed_node_is_unknown_though_its_row_remains() -> None:
     assert (placement.node, placement.unknown) == ("n1", ("n0", ""))
 
 
-def test_a_pod_is_no_rival_of_its_own_reservation() -> None:
+def test_a_pod_does_not_compete_with_its_own_reservation() -> None:
     rig = Rig()
     for request in (GpuRequest(2), GpuRequest(2), GpuRequest(0, AskedUnit.WHOLE, memory_total_mib=20000)):
         rig.placer.reserve(rig.place("n0", request=request))

@@ -282,7 +282,7 @@ async def test_a_take_over_that_outlasts_its_term_goes_on_where_it_was() -> None
 
 
 @in_loop
-async def test_a_pod_that_cannot_be_changed_at_all_holds_nobody_up() -> None:
+async def test_a_pod_that_cannot_be_patched_does_not_block_the_takeover() -> None:
     server = Server(pod_manifest("fixed", 1), *(pod_manifest(f"p{number}", 1) for number in range(40)))
     server.refusals["fixed"] = [ApiError(422, "Invalid", "denied")] * 2
     replica = Replica(server)

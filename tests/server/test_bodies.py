@@ -26,7 +26,7 @@ def test_settings_become_limits() -> None:
         ServerSettings(request_s=3.0, max_connections=600, max_connections_each=17), {}, body_bytes=5 * MIB
     )
     assert isinstance(made, partial)
-    assert made.keywords["doors"].limits == Limits(
+    assert made.keywords["opened"].limits == Limits(
         request_s=3.0, answer_s=30.0, connections=600, connections_each=17, body_bytes=5 * MIB
     )
 
@@ -86,7 +86,7 @@ class One:
 class Pool(Bodies):
     def take(self, one: One, mib: float, now: float, *, of_verb: bool = False) -> None:
         """Some MiB of a body arrive."""
-        self.came(one, int(mib * MIB), now, of_verb=of_verb)
+        self.add_chunk(one, int(mib * MIB), now, of_verb=of_verb)
 
 
 def holders(number: int) -> list[One]:
@@ -100,7 +100,7 @@ def test_bodies_that_stand_still_make_room_for_those_that_arrive() -> None:
     for tenth in range(64):
         pool.take(scheduler, 1, 5.0 + tenth / 100)
     assert [one.left for one in (*held, scheduler)] == [True, True, True, False, False, False]
-    assert (pool.num_bytes, pool.num_cut_off) == ((13 + 14 + 64) * MIB, 3)
+    assert (pool.num_bytes, pool.num_aborted) == ((13 + 14 + 64) * MIB, 3)
 
 
 def test_one_address_has_three_quarters_at_most() -> None:
@@ -129,14 +129,14 @@ def test_bodies_of_a_flood_make_room_however_fast_they_come() -> None:
             pool.take(api_server, 0.1, number / 200 + 0.001)
             for trickle in flood[140:number]:
                 if not trickle.left:
-                    pool.came(trickle, 1, number / 200 + 0.002, of_verb=False)
+                    pool.add_chunk(trickle, 1, number / 200 + 0.002, of_verb=False)
     assert not api_server.left
     assert pool.num_bytes <= 64 * MIB
 
 
 def test_addresses_that_have_called_verbs_have_their_own_pool() -> None:
     pool, scheduler, reader = Pool(POOL), One("scheduler"), One("scheduler")
-    pool.knows("scheduler")
+    pool.add_caller("scheduler")
     pool.take(scheduler, 60, 0.0, of_verb=True)
     for number, other in enumerate(holders(30)):
         pool.take(other, 10, float(number), of_verb=True)
@@ -159,8 +159,8 @@ def test_a_body_that_has_ended_does_not_count() -> None:
     for _ in range(1000):
         one = One()
         pool.take(one, 70, 0.0)
-        pool.ended(one)
-        pool.ended(one)
+        pool.remove(one)
+        pool.remove(one)
         assert not one.left
     assert pool.num_bytes == 0
 

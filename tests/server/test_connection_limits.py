@@ -22,11 +22,11 @@ class One:
 
 def entered(limits: Limits, *connections: One) -> list[int]:
     """Which are closed once all are open."""
-    doors = OpenConnections(limits)
+    opened = OpenConnections(limits)
     for connection in connections:
-        doors.add(connection)
+        opened.add(connection)
     left = [number for number, connection in enumerate(connections) if connection.left]
-    assert doors.num_turned_out == len(left)
+    assert opened.num_evicted == len(left)
     return left
 
 
@@ -50,10 +50,10 @@ def test_connections_of_verbs_are_closed_last_and_those_with_a_certificate_never
 
 
 def test_a_closed_connection_does_not_count() -> None:
-    doors, first, third = OpenConnections(FEW), One(), One()
-    doors.add(first)
-    doors.add(One())
-    doors.remove(first)
-    doors.remove(first)
-    doors.add(third)
-    assert (third.left, doors.num_turned_out) == (False, 0)
+    opened, first, third = OpenConnections(FEW), One(), One()
+    opened.add(first)
+    opened.add(One())
+    opened.remove(first)
+    opened.remove(first)
+    opened.add(third)
+    assert (third.left, opened.num_evicted) == (False, 0)

@@ -105,22 +105,22 @@ class Large:
 @asynccontextmanager
 async def client_of(limits: Limits) -> AsyncIterator[tuple[OpenConnections, Large, socket.socket]]:
     """A server of large answers: its connections, its app, and a client that reads nothing by itself."""
-    doors, app = OpenConnections(limits), Large()
+    opened, app = OpenConnections(limits), Large()
     with closing(socket.socket()) as client:
         client.setblocking(False)
-        async with serving(app, doors=doors) as address:
+        async with serving(app, opened=opened) as address:
             await asyncio.get_running_loop().sock_connect(client, address)
-            yield doors, app, client
+            yield opened, app, client
 
 
 @in_loop
 async def test_a_client_that_does_not_read_its_answers_is_disconnected() -> None:
     loop = asyncio.get_running_loop()
     for sent, answer_s in ((GET, 0.2), (GET + GET, 0.2), (GET * 100, 60.0)):  # many requests before their answers
-        async with client_of(Limits(answer_s=answer_s)) as (doors, app, client):
+        async with client_of(Limits(answer_s=answer_s)) as (opened, app, client):
             await loop.sock_sendall(client, sent)
             await until(lambda: app.num_answers)
-            await until(lambda: not doors.num_open)
+            await until(lambda: not opened.num_open)
 
 
 @in_loop

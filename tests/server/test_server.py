@@ -111,7 +111,7 @@ def test_requests_that_are_not_sent_to_their_end_are_cut_off(small_server: Serve
             raw.sendall((b"x: " + b"y" * 1000 + b"\r\n") * 1000)
 
 
-def test_many_connections_lock_nobody_out(small_server: Server) -> None:
+def test_many_connections_lock_no_client_out(small_server: Server) -> None:
     with small_server.connection() as scheduler:
         assert request(scheduler, "POST", "/filter", BODY).status == 200
         first = scheduler.sock

@@ -176,7 +176,7 @@ def _without(fitting: GpuFitting, known: Mask, maybe: Callable[[], Mask]) -> Fai
     The next check excludes those that only may match.
     """
     failed, number = fitting.too_few = _too_few(fitting, fitting.left & known)
-    if fitting.lost is None and not failed.any():
+    if fitting.excluded_by is None and not failed.any():
         return failed, number
     fitting.keep(known | maybe())
     return failed & (fitting.units(fitting.left) < fitting.needed), number
@@ -388,15 +388,15 @@ def _do(kind: Kind, text: str, command: str = "kerf top {0}") -> _Remedies:
     return lambda request, node, number: [Remedy(kind, text.format(named(node)), command.format(node))]
 
 
-def _another(request: GpuRequest, node: str, number: int) -> Iterable[Remedy]:
+def _add_node(request: GpuRequest, node: str, number: int) -> Iterable[Remedy]:
     """For requests that fit on no node even if empty."""
     return [Remedy(Kind.NODES, f"add a node with {request}: no node it may run on has that")]
 
 
-def _give(request: GpuRequest, node: str, number: int) -> Iterable[Remedy]:
+def _find_left_out(request: GpuRequest, node: str, number: int) -> Iterable[Remedy]:
     if number:
         return [Remedy(Kind.NODES, "find out why nodes offer none of their GPUs", "kerf install check")]
-    return _another(request, node, number)
+    return _add_node(request, node, number)
 
 
 _DESCRIBE: Final = _do(
@@ -406,7 +406,7 @@ _DESCRIBE: Final = _do(
 )
 
 
-def _apart(request: GpuRequest) -> list[Remedy]:
+def _separate_nodes(request: GpuRequest) -> list[Remedy]:
     remedies = [Remedy(Kind.NODES, "label a node for shares and annotation-only pods, and make those pods select it")]
     if guide := VENDORS[request.vendor].plugin_guide:
         agent = "turn on the node agent: it steers the device plugin to other GPUs, so that both kinds can share a node"
@@ -414,16 +414,12 @@ def _apart(request: GpuRequest) -> list[Remedy]:
     return remedies
 
 
-def _separate(request: GpuRequest, node: str, number: int) -> Iterable[Remedy]:
+def _separate_pods(request: GpuRequest, node: str, number: int) -> Iterable[Remedy]:
     """For annotation-only pods and pods of the device plugin, which exclude each other from a node."""
-    command = f"kerf top {node}"
-    if request.unit is AskedUnit.WHOLE:
-        resource = VENDORS[request.vendor].resource
-        return [*_apart(request), Remedy(Kind.WAIT, f"wait for pods with {resource} on {named(node)} to end", command)]
-    return [
-        Remedy(Kind.WAIT, f"wait for annotation-only pods on {named(node)} to end", command),
-        *_apart(request),
-    ]
+    annotation_only = request.unit is AskedUnit.WHOLE
+    others = f"pods with {VENDORS[request.vendor].resource}" if annotation_only else "annotation-only pods"
+    wait = Remedy(Kind.WAIT, f"wait for {others} on {named(node)} to end", f"kerf top {node}")
+    return [*_separate_nodes(request), wait] if annotation_only else [wait, *_separate_nodes(request)]
 
 
 # The table
@@ -441,7 +437,7 @@ BUILT_IN: Final = (
         devices=_found(SearchResult.NO_DEVICES),
         says=_needs(_of_left_out, "no devices here that Kerf allocates"),
         none_has="has {}GPUs",
-        remedies=_give,
+        remedies=_find_left_out,
     ),
     Check(
         reason=Reason.NOT_THIS_KIND,
@@ -449,7 +445,7 @@ BUILT_IN: Final = (
         devices=_found(SearchResult.UNDECIDED),
         says=_needs(_of_other_kind, "which can't be decided here: a selector fails, or the search takes too long"),
         gpu=lambda fitting, row, slot: "not of the requested kind",
-        remedies=_another,
+        remedies=_add_node,
     ),
     Check(
         reason=Reason.TOO_FEW_INSTALLED,
@@ -460,7 +456,7 @@ BUILT_IN: Final = (
         change=Change.COUNT,
         none_has="has {}such devices",
         of_kind=True,
-        remedies=_another,
+        remedies=_add_node,
     ),
     Check(
         reason=Reason.UNHEALTHY,
@@ -480,7 +476,7 @@ BUILT_IN: Final = (
         relaxed=_without_uuids,
         none_has="offers it {}GPUs of that UUID",
         of_kind=True,
-        remedies=_another,
+        remedies=_add_node,
     ),
     Check(
         reason=Reason.WRONG_MODEL,
@@ -491,7 +487,7 @@ BUILT_IN: Final = (
         relaxed=_without_model,
         none_has="offers it {}GPUs of that model",
         of_kind=True,
-        remedies=_another,
+        remedies=_add_node,
     ),
     Check(
         reason=Reason.MODEL_UNKNOWN,
@@ -509,14 +505,14 @@ BUILT_IN: Final = (
         change=Change.MEMORY_EACH,
         none_has="offers it {}GPUs of that size",
         of_kind=True,
-        remedies=_another,
+        remedies=_add_node,
     ),
     Check(
         reason=Reason.TOTAL_TOO_SMALL,
         gpus=_total_too_small,
         says=_of_memory("installed"),
         change=Change.MEMORY_TOTAL,
-        remedies=_another,
+        remedies=_add_node,
     ),
     Check(
         reason=Reason.MEMORY_UNKNOWN,
@@ -547,14 +543,14 @@ BUILT_IN: Final = (
         gpus=_not_counted,
         says=_needs(_of_left_out),
         change=Change.COUNT,
-        remedies=_give,
+        remedies=_find_left_out,
     ),
     Check(
         reason=Reason.KEPT_APART,
         resolvable=True,
         gpus=_kept_apart,
         says=_needs(_of_kept_apart, joint=";"),
-        remedies=_separate,
+        remedies=_separate_pods,
     ),
     Check(
         reason=Reason.COMPUTE_BUSY,

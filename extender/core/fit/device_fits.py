@@ -22,11 +22,11 @@ from extender.core.fit.reasons import Reason
 from extender.core.resources.nodes import OF_CLAIMS
 from extender.core.resources.requests import GpuRequest
 
-_FOUND: Final = Allocations()
+_ALLOCATIONS: Final = Allocations()
 """Allocations by node state, bounded and shared by all requests."""
 _LOCK: Final = Lock()
 """Plans run in threads."""
-_STEPS_OF_OTHERS: Final = 20_000
+_MAX_STEPS_OF_OTHERS: Final = 20_000
 """Step limit for checking whether devices that Kerf does not allocate would match."""
 
 
@@ -43,7 +43,7 @@ def best_allocation(devices: NodeDevices | None, asked: DeviceClaims) -> Allocat
     if devices is None:
         return None
     with _LOCK:
-        return _FOUND.best(devices, asked)
+        return _ALLOCATIONS.best(devices, asked)
 
 
 def possible_on(inventory: Inventory, asked: DeviceClaims) -> bool:
@@ -53,13 +53,13 @@ def possible_on(inventory: Inventory, asked: DeviceClaims) -> bool:
 
 def steps_taken(asked: DeviceClaims) -> int:
     """Steps, of about a microsecond, of all searches for these claims; may restart from 0."""
-    return _FOUND.steps_taken(asked)
+    return _ALLOCATIONS.steps_taken(asked)
 
 
 def could_serve(inventory: Inventory, asked: DeviceClaims) -> bool:
     """Whether a device that Kerf does not allocate may match some request of the claims."""
     asks = [ask for claim in asked.claims for request in claim.requests for ask in request.alternatives]
-    matcher, steps = Matcher(), Steps(_STEPS_OF_OTHERS)
+    matcher, steps = Matcher(), Steps(_MAX_STEPS_OF_OTHERS)
     try:
         matches = (matcher.match(device, ask, steps) for device in inventory.unavailable for ask in asks)
         return not inventory.complete or any(match is not None for match in matches)
@@ -143,12 +143,12 @@ def whole(parts: Sequence[Part]) -> bool:
     return bool(parts) and all(part.milli >= WHOLE_MILLI for part in parts)
 
 
-_MOST_KINDS: Final = 32
+_MAX_STATES: Final = 32
 """Number of different node states to examine."""
-_MOST_ROWS: Final = 20_000
-_BOUND: Final = 10_000
+_MAX_ROWS: Final = 20_000
+_MAX_OBSTACLES: Final = 10_000
 
-_KNOWN: Final[dict[Hashable, Obstacle]] = {}
+_OBSTACLES: Final[dict[Hashable, Obstacle]] = {}
 """Cached obstacles by `Allocations.key`."""
 _NO_DEVICES: Final = "no devices here that Kerf allocates"
 
@@ -156,12 +156,12 @@ _NO_DEVICES: Final = "no devices here that Kerf allocates"
 def obstacle_on(devices: NodeDevices, asked: DeviceClaims) -> Obstacle:
     """Why claims get no allocation on a node."""
     with _LOCK:
-        key = _FOUND.key(devices, asked)
-        obstacle = _KNOWN.get(key)
+        key = _ALLOCATIONS.key(devices, asked)
+        obstacle = _OBSTACLES.get(key)
         if obstacle is None:
-            if len(_KNOWN) >= _BOUND:
-                _KNOWN.clear()
-            obstacle = _KNOWN[key] = obstacle_of(devices, asked, _FOUND.matcher, _FOUND.best)
+            if len(_OBSTACLES) >= _MAX_OBSTACLES:
+                _OBSTACLES.clear()
+            obstacle = _OBSTACLES[key] = obstacle_of(devices, asked, _ALLOCATIONS.matcher, _ALLOCATIONS.best)
         return obstacle
 
 
@@ -183,18 +183,18 @@ def explain_no_fit(cluster: Cluster, asked: DeviceClaims, rows: Rows, reason: np
         return "no devices that Kerf allocates on any node it may run on"
     rows = rows[reason == nearest]
     free = cluster.gpu_free_milli[rows].sum(axis=1)
-    rows = rows[np.lexsort((cluster.tie_rank[rows], -free))][:_MOST_ROWS]
-    kinds: dict[Hashable, tuple[str, NodeDevices]] = {}
+    rows = rows[np.lexsort((cluster.tie_rank[rows], -free))][:_MAX_ROWS]
+    states: dict[Hashable, tuple[str, NodeDevices]] = {}
     for row in rows.tolist():
         devices = devices_at(cluster, row)
         if devices is not None:
             if nearest == Reason.TOO_FEW_INSTALLED:  # bookings don't matter: ignore them, for fewer states
                 devices = NodeDevices.of(devices.inventory)
             with _LOCK:
-                kinds.setdefault(_FOUND.key(devices, asked), (cluster.node_names[row], devices))
-    first = list(kinds.values())[:_MOST_KINDS]
+                states.setdefault(_ALLOCATIONS.key(devices, asked), (cluster.node_names[row], devices))
+    first = list(states.values())[:_MAX_STATES]
     obstacles = [(node, obstacle_on(devices, asked), devices) for node, devices in first]
-    return in_words(obstacles, more=len(kinds) - len(first))
+    return in_words(obstacles, more=len(states) - len(first))
 
 
 def explain_no_fit_on(devices: NodeDevices | None, asked: DeviceClaims) -> str:

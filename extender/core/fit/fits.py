@@ -39,9 +39,9 @@ def fit_devices(cluster: Cluster, asked: DeviceClaims, rows: Rows) -> Fit:
 def exclusion_codes(cluster: Cluster, request: GpuRequest, rows: Rows) -> tuple[GpuFitting, npt.NDArray[np.uint8]]:
     """The fitting, and (R, G) codes of the checks that exclude each GPU, 0 for none; for requests that count GPUs."""
     fitting = GpuFitting(cluster, request, rows)
-    fitting.lost = np.zeros(fitting.installed.shape, np.uint8)
+    fitting.excluded_by = np.zeros(fitting.installed.shape, np.uint8)
     _fit_gpus(fitting)
-    return fitting, fitting.lost
+    return fitting, fitting.excluded_by
 
 
 def _fit_gpus(fitting: GpuFitting) -> Fit:

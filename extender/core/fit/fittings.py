@@ -163,13 +163,13 @@ class GpuFitting(Fitting):
         self.gives_shares = not request.memory_total_mib and bool(self.shares.any())
         self.num_installed = self.units(self.installed)
         """(R,) installed units."""
-        self.lost: npt.NDArray[np.uint8] | None = None
+        self.excluded_by: npt.NDArray[np.uint8] | None = None
         """(R, G) codes of the checks that excluded GPUs; None where not recorded."""
 
     def keep(self, mask: Mask) -> None:
         """Exclude the GPUs outside a mask (R, G)."""
-        if self.lost is not None:
-            self.lost[self.left & ~mask] = self.check
+        if self.excluded_by is not None:
+            self.excluded_by[self.left & ~mask] = self.check
         self.left = self.left & mask
 
     def units(self, mask: Mask) -> Longs:

@@ -74,25 +74,25 @@ class RoomAnswers:
         *,
         rest_s: float = 0.0,
         sick: Mapping[str, tuple[int, ...]] | None = None,
-        resting: frozenset[str] = frozenset(),
+        backing_off: frozenset[str] = frozenset(),
     ) -> bytes:
         """The cheapest moves found, as JSON. Raises QuestionError, BusyError, ClusterError.
 
-        Pods that have run for less than `rest_s` stay, and those of the controllers with UIDs in `resting`. `sick` are
-        the GPUs to treat as unhealthy, by node; None: all that are.
+        Pods that have run for less than `rest_s` stay, and those of controllers (UIDs) in `backing_off`. `sick` are the
+        GPUs to treat as unhealthy, by node; None: those that are unhealthy now.
         """
-        async with self.turns.process("extender.parts.defrag.process") as talk:
-            needs = _needs_decoder.decode(await talk.ask(body))
+        async with self.turns.process("extender.parts.defrag.process") as pipe:
+            needs = _needs_decoder.decode(await pipe.ask(body))
             async for message in self._lists(needs):
-                await talk.send(message)
-            no_jobs = await self._send_jobs(talk)
-            costs = replace(self.costs(), rest_s=rest_s, resting=resting)
+                await pipe.send(message)
+            no_jobs = await self._send_jobs(pipe)
+            costs = replace(self.costs(), rest_s=rest_s, backing_off=backing_off)
             facts, held = self._snapshot(no_jobs, costs, sick)
             for first in range(0, len(held), _PICKLED_AT_ONCE):
                 portion = held[first : first + _PICKLED_AT_ONCE]
-                await talk.send(HELD + pickle.dumps(portion, pickle.HIGHEST_PROTOCOL))
+                await pipe.send(HELD + pickle.dumps(portion, pickle.HIGHEST_PROTOCOL))
                 await asyncio.sleep(0)
-            answer = await talk.ask(FACTS + pickle.dumps(facts, pickle.HIGHEST_PROTOCOL))
+            answer = await pipe.ask(FACTS + pickle.dumps(facts, pickle.HIGHEST_PROTOCOL))
         if msgspec.json.decode(answer, type=_PlanId).id:
             self._keep(facts.id, answer)
         return answer
@@ -131,11 +131,11 @@ class RoomAnswers:
                         "right to list poddisruptionbudgets"
                     ) from None
 
-    async def _send_jobs(self, talk: ParentPipe) -> str:
+    async def _send_jobs(self, pipe: ParentPipe) -> str:
         """Send the list of Jobs; returns why they can't be read, so that their pods stay, "" if they can."""
         try:
             async for page in pages(self.transport, JOBS_PATH, {}):
-                await talk.send(JOBS + page)
+                await pipe.send(JOBS + page)
         except ApiError as error:
             if error.status not in (_FORBIDDEN, _NOT_FOUND):
                 raise
@@ -148,9 +148,9 @@ class RoomAnswers:
         """A consistent snapshot of Kerf's own state."""
         cluster = self.ledger.snapshot(self.clock())
         held = [
-            Held(claim.uid, claim.pod, claim.node, claim.held, claim.state is AllocationState.BOUND)
+            Held(one.uid, one.pod, one.node, one.held, one.state is AllocationState.BOUND)
             for name in cluster.row_of
-            for claim in self.ledger.allocations_on(name)
+            for one in self.ledger.allocations_on(name)
         ]
         facts = PlanInputs(
             cluster=replace(cluster, devices=None),

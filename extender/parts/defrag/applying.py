@@ -64,13 +64,13 @@ _stop: Final = msgspec.json.Decoder(Stop)
 
 @dataclass(eq=False)
 class Applying:
-    """Carries out plans on request."""
+    """Answers `POST /defrag/apply` and `/defrag/stop`."""
 
     answers: RoomAnswers
     mover: Mover | None
-    """None if no pods are moved."""
+    """None if Kerf moves no pods."""
     why_off: str
-    """Why no pods are moved."""
+    """Why there is no mover."""
     policy: Callable[[], PolicyState | None] = lambda: None
     """State of the policy; None if it is off."""
 

@@ -19,7 +19,7 @@ from extender.queueing.pods.objects import DISABLED, ENABLED, QUEUE_LABEL, Names
 from extender.queueing.shares import QuotaUse
 
 MOVABLE: Final = "kerf.dev/movable"
-"""Pod annotation: with "false" the pod is never moved."""
+"""Pod annotation: "true" also allows moves that are not made by default; any other value forbids all."""
 _MAX_MOVES: Final = 1000
 _MAX_SIBLINGS: Final = 64
 _RECREATING: Final = frozenset(
@@ -36,7 +36,7 @@ class RoomError(ValueError):
     """A plan that can't be carried out; says why."""
 
     def __init__(self, why: str, pod_uid: str = "") -> None:
-        """`of` is the UID of the pod to move, if that pod or its owner is the reason."""
+        """`pod_uid` is the pod to move, if that pod or its owner is the reason."""
         super().__init__(why)
         self.pod_uid = pod_uid
 
@@ -59,7 +59,7 @@ class CheckInputs:
     use: QuotaUse
 
 
-def check(plan: RoomPlan, facts: CheckInputs) -> None:
+def check(plan: RoomPlan, inputs: CheckInputs) -> None:
     """Raises RoomError for a plan that does not match the cluster. Whether pods have room is not checked here."""
     if not plan.fits or not plan.moves:
         raise RoomError("the plan has no moves" if plan.fits else "the plan makes no room")
@@ -70,12 +70,12 @@ def check(plan: RoomPlan, facts: CheckInputs) -> None:
         raise RoomError("the steps of the plan are out of order")
     if len({move.uid for move in plan.moves}) < len(plan.moves):
         raise RoomError("the plan moves a pod twice")
-    priority = _check_target(plan, facts)
+    priority = _check_target(plan, inputs)
     for move in plan.moves:
-        _check_move(move, priority, facts)
-    gangs = by_gang(facts.running.values())
+        _check_move(move, priority, inputs)
+    gangs = by_gang(inputs.running.values())
     for _, moves in groupby(plan.moves, lambda move: move.step):
-        _check_gangs(list(moves), facts, gangs)
+        _check_gangs(list(moves), inputs, gangs)
 
 
 def targets_of(plan: RoomPlan, waiting: Mapping[str, Entry]) -> list[tuple[Entry, str]]:
@@ -125,31 +125,31 @@ def is_of(pod: Pod, move: PlannedMove) -> bool:
     return owner is not None and owner.uid == move.controller and pod.metadata.namespace == namespace
 
 
-def _check_target(plan: RoomPlan, facts: CheckInputs) -> int:
+def _check_target(plan: RoomPlan, inputs: CheckInputs) -> int:
     """The target's lowest priority, or the plan's if none of its pods exists. Raises RoomError."""
-    entries = [entry for entry, _ in targets_of(plan, facts.waiting)]
+    entries = [entry for entry, _ in targets_of(plan, inputs.waiting)]
     pods = [entry.planned for entry in entries if entry.planned is not None]
     if not pods:
         return plan.priority
     uids, gangs = {entry.uid for entry in entries}, {pod.gang for pod in pods if pod.gang}
-    for entry in facts.waiting.values():
+    for entry in inputs.waiting.values():
         if entry.stage.waits and entry.planned and entry.planned.gang in gangs and entry.uid not in uids:
             raise TargetError(f"pod {entry.pod.key} is in the target's gang, but not in the plan")
     requested = Counter[str]()
     for entry in entries:
         requested[entry.namespace] += entry.num_gpus
-    used = facts.use.by_namespace()
+    used = inputs.use.by_namespace()
     for namespace, gpus in requested.items():
-        if excess := facts.use.quotas.excess(namespace, used.get(namespace, 0.0), float(gpus)):
+        if excess := inputs.use.quotas.excess(namespace, used.get(namespace, 0.0), float(gpus)):
             raise TargetError(f"the target is over its quota: {excess}")
     return min(pod.priority for pod in pods)
 
 
-def _check_move(move: PlannedMove, priority: int, facts: CheckInputs) -> None:
-    pod = facts.running.get(move.uid)
+def _check_move(move: PlannedMove, priority: int, inputs: CheckInputs) -> None:
+    pod = inputs.running.get(move.uid)
     if pod is None or pod.key != move.pod:
         raise RoomError(f"pod {move.pod} no longer runs, or was recreated", move.uid)
-    if fault := why_stays(pod, facts.namespaces.names, facts.exempt):
+    if fault := why_stays(pod, inputs.namespaces.names, inputs.exempt):
         raise RoomError(f"pod {move.pod} {fault}", move.uid)
     if pod.spec.node_name != move.from_node or not is_of(pod, move):
         why = f"is not on node {move.from_node}, or not of the controller that the plan names"
@@ -160,7 +160,7 @@ def _check_move(move: PlannedMove, priority: int, facts: CheckInputs) -> None:
         raise RoomError(f"pod {move.pod}: {error}", move.uid) from None
     if own > priority:
         raise RoomError(f"pod {move.pod} has priority {own}, above the target's {priority}", move.uid)
-    siblings(move, facts.waiting)
+    siblings(move, inputs.waiting)
 
 
 def why_stays(pod: Pod, enabled: Collection[str] | None, exempt: frozenset[str]) -> str:
@@ -206,10 +206,10 @@ def _replacement_waits(pod: Pod, enabled: Collection[str]) -> bool:
     return label != DISABLED and bool(gated)
 
 
-def _check_gangs(moves: Sequence[PlannedMove], facts: CheckInputs, gangs: Mapping[str, Iterable[Pod]]) -> None:
+def _check_gangs(moves: Sequence[PlannedMove], inputs: CheckInputs, gangs: Mapping[str, Iterable[Pod]]) -> None:
     """Raises RoomError if a step moves only part of a gang."""
     uids = {move.uid for move in moves}
-    for gang in by_gang(facts.running[uid] for uid in uids):
+    for gang in by_gang(inputs.running[uid] for uid in uids):
         staying = [pod for pod in gangs[gang] if pod.metadata.uid not in uids and not pod.finished]
         if staying:
             moved = next(pod for pod in gangs[gang] if pod.metadata.uid in uids)

@@ -45,7 +45,7 @@ class Costs:
     """Pods that have run for fewer seconds are not moved."""
     crowded: frozenset[tuple[str, str]] = frozenset()
     """Namespace and UID of the controllers with so many waiting pods that the mover moves none of theirs."""
-    resting: frozenset[str] = frozenset()
+    backing_off: frozenset[str] = frozenset()
     """UIDs of the controllers whose pods are left alone after failed moves."""
 
 

@@ -38,7 +38,7 @@ from extender.queueing.pods.restrictions import RestrictionKinds
 
 def _booking_of(cluster: Cluster, row: int, holding: Holding, cpu_milli: int, memory_mib: int) -> Booking:
     """A holding of the ledger as a booking on a row, with CPU and memory."""
-    empty = Booking(
+    base = Booking(
         mig=holding.mig,
         served=int(holding.units > 0 and not holding.unserved),
         unserved=int(holding.unserved),
@@ -47,7 +47,7 @@ def _booking_of(cluster: Cluster, row: int, holding: Holding, cpu_milli: int, me
     )
     known = [(gpu, part) for part in holding.parts if (gpu := _gpu_of(cluster, row, part)) is not None]
     if cluster.unit[row] in SLICES:
-        return replace(empty, slices=tuple(gpu for gpu, _ in known), unknown=holding.units)
+        return replace(base, slices=tuple(gpu for gpu, _ in known), unknown=holding.units)
     of_memory = cluster.unit[row] == GpuUnit.PART
     booked = tuple(
         BookedPart(gpu, WHOLE_MILLI, int(cluster.gpu_memory_mib[row, gpu]))
@@ -57,8 +57,8 @@ def _booking_of(cluster: Cluster, row: int, holding: Holding, cpu_milli: int, me
     )
     unknown = max(holding.units - len(booked), 0)
     if all(part.milli == WHOLE_MILLI for part in booked):
-        return replace(empty, gpus=tuple(part.gpu for part in booked), unknown=unknown)
-    return replace(empty, parts=booked, unknown=unknown)
+        return replace(base, gpus=tuple(part.gpu for part in booked), unknown=unknown)
+    return replace(base, parts=booked, unknown=unknown)
 
 
 def _gpus_held(holding: Holding) -> float:
@@ -369,8 +369,8 @@ def _stays(
 ) -> str:
     """Why a running pod may not be moved, "" if it may: the mover's checks, and further ones.
 
-    `demands` None: they can't be read. `gated_in`: see `Facts`. With annotation MOVABLE "true", volumes, host ports,
-    rules about other pods and a critical priority don't matter.
+    `demands` None: they can't be read. `gated_in`: as in `PlanInputs`. With annotation MOVABLE "true", volumes, host
+    ports, rules about other pods and a critical priority don't matter.
     """
     metadata, movable = pod.metadata, (pod.metadata.annotations or {}).get(MOVABLE, "").strip().lower()
     if why := why_stays(pod, gated_in, costs.exempt):
@@ -380,7 +380,7 @@ def _stays(
     owner = metadata.controller.uid if metadata.controller is not None else ""
     if (metadata.namespace, owner) in costs.crowded:
         return f"it {CROWDED}"
-    if owner in costs.resting:
+    if owner in costs.backing_off:
         return "recent moves of its owner's pods failed, and it is left alone for a while"
     if fault := budgets.fault(metadata):
         return fault
@@ -439,7 +439,7 @@ class RunningPodInputs:
             and resident.pod.metadata.uid in known
             and not resident.pod.metadata.belongs_to_a_node
         ]
-        job_stays = self.jobs.stays([pod.metadata for pod, *_ in movable if (pod.metadata.controller is not None)])
+        job_stays = self.jobs.stays(resident.pod.metadata for resident in movable)
         gang_stays = {target_gang: "it is in the gang for which room is made"} if target_gang else {}
         gang_stays |= dict.fromkeys(with_daemons, "a pod of its gang belongs to its node")
         running = [self._of(resident, job_stays.get(resident.pod.metadata.uid, ""), gang_stays) for resident in movable]
@@ -483,7 +483,7 @@ class RunningPodInputs:
 
     def _being_placed(self, seen: set[str]) -> list[RunningPod]:
         """Pods that are being placed on a node, and keep it from being empty."""
-        cluster: Cluster = self.facts.cluster
+        cluster = self.facts.cluster
         return [
             RunningPod(
                 key=held.key or "a pod that is being placed",

@@ -1,4 +1,4 @@
-"""Carries out a plan that makes room, step by step, and stops at the first surprise.
+"""Carries out a plan that makes room, step by step, and stops at the first deviation.
 
 A pod is evicted only once its new place is kept. Each step is recorded before its first eviction, so that the next
 leader can finish the moves under way; it evicts no further pods. Places of moves under way are kept until the pods have
@@ -24,7 +24,7 @@ from extender.parts.defrag.evictions import Evictor
 from extender.parts.defrag.places import Places
 from extender.parts.defrag.plan import PlannedMove, RoomPlan
 from extender.parts.defrag.proof import ProofInputs
-from extender.parts.defrag.record import NOT_TO_BE_HAD, Ending, Phase, Progress, Record, RecordError, Records, Stage
+from extender.parts.defrag.record import UNUSABLE, Ending, Phase, Progress, Record, RecordError, Records, Stage
 from extender.parts.defrag.settings import DefragSettings
 from extender.parts.defrag.starts import Starter
 from extender.parts.defrag.state import RoomState, state_of
@@ -69,7 +69,7 @@ class Mover(Background):
             self._beginning = False
 
     def give_up(self, why: str) -> bool:
-        """Stop evicting; moves under way are finished. Returns whether a plan was carried out."""
+        """Stop evicting; moves under way are finished. Returns whether a plan was under way."""
         if self._run is not None:
             self._run.give_up(why)
             self._keep(self._run)
@@ -112,16 +112,16 @@ class Mover(Background):
         """
         self._run = self._ending.record = None
         self._places.clear()
-        tools = self._tools
         try:
-            await self._take_over(tools)
+            await self._take_over()
         except ClusterError as error:
-            gone = isinstance(error, ApiError) and error.status in NOT_TO_BE_HAD
+            gone = isinstance(error, ApiError) and error.status in UNUSABLE
             if not gone and not isinstance(error, RecordError):
                 raise
             logger.warning("making room: the record of moves under way can't be read or written: %s", error)
 
-    async def _take_over(self, tools: Tools) -> None:
+    async def _take_over(self) -> None:
+        tools = self._tools
         record = self._last = await tools.records.read()
         if record is None or not record.phase.active:
             return
@@ -190,7 +190,7 @@ class Mover(Background):
         progress = [Progress(move.uid) for move in plan.moves]
         record = Record(secrets.token_hex(4), plan, progress, target, begun=tools.wall_clock(), evicted=evicted)
         run = self._new_run(record)
-        run.asked = self._starter.asked(plan)
+        run.target_requests = self._starter.target_requests(plan)
         run.epoch, self._run, self._ending.record = epoch, run, None
         self._hold(run)
         try:
@@ -226,9 +226,9 @@ class Mover(Background):
 
     def _hold(self, run: Run) -> None:
         """Keep the places of the whole plan: by reservations where there is room now, else by closing nodes."""
-        running = self._tools.facts().running
+        running = self._tools.check_inputs().running
         for move in run.record.plan.moves:
-            run.asks[move.uid] = self._places.request_key(running[move.uid])
+            run.moved_requests[move.uid] = self._places.request_key(running[move.uid])
             if not self._places.hold(running[move.uid], move.to_node):
                 run.unheld.add(move.uid)
         self._keep(run)
@@ -319,7 +319,7 @@ def build_mover(kernel: Kernel, wanted: DefragSettings) -> Mover | None:
         evictor=Evictor(base.transport, base.fence, base.resolver),
         follower=Follower(base.transport, queue, running, places, limits),
         targets=TargetPlacer(queue, running, places, limits),
-        around=ProofInputs(
+        proof_inputs=ProofInputs(
             base.ledger,
             queue.nodes,
             running.values,
@@ -327,7 +327,7 @@ def build_mover(kernel: Kernel, wanted: DefragSettings) -> Mover | None:
             kernel.settings.decisions.policy,
             base.clock,
         ),
-        facts=lambda: CheckInputs(running, queue.backlog.entries, queue.namespaces, exempt, queue.use),
+        check_inputs=lambda: CheckInputs(running, queue.backlog.entries, queue.namespaces, exempt, queue.use),
         fault=queue.fault,
         fence=base.fence,
         events=base.events,

@@ -49,7 +49,7 @@ def build(kernel: Kernel, wanted: DefragSettings) -> Contribution:
             """State of the current plan that makes room, or of the last one."""
             return applying.state()
 
-    work: list[Work] = [part for part in (mover, policy) if part is not None]
+    work: list[Work] = [each for each in (mover, policy) if each is not None]
     return Contribution(
         work=work,
         metrics=metrics,
@@ -80,7 +80,7 @@ def _calls(applying: Applying) -> list[Call]:
             summary="The cheapest moves of running pods that make others fit, or nodes empty. Changes nothing.",
             faults=(BAD_REQUEST, TOO_LARGE, UNAVAILABLE),
             caller=Caller.READER,
-            sees=True,
+            needs_current_view=True,
             example={"for": "research/train-1", "maxMoves": 10},
         ),
         Call(

@@ -49,7 +49,7 @@ class Places:
         if assignment is None:
             return False
         self.ledger.reserve(stand_in.uid, node, assignment.holding, self.clock())
-        self.ledger.make_firm(stand_in.uid)
+        self.ledger.pin(stand_in.uid)
         self._held.add(pod.metadata.uid)
         return True
 
@@ -89,8 +89,8 @@ class Places:
 
     def hold_for(self, pod: Pod, node: str) -> bool:
         """Reserve a released pod's room on its kept node, unless it has a reservation; returns whether it is there."""
-        if (claim := self.ledger.allocation(pod.metadata.uid)) is not None:
-            return claim.node == node
+        if (allocation := self.ledger.allocation(pod.metadata.uid)) is not None:
+            return allocation.node == node
         try:
             policy, request = self._gpu_request(pod)
         except RequestError:

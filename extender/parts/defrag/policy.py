@@ -44,47 +44,47 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Rest:
+class _BackOff:
     name: str
     until: float
     times: int
 
 
-class _Patience:
+class _BackOffs:
     """Exponential back-off by name. Bounded: a namespace with many names evicts its own entries."""
 
     def __init__(self, first_s: float, most_s: float, most_kept: int = 4_000) -> None:
         self._first_s, self._most_s = first_s, most_s
-        self._rests: FairCache[_Rest] = FairCache(most_kept)
+        self._by_name: FairCache[_BackOff] = FairCache(most_kept)
 
     def __len__(self) -> int:
-        return len(self._rests)
+        return len(self._by_name)
 
-    def rests(self, name: str, now: float) -> bool:
+    def is_active(self, name: str, now: float) -> bool:
         """Whether a name is backing off."""
-        known = self._rests.get(name)
+        known = self._by_name.get(name)
         return known is not None and now < known.until
 
-    def resting(self, now: float) -> frozenset[str]:
+    def active(self, now: float) -> frozenset[str]:
         """All names that are backing off."""
-        return frozenset(rest.name for rest in self._rests.values() if now < rest.until)
+        return frozenset(back_off.name for back_off in self._by_name.values() if now < back_off.until)
 
     def fail(self, namespace: str, name: str, now: float) -> None:
         """Begin the next back-off after a failure, unless one is running."""
-        known = self._rests.get(name)
+        known = self._by_name.get(name)
         if known is not None and now < known.until:
             return
         times = known.times + 1 if known is not None else 0
-        rest_s = min(self._first_s * 2.0 ** min(times, 32), self._most_s)
-        self._rests.put(namespace, name, _Rest(name, now + rest_s, times), now)
+        back_off_s = min(self._first_s * 2.0 ** min(times, 32), self._most_s)
+        self._by_name.put(namespace, name, _BackOff(name, now + back_off_s, times), now)
 
-    def forgive(self, name: str) -> None:
+    def reset(self, name: str) -> None:
         """Reset a name's back-off."""
-        self._rests.pop(name)
+        self._by_name.pop(name)
 
-    def forget_old(self, now: float) -> None:
+    def expire(self, now: float) -> None:
         """Forget names whose back-off ended long ago."""
-        self._rests.expire(now - 2 * self._most_s)
+        self._by_name.expire(now - 2 * self._most_s)
 
 
 _BATCH_SIZE: Final = 500
@@ -257,7 +257,7 @@ class Teller:
         self._last_event: FairCache[float] = FairCache(_MAX_REMEMBERED)
 
     def tell(self, option: Option, now: float) -> None:
-        """Write an event on the target's pods, unless there was one lately. It does not name the pods to move."""
+        """Write an event on the target's pods, unless there was one recently. It does not name the pods to move."""
         wait, answer = option.wait, option.answer
         if wait is None:
             return
@@ -274,7 +274,7 @@ class Teller:
                 self._events.emit(namespace, name, pod.uid, reason="MovesWouldHelp", message=how)
 
 
-class _PlansRoom(Protocol):
+class _RoomPlanner(Protocol):
     """Plans moves."""
 
     async def answer(
@@ -283,7 +283,7 @@ class _PlansRoom(Protocol):
         *,
         rest_s: float = 0.0,
         sick: Mapping[str, tuple[int, ...]] | None = None,
-        resting: frozenset[str] = frozenset(),
+        backing_off: frozenset[str] = frozenset(),
     ) -> bytes:
         """Raises QuestionError, BusyError, ClusterError."""
 
@@ -309,7 +309,7 @@ class DefragConfig:
 
 @dataclass(eq=False)
 class PolicyInputs:
-    """The policy's inputs from the cluster."""
+    """What the policy reads of the cluster."""
 
     cluster: Callable[[], Cluster]
     waits: Callable[[], Awaitable[list[Wait]]]
@@ -361,7 +361,7 @@ class _Outcomes:
     """Judges the policy's plans and their targets, and begins back-offs."""
 
     def __init__(
-        self, targets: _Patience, namespaces: _Patience, owners: _Patience, is_there: Callable[[str], bool]
+        self, targets: _BackOffs, namespaces: _BackOffs, owners: _BackOffs, is_there: Callable[[str], bool]
     ) -> None:
         """`owners` are controllers by UID; `is_there`: whether a pod, by its UID, waits or holds GPUs."""
         self._targets, self._namespaces, self._owners, self._is_there = targets, namespaces, owners, is_there
@@ -380,22 +380,22 @@ class _Outcomes:
         earlier, self._watched = self._watched, []
         for watched in earlier:
             if not all(map(self._is_there, watched.wait.uids)):
-                self._blame(watched.wait, now)
+                self._back_off_namespace(watched.wait, now)
             elif now < watched.until:
                 self._watched.append(watched)
             else:
-                self._namespaces.forgive(watched.wait.namespace)
+                self._namespaces.reset(watched.wait.namespace)
 
     def _judge(self, begun: _Begun, state: RoomState, now: float) -> None:
         wait, at_fault = begun.wait, self._owners_at_fault(begun, state)
-        self.leave_alone(at_fault, now)
+        self.back_off_owners(at_fault, now)
         if wait is None:
             if state.why and not at_fault:
                 self._targets.fail("", begun.name, now)
             return
         moved = all(move.stage == Stage.DONE for move in state.moves)
         if not state.why:
-            self._targets.forgive(wait.name)
+            self._targets.reset(wait.name)
             self._watched = [*self._watched, _Watched(wait, now + _PROVEN_S)][-_MAX_WATCHED:]
             return
         if not at_fault:
@@ -403,7 +403,7 @@ class _Outcomes:
         in_vain = state.culprit == Culprit.TARGET and any(move.stage not in _NOT_EVICTED for move in state.moves)
         # It was not placed after all moves, or has disappeared, or has changed after others were moved.
         if moved or in_vain or not all(map(self._is_there, wait.uids)):
-            self._blame(wait, now)
+            self._back_off_namespace(wait, now)
 
     def _owners_at_fault(self, begun: _Begun, state: RoomState) -> list[PlannedMove]:
         """Moves that failed because of the moved pods: all lost ones, else the first that could not be evicted; all
@@ -415,23 +415,23 @@ class _Outcomes:
         if state.culprit == Culprit.MOVED:
             return of_stage.get(Stage.DONE, []) + of_stage.get(Stage.LOST, [])
         for move in of_stage.get(Stage.DONE, ()):
-            self._owners.forgive(move.controller)
+            self._owners.reset(move.controller)
         return of_stage.get(Stage.LOST) or of_stage.get(Stage.LEFT, [])[:1]
 
-    def leave_alone(self, moves: Iterable[PlannedMove], now: float) -> None:
+    def back_off_owners(self, moves: Iterable[PlannedMove], now: float) -> None:
         """Begin the back-off of these moves' owners."""
         for move in moves:
             self._owners.fail(move.pod.partition("/")[0], move.controller, now)
 
-    def _blame(self, wait: Wait, now: float) -> None:
+    def _back_off_namespace(self, wait: Wait, now: float) -> None:
         self._namespaces.fail("", wait.namespace, now)
 
 
 _TICK_S: Final = 5.0
 _NODE_FREE_S: Final = 3600.0
 """Time for which an autoscaler is assumed to save an emptied node."""
-_MAX_TARGET_REST_S: Final = 3600.0
-_MAX_BLAMED_REST_S: Final = 24 * 3600.0
+_MAX_TARGET_BACK_OFF_S: Final = 3600.0
+_MAX_BACK_OFF_S: Final = 24 * 3600.0
 _answer: Final = msgspec.json.Decoder(RoomAnswer)
 
 
@@ -448,15 +448,15 @@ class MovePolicy(Background):
     """Runs from `start` to `stop`; active while this process leads."""
 
     def __init__(
-        self, asks: _PlansRoom, mover: Mover | None, teller: Teller, around: PolicyInputs, terms: DefragConfig
+        self, planner: _RoomPlanner, mover: Mover | None, teller: Teller, inputs: PolicyInputs, config: DefragConfig
     ) -> None:
         """`mover` None: no pods are moved here."""
         super().__init__("defrag policy", needed=False)
-        self._asks, self._mover, self._teller, self._around, self._terms = asks, mover, teller, around, terms
-        self._targets = _Patience(2 * terms.every_s, max(_MAX_TARGET_REST_S, 2 * terms.every_s))
-        self._namespaces = _Patience(2 * terms.every_s, _MAX_BLAMED_REST_S)
-        self._owners = _Patience(2 * terms.every_s, _MAX_BLAMED_REST_S)
-        self._outcomes = _Outcomes(self._targets, self._namespaces, self._owners, around.is_there)
+        self._planner, self._mover, self._teller, self._inputs, self._config = planner, mover, teller, inputs, config
+        self._targets = _BackOffs(2 * config.every_s, max(_MAX_TARGET_BACK_OFF_S, 2 * config.every_s))
+        self._namespaces = _BackOffs(2 * config.every_s, _MAX_BACK_OFF_S)
+        self._owners = _BackOffs(2 * config.every_s, _MAX_BACK_OFF_S)
+        self._outcomes = _Outcomes(self._targets, self._namespaces, self._owners, inputs.is_there)
         self._turns = _NamespaceTurns()
         self._round_at: float | None = None
         """Time of the last round, None while this process does not lead."""
@@ -469,8 +469,8 @@ class MovePolicy(Background):
 
     def state(self) -> PolicyState:
         """The state for `GET /defrag`."""
-        fault = self._around.standby() or self._fault
-        return PolicyState(self._terms.mode, self._is_open(), self.advice, self.counts.begun, fault)
+        fault = self._inputs.standby() or self._fault
+        return PolicyState(self._config.mode, self._is_open(), self.advice, self.counts.begun, fault)
 
     def to_json(self) -> dict[str, Any]:
         """The page's JSON: the first advice that makes room for pods, {} for none."""
@@ -480,34 +480,34 @@ class MovePolicy(Background):
 
     async def run(self) -> None:
         """Call `look` periodically."""
-        await repeat(self.look, min(_TICK_S, self._terms.every_s), "defrag policy")
+        await repeat(self.look, min(_TICK_S, self._config.every_s), "defrag policy")
 
     async def look(self) -> None:
         """Follow the plan under way, and run a round if one is due."""
-        around = self._around
-        if around.standby():
+        inputs = self._inputs
+        if inputs.standby():
             self.advice, self._unqueued, self._outcomes.begun, self._round_at = [], {}, None, None
             return
-        now = around.clock()
+        now = inputs.clock()
         if self._round_at is None:  # the previous leader's plan is finished first
             self._round_at = now
-        if self._terms.heal:
-            around.sick.look(around.cluster(), now)
+        if self._config.heal:
+            inputs.sick.look(inputs.cluster(), now)
         if self._mover is not None:
             self._follow(self._mover, now)
-        if now - self._round_at < self._terms.every_s or self._is_busy():
+        if now - self._round_at < self._config.every_s or self._is_busy():
             return
         self._round_at = now
-        self._targets.forget_old(now)
-        self._namespaces.forget_old(now)
-        self._owners.forget_old(now)
+        self._targets.expire(now)
+        self._namespaces.expire(now)
+        self._owners.expire(now)
         await self._round(now)
 
     def _is_busy(self) -> bool:
         return self._mover is not None and self._mover.state().phase in (Phase.MOVING, Phase.PLACING)
 
     def _is_open(self) -> bool:
-        return are_open(self._terms.windows, self._around.wall_clock())
+        return are_open(self._config.windows, self._inputs.wall_clock())
 
     def _follow(self, mover: Mover, now: float) -> None:
         state = mover.state()
@@ -521,20 +521,18 @@ class MovePolicy(Background):
         """Plan for some targets, report the results, and begin the first plan that may begin."""
         self.counts.rounds += 1
         self._fault = ""
-        waits = await self._around.waits()
+        waits = await self._inputs.waits()
         this_round = _Round(self._moves_left(), [wait for wait in waits if self._is_due(wait, now)])
         options = await self._options(this_round, now, nothing_waits=not waits) if this_round.moves > 0 else []
-        names = {wait.name for wait in waits}
-        self._unqueued = {
-            name: advice for name, advice in self._unqueued.items() if name in names and self._targets.rests(name, now)
-        }
+        names = {wait.name for wait in waits if self._targets.is_active(wait.name, now)}
+        self._unqueued = {name: advice for name, advice in self._unqueued.items() if name in names}
         self.advice = []
         begun = False
         for option in options:
             only_advised = self._why_not(option)
             why_not = only_advised or ("another plan is carried out first" if begun else await self._begin(option, now))
             begun = begun or not why_not
-            advice = option.advice(self._around.wall_clock(), why_not)
+            advice = option.advice(self._inputs.wall_clock(), why_not)
             if option.wait is None or option.wait.queued:
                 self.advice.append(advice)
             else:
@@ -546,13 +544,13 @@ class MovePolicy(Background):
     async def _options(self, this_round: _Round, now: float, *, nothing_waits: bool) -> list[Option]:
         """Worthwhile plans, in the order in which they would begin."""
         options = [await self._healing(this_round, now), *await self._room(this_round, now)]
-        if nothing_waits and self._terms.free_nodes:
+        if nothing_waits and self._config.free_nodes:
             options.append(await self._nodes(this_round, now))
         return [option for option in options if option is not None]
 
     async def _healing(self, this_round: _Round, now: float) -> Option | None:
-        unhealthy = self._around.sick.steady(now)
-        if not unhealthy or self._targets.rests(HEAL, now):
+        unhealthy = self._inputs.sick.steady(now)
+        if not unhealthy or self._targets.is_active(HEAL, now):
             return None
         answer = await self._ask({"heal": True, "maxMoves": this_round.moves}, ("", HEAL), now, unhealthy)
         return Option(HEAL, answer) if answer is not None and answer.id else None
@@ -567,9 +565,9 @@ class MovePolicy(Background):
             if answer is None:
                 continue
             known |= {pod.uid for pod in answer.target}
-            waited_s = self._around.wall_clock() - wait.since
+            waited_s = self._inputs.wall_clock() - wait.since
             option = Option(ROOM, answer, gain_gpu_s(answer.gpus, max(waited_s, 0.0)), wait)
-            pays = bool(answer.id) and option.pays(self._terms.least_gain)
+            pays = bool(answer.id) and option.pays(self._config.least_gain)
             if pays:
                 (queued if wait.queued else unqueued).append(option)
             if not (pays and wait.queued):
@@ -578,14 +576,14 @@ class MovePolicy(Background):
 
     async def _nodes(self, this_round: _Round, now: float) -> Option | None:
         """A plan for `free_nodes` empty nodes, or half of them, and so on."""
-        number = self._terms.free_nodes
-        while number and not self._targets.rests(FREE_NODES, now):
+        number = self._config.free_nodes
+        while number and not self._targets.is_active(FREE_NODES, now):
             answer = await self._ask({"freeNodes": number, "maxMoves": this_round.moves}, ("", FREE_NODES), now)
             if answer is None:
                 return None
             if answer.fits:
                 option = Option(FREE_NODES, answer, gain_gpu_s(answer.gpus, _NODE_FREE_S))
-                return option if answer.id and option.pays(self._terms.least_gain) else None
+                return option if answer.id and option.pays(self._config.least_gain) else None
             number //= 2
         self._targets.fail("", FREE_NODES, now)
         return None
@@ -600,9 +598,9 @@ class MovePolicy(Background):
         """The answer; None if it fails, and `target` (namespace and name) then backs off."""
         body = msgspec.json.encode(question)
         try:
-            resting = self._owners.resting(now)
-            rest_s = self._terms.rest_s
-            return _answer.decode(await self._asks.answer(body, rest_s=rest_s, sick=unhealthy, resting=resting))
+            owners = self._owners.active(now)
+            rest_s = self._config.rest_s
+            return _answer.decode(await self._planner.answer(body, rest_s=rest_s, sick=unhealthy, backing_off=owners))
         except QuestionError as error:  # it has a node by now, has disappeared, or is not supported
             logger.debug("defrag policy: %s: %s", target[1], error)
         except (BusyError, ClusterError, msgspec.DecodeError) as error:
@@ -612,18 +610,18 @@ class MovePolicy(Background):
         return None
 
     def _is_due(self, wait: Wait, now: float) -> bool:
-        if self._around.wall_clock() - wait.since < self._terms.after_s:
+        if self._inputs.wall_clock() - wait.since < self._config.after_s:
             return False
-        return not (self._targets.rests(wait.name, now) or self._namespaces.rests(wait.namespace, now))
+        return not (self._targets.is_active(wait.name, now) or self._namespaces.is_active(wait.namespace, now))
 
     def _moves_left(self) -> int:
         """How many more moves this hour allows."""
         evicted = self._mover.state().evicted if self._mover is not None else 0
-        return max(self._terms.moves_an_hour - evicted, 0)
+        return max(self._config.moves_an_hour - evicted, 0)
 
     def _why_not(self, option: Option) -> str:
         """Why a plan is only reported, "" if it may begin."""
-        if not self._terms.acts:
+        if not self._config.acts:
             return "Kerf only advises (setting defrag.mode)"
         if not self._is_open():
             return "no window for moves is open (setting defrag.windows)"
@@ -633,7 +631,7 @@ class MovePolicy(Background):
 
     async def _begin(self, option: Option, now: float) -> str:
         """Begin a plan; returns why that fails, "" if it does not."""
-        plan, wait = self._asks.kept(option.answer.id), option.wait
+        plan, wait = self._planner.kept(option.answer.id), option.wait
         name = option.purpose if wait is None else wait.name
         if plan is None:
             return "the plan has expired"
@@ -644,7 +642,7 @@ class MovePolicy(Background):
             self.counts.refused += 1
             logger.warning("defrag policy: %s: %s", target_of(plan), error)
             at_fault = [move for move in plan.moves if move.uid == error.pod_uid]
-            self._outcomes.leave_alone(at_fault, now)
+            self._outcomes.back_off_owners(at_fault, now)
             if not at_fault:
                 self._targets.fail("" if wait is None else wait.namespace, name, now)
             return str(error)
@@ -671,7 +669,7 @@ def build_policy(kernel: Kernel, wanted: DefragSettings, room: RoomAnswers, move
     def cluster() -> Cluster:
         return base.ledger.snapshot(base.clock())
 
-    around = PolicyInputs(
+    inputs = PolicyInputs(
         cluster,
         lambda: _waits_of(backlog, unbound),
         is_there,
@@ -680,10 +678,10 @@ def build_policy(kernel: Kernel, wanted: DefragSettings, room: RoomAnswers, move
         time.time,
         SickGpus(room.sick, wanted.sick_s),
     )
-    return MovePolicy(room, mover, Teller(base.events), around, _terms(wanted))
+    return MovePolicy(room, mover, Teller(base.events), inputs, _config_of(wanted))
 
 
-def _terms(wanted: DefragSettings) -> DefragConfig:
+def _config_of(wanted: DefragSettings) -> DefragConfig:
     return DefragConfig(
         mode=wanted.mode.value,
         acts=wanted.mode is Initiative.ACT,

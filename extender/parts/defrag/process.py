@@ -93,7 +93,7 @@ def _answer(
     """
     began = time.monotonic() if began is None else began
     kinds, cluster = RestrictionKinds(), facts.cluster
-    about = TargetInputs(
+    target_inputs = TargetInputs(
         cluster=cluster,
         nodes=listed.nodes,
         waiting=listed.waiting,
@@ -104,20 +104,20 @@ def _answer(
         used=facts.used,
         queued=facts.queued,
     )
-    wanted = target_of_question(question, about)
+    wanted = target_of_question(question, target_inputs)
     held = {entry.uid: entry for entry in listed.held}
     budgets = Budgets(listed.budgets, listed.unread_budgets)
     costs = replace(facts.costs, restart_s_of=restart_times(listed.bound, facts.costs.restart_s))
-    near = RunningPodInputs(replace(facts, costs=costs), held, budgets, Jobs(listed.jobs, facts.no_jobs), kinds)
-    running = near.running(listed.bound, wanted.gang)
+    inputs = RunningPodInputs(replace(facts, costs=costs), held, budgets, Jobs(listed.jobs, facts.no_jobs), kinds)
+    running = inputs.running(listed.bound, wanted.gang)
     left = [pod for pod in running if pod.row in wanted.target.empty and is_left(pod)]
     running = [pod for pod in running if pod.row not in wanted.target.empty or not is_left(pod)]
     num_pods = {name: len(uids) for name, uids in facts.pods_on.items()}
     batch = [*wanted.target.pods, *(pod.pod for pod in running)]
-    crowd = BoundPodIndex()
+    bound_index = BoundPodIndex()
     for resident in listed.bound:
-        crowd.upsert(resident.pod)
-    view = view_of(cluster, listed.nodes, kinds, batch, num_pods=num_pods, crowd=crowd)
+        bound_index.upsert(resident.pod)
+    view = view_of(cluster, listed.nodes, kinds, batch, num_pods=num_pods, crowd=bound_index)
     view = replace(view, policies=facts.policies)
     if question.heal:
         view = without_sick(view, facts.sick)
@@ -141,7 +141,7 @@ def _plan(problem: Problem, refusal: str, heal: bool, make: _MakePlan, expired: 
     if refusal:
         return MovePlan(problem.view.cluster.version, fits=False, impossible=(refusal,))
     if heal:
-        return plan_healing(problem, lambda part: make(part, 0, expired), expired)
+        return plan_healing(problem, lambda subproblem: make(subproblem, 0, expired), expired)
     return make(problem, 0, expired)
 
 

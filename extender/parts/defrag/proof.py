@@ -52,7 +52,7 @@ class _NodeChanges:
     leaving: list[Arrival] = field(default_factory=list)
 
 
-async def why_not(around: ProofInputs, arrivals: Sequence[Arrival]) -> str:
+async def why_not(inputs: ProofInputs, arrivals: Sequence[Arrival]) -> str:
     """The first pod found without room on its planned node, and why; "" if all have room.
 
     Pods arrive in order of their steps; what the pods of a step leave is free for all of that step.
@@ -61,32 +61,32 @@ async def why_not(around: ProofInputs, arrivals: Sequence[Arrival]) -> str:
     for arrival in arrivals:
         touched[arrival.node].arrivals.append(arrival)
         touched[arrival.leaves].leaving.append(arrival)
-    num_pods = Counter(pod.spec.node_name for pod in around.running())
+    num_pods = Counter(pod.spec.node_name for pod in inputs.running())
     stand_ins = [stand_in_of(arrival.pod.metadata.uid) for arrival in arrivals]
     for name, changes in touched.items():
         await give_way()
-        if fault := _why_not_on(around, name, changes, num_pods[name], stand_ins):
+        if fault := _why_not_on(inputs, name, changes, num_pods[name], stand_ins):
             return fault
     return ""
 
 
-def _why_not_on(around: ProofInputs, name: str, changes: _NodeChanges, num_pods: int, stand_ins: Sequence[str]) -> str:
-    node, kinds = around.nodes.get(name), RestrictionKinds()
+def _why_not_on(inputs: ProofInputs, name: str, changes: _NodeChanges, num_pods: int, stand_ins: Sequence[str]) -> str:
+    node, kinds = inputs.nodes.get(name), RestrictionKinds()
     try:
         pods = [_planned(arrival.pod, kinds) for arrival in changes.arrivals]
         leaving = [(arrival, _planned(arrival.pod, kinds)) for arrival in changes.leaving]
     except RequestError as error:
         return str(error)
-    around.ledger.snapshot(around.clock())  # drops expired reservations
+    inputs.ledger.snapshot(inputs.clock())  # drops expired reservations
     for step in sorted({arrival.step for arrival in changes.arrivals}):
         gone = [(arrival, pod) for arrival, pod in leaving if arrival.step <= step]
         uids = {*stand_ins, *(arrival.pod.metadata.uid for arrival, _ in gone)}
-        cluster = around.ledger.rows.without(name, uids, if_open=True)
+        cluster = inputs.ledger.rows.without(name, uids, if_open=True)
         if node is None or cluster is None:
             return f"node {name} is gone"
         left = [(name, Room(pod.cpu_milli, pod.memory_mib, 1)) for _, pod in gone]
         view = view_of(cluster, [node], kinds, pods, num_pods={name: num_pods}, left=left)
-        state = PlanState(replace(view, policies=around.policies()), pods, around.policy)
+        state = PlanState(replace(view, policies=inputs.policies()), pods, inputs.policy)
         row = cluster.row_of[name]
         for position, arrival in enumerate(changes.arrivals):
             if arrival.step > step:

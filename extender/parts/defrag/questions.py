@@ -42,7 +42,7 @@ class RoomAnswer(RoomPlan):
     open: list[str] = msgspec.field(default_factory=list)
     """With `empty`: the nodes that take pods again afterwards, since they are not cordoned."""
     gpus: float = 0.0
-    """GPUs that it makes usable: the target's, shares as fractions, or those of nodes that it empties."""
+    """GPUs that the moves make usable: the target's, shares as fractions, or those of emptied nodes."""
     on_sick: list[str] = msgspec.field(default_factory=list)
     """With `heal`: all pods on unhealthy GPUs, `namespace/name`."""
 

@@ -68,7 +68,7 @@ class Culprit(StrEnum):
     NOBODY = ""
     """None or unknown; failed moves have their own reasons."""
     TARGET = "target"
-    """The target has changed its request."""
+    """The target can no longer be placed as planned: it has changed, or is over its quota."""
     MOVED = "moved"
     """The moves together take too long."""
 
@@ -154,7 +154,7 @@ def _is_sound(record: Record) -> bool:
     return same and len(names) == 4 * len(moves) and all(map(is_name, names))
 
 
-NOT_TO_BE_HAD: Final = (403, 404, 422)
+UNUSABLE: Final = (403, 404, 422)
 """HTTP statuses of a ConfigMap that is missing or unusable."""
 
 
@@ -174,7 +174,7 @@ class Ending:
         try:
             await self.records.write(record)
         except (ClusterError, msgspec.DecodeError) as error:
-            gone = isinstance(error, ApiError) and error.status in NOT_TO_BE_HAD
+            gone = isinstance(error, ApiError) and error.status in UNUSABLE
             if not gone and await self._is_last(record):
                 self.record = record
             return error

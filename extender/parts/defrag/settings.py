@@ -77,8 +77,8 @@ class DefragSettings(Section):
 
 
 def _lacking(settings: Any) -> str:
-    acts = settings.defrag.mode is Initiative.ACT and not settings.queue.enabled
-    return "mode: act needs queue.enabled: moved pods wait in the queue for their new places" if acts else ""
+    lacks_queue = settings.defrag.mode is Initiative.ACT and not settings.queue.enabled
+    return "mode: act needs queue.enabled: moved pods wait in the queue for their new places" if lacks_queue else ""
 
 
 _OFF: Final = "making room is off (setting defrag.enabled)"

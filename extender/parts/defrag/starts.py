@@ -31,13 +31,13 @@ class Starter:
 
     async def prove(self, plan: RoomPlan) -> bool:
         """Whether a plan is still needed, since the target has no room yet. Raises RoomError if the plan is invalid."""
-        check(plan, self.tools.facts())
+        check(plan, self.tools.check_inputs())
         moves, of_target = self._arrivals(plan)
-        if of_target and not await proof.why_not(self.tools.around, of_target):
+        if of_target and not await proof.why_not(self.tools.proof_inputs, of_target):
             return False
-        if fault := await proof.why_not(self.tools.around, [*moves, *of_target]):
+        if fault := await proof.why_not(self.tools.proof_inputs, [*moves, *of_target]):
             raise RoomError(fault)
-        check(plan, self.tools.facts())  # again, since the cluster may have changed during the awaits
+        check(plan, self.tools.check_inputs())  # again, since the cluster may have changed during the awaits
         return True
 
     async def begin(self, run: Run, step: int) -> bool:
@@ -53,8 +53,8 @@ class Starter:
             if not await self.prove(rest):
                 return False
             for move, progress in members:
-                progress.known = siblings(move, self.tools.facts().waiting)
-                run.siblings[move.uid] = siblings_running(move, self.tools.facts().running)
+                progress.known = siblings(move, self.tools.check_inputs().waiting)
+                run.siblings[move.uid] = siblings_running(move, self.tools.check_inputs().running)
         except RoomError as error:
             self._give_up_for(run, error)
         if record.why:
@@ -72,9 +72,10 @@ class Starter:
             await self._evict(run, members)
         return True
 
-    def asked(self, plan: RoomPlan) -> dict[str, object]:
+    def target_requests(self, plan: RoomPlan) -> dict[str, object]:
         """Requests of the target's waiting pods, by UID; equal while these are unchanged."""
-        entries = [entry for pod in plan.target if (entry := self.tools.facts().waiting.get(pod.uid)) is not None]
+        waiting = self.tools.check_inputs().waiting
+        entries = [entry for pod in plan.target if (entry := waiting.get(pod.uid)) is not None]
         return {
             entry.uid: (entry.pod.spec, planned.gpus, planned.policy, planned.priority, planned.gang)
             for entry in entries
@@ -83,8 +84,8 @@ class Starter:
 
     def _give_up_for(self, run: Run, error: RoomError) -> None:
         """Give up an invalid plan, and blame the target or a moved pod if one of them is the reason."""
-        requests = self.asked(run.record.plan)
-        changed = any(requests.get(uid, before) != before for uid, before in run.asked.items())
+        requests = self.target_requests(run.record.plan)
+        changed = any(requests.get(uid, before) != before for uid, before in run.target_requests.items())
         if changed or isinstance(error, TargetError):
             run.give_up(str(error), Culprit.TARGET)
             return
@@ -134,7 +135,7 @@ class Starter:
 
     def _arrivals(self, plan: RoomPlan) -> tuple[list[Arrival], list[Arrival]]:
         """The arrivals of a valid plan's moves, and those of its target, which come last."""
-        facts = self.tools.facts()
-        moves = [Arrival(facts.running[move.uid], move.to_node, move.step, move.from_node) for move in plan.moves]
+        inputs = self.tools.check_inputs()
+        moves = [Arrival(inputs.running[move.uid], move.to_node, move.step, move.from_node) for move in plan.moves]
         last = plan.moves[-1].step
-        return moves, [Arrival(entry.pod, node, last) for entry, node in targets_of(plan, facts.waiting)]
+        return moves, [Arrival(entry.pod, node, last) for entry, node in targets_of(plan, inputs.waiting)]

@@ -64,13 +64,13 @@ class Run:
     """The leader's term in which it runs, "" after a takeover."""
     siblings: dict[str, frozenset[str]] = field(default_factory=dict)
     """By UID of a moved pod: UIDs of its controller's pods that had nodes when its step began."""
-    asks: dict[str, object] = field(default_factory=dict)
+    moved_requests: dict[str, object] = field(default_factory=dict)
     """Requests of the moved pods, by UID."""
     unheld: set[str] = field(default_factory=set)
     """UIDs of the moved pods whose new places only the plan frees."""
     seen: dict[str, PodIdentity] = field(default_factory=dict)
     """Known replacements, by UID."""
-    asked: dict[str, object] = field(default_factory=dict)
+    target_requests: dict[str, object] = field(default_factory=dict)
     """Requests of the target's pods when the plan began, by UID."""
     _since: dict[str, float] = field(default_factory=dict)
     begun: float = field(init=False)
@@ -103,7 +103,7 @@ class Run:
         """Seconds since a key's time was set; the first call sets it, and returns 0."""
         return self.clock() - self._since.setdefault(uid, self.clock())
 
-    def begin_anew(self, uid: str) -> None:
+    def reset_age(self, uid: str) -> None:
         """Reset a key's time."""
         self._since[uid] = self.clock()
 
@@ -188,7 +188,7 @@ class Follower:
         for move, progress in run.under_way():
             if progress.replacement or uid in progress.known or not is_of(pod, move):
                 continue
-            same = run.asks.get(move.uid) in (None, self.places.request_key(pod))
+            same = run.moved_requests.get(move.uid) in (None, self.places.request_key(pod))
             if same and self.places.hand_to(pod, move.to_node, move.uid):
                 progress.replacement = uid
                 run.seen[uid] = PodIdentity.of(pod)
@@ -266,7 +266,7 @@ class Follower:
             run.give_up(f"the replacement of pod {move.pod} is gone")
         elif not pod.spec.node_name:
             self.places.hold_for(pod, move.to_node)
-        run.begin_anew(progress.replacement)
+        run.reset_age(progress.replacement)
 
     def _hand_over(self, run: Run) -> None:
         """Release replacements to their places: those of a gang's step together, unless the plan was given up."""

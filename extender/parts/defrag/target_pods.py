@@ -50,7 +50,7 @@ class TargetPlacer:
                 if run.age_s(pod.uid) > _UNSEEN_S:
                     return f"pod {pod.pod} is gone"
                 continue
-            run.begin_anew(pod.uid)
+            run.reset_age(pod.uid)
             if entry.stage.waits and entry.planned is not None:
                 if not self.queue.dispatcher.found_a_node(entry):
                     units.setdefault(entry.planned.gang or pod.uid, []).append((entry, pod.node))

@@ -20,7 +20,8 @@ from extender.parts.defrag.movable import ListedPod, priority_at_most
 from extender.parts.defrag.questions import MAX_PODS, Figures, RoomQuestion
 from extender.planning.moves.problems import NOBODY_ABOVE, MovePlan, Problem, RunningPod, Target
 from extender.planning.moves.units import Units, units_of
-from extender.planning.plan_state import PlanState, free_units, units
+from extender.planning.plan_state import PlanState, free_units
+from extender.planning.plan_state import units as gpu_units
 from extender.planning.plans import PlanPod, View
 from extender.planning.quotas import Quotas
 from extender.queueing.pods.batches import GANG_TOPOLOGY, gang_of, plan_pod
@@ -128,7 +129,7 @@ def _name(problem: Problem, units: Units, unit: int) -> str:
 
 def figures(problem: Problem, view: View) -> Figures:
     """The figures of a view of the problem's cluster."""
-    free, installed = free_units(view.cluster), units(view.cluster)
+    free, installed = free_units(view.cluster), gpu_units(view.cluster)
     free_nodes = int(((free == installed) & (installed > 0)).sum())
     pods = problem.target.pods
     if not pods or pods[0].gpus is None or not pods[0].gpus.count:
@@ -238,56 +239,56 @@ class TargetInputs:
         return (pod.metadata.annotations or {}).get(GANG_TOPOLOGY, "").strip() if self.gang_of(pod) else ""
 
 
-def target_of_question(question: RoomQuestion, about: TargetInputs) -> RoomTarget:
+def target_of_question(question: RoomQuestion, inputs: TargetInputs) -> RoomTarget:
     """The target of a question. Raises QuestionError."""
     if question.for_:
-        return _waiting(question.for_, about)
+        return _waiting(question.for_, inputs)
     if question.given:
-        return _given(question, about)
+        return _given(question, inputs)
     if question.empty:
-        unknown = [name for name in question.empty if name not in about.cluster.row_of]
+        unknown = [name for name in question.empty if name not in inputs.cluster.row_of]
         if unknown:
             raise QuestionError(f"empty: no node is named {', '.join(unknown[:5])}")
-        rows = frozenset(about.cluster.row_of[name] for name in question.empty)
+        rows = frozenset(inputs.cluster.row_of[name] for name in question.empty)
         return RoomTarget(Target(NOBODY_ABOVE if question.priority is None else question.priority, empty=rows))
     if question.heal:  # `Target.leave` is set later, with the running pods
         return RoomTarget(Target(NOBODY_ABOVE if question.priority is None else question.priority))
     if question.free_nodes is not None:
-        return RoomTarget(Target(question.priority or 0, num_empty=question.free_nodes, may_empty=about.with_gpus))
+        return RoomTarget(Target(question.priority or 0, num_empty=question.free_nodes, may_empty=inputs.with_gpus))
     gpus, num_nodes = question.gpus or 1, question.nodes or 1
-    kind = about.kinds.kind_of(_tolerant(about.nodes))
+    kind = inputs.kinds.kind_of(_tolerant(inputs.nodes))
     request = GpuRequest(gpus, AskedUnit.GPU)
     pods = tuple(
-        PlanPod(f"room-{position}", gpus=request, kind=kind, policy=about.policy) for position in range(num_nodes)
+        PlanPod(f"room-{position}", gpus=request, kind=kind, policy=inputs.policy) for position in range(num_nodes)
     )
     return RoomTarget(Target(question.priority or 0, pods, apart=True), ("",) * num_nodes)
 
 
-def _waiting(name: str, about: TargetInputs) -> RoomTarget:
+def _waiting(name: str, inputs: TargetInputs) -> RoomTarget:
     """The target of a waiting gang, or of a waiting pod with its gang."""
-    pods = [pod for pod, _, fault, _ in about.waiting if not fault and not pod.metadata.deletion_timestamp]
+    pods = [pod for pod, _, fault, _ in inputs.waiting if not fault and not pod.metadata.deletion_timestamp]
     gangs: dict[str, list[Pod]] = {}
     for pod in pods:
-        if gang := about.gang_of(pod):
+        if gang := inputs.gang_of(pod):
             gangs.setdefault(gang, []).append(pod)
-    gang = name if name in gangs else next((about.gang_of(pod) for pod in pods if pod.key == name), "")
+    gang = name if name in gangs else next((inputs.gang_of(pod) for pod in pods if pod.key == name), "")
     waiting = gangs[gang] if gang else [pod for pod in pods if pod.key == name]
     if not waiting:
-        node = next((pod.spec.node_name for pod, *_ in about.residents if pod.key == name), None)
+        node = next((pod.spec.node_name for pod, *_ in inputs.residents if pod.key == name), None)
         raise QuestionError(
             f"for: {name} {f'has a node: {node}' if node else 'is not a pod or gang that waits for a node'}"
         )
-    members = (pod for pod, _, fault, _ in about.residents if gang and not fault and about.gang_of(pod) == gang)
+    members = (pod for pod, _, fault, _ in inputs.residents if gang and not fault and inputs.gang_of(pod) == gang)
     beside = tuple(node for pod in members if (node := pod.spec.node_name))
     planned = tuple(
-        replace(_planned(pod, f"for: {pod.key}", about), gang=gang, topology=about.topology_of(pod), beside=beside)
+        replace(_planned(pod, f"for: {pod.key}", inputs), gang=gang, topology=inputs.topology_of(pod), beside=beside)
         for pod in waiting
     )
     target = Target(min(map(priority_at_most, waiting)), planned)
-    return RoomTarget(target, tuple(pod.metadata.uid for pod in waiting), gang, _over_quota(planned, about))
+    return RoomTarget(target, tuple(pod.metadata.uid for pod in waiting), gang, _over_quota(planned, inputs))
 
 
-def _given(question: RoomQuestion, about: TargetInputs) -> RoomTarget:
+def _given(question: RoomQuestion, inputs: TargetInputs) -> RoomTarget:
     """The target of pods that do not exist."""
     pods: list[Pod] = []
     for number, manifest in enumerate(question.pods):
@@ -299,7 +300,7 @@ def _given(question: RoomQuestion, about: TargetInputs) -> RoomTarget:
         name, namespace = metadata.name or f"pod-{number}", metadata.namespace or "default"
         named = msgspec.structs.replace(metadata, name=name, namespace=namespace, uid=f"{number}-{name}")
         pods.append(msgspec.structs.replace(pod, metadata=named))
-    planned = [_planned(pod, f"pods[{number}]", about) for number, pod in enumerate(pods)]
+    planned = [_planned(pod, f"pods[{number}]", inputs) for number, pod in enumerate(pods)]
     try:
         given = read_given(question.objects, question.manifest, question.namespace)
     except DocumentError as error:
@@ -309,33 +310,33 @@ def _given(question: RoomQuestion, about: TargetInputs) -> RoomTarget:
         raise QuestionError("no object creates pods")
     if len(pods) + len(created) > MAX_PODS:
         raise QuestionError(f"{len(pods) + len(created):,} pods are more than {MAX_PODS:,}")
-    gangs = together([(pod, _planned(pod, pod.key, about)) for pod in created], planned, given.groups)
+    gangs = together([(pod, _planned(pod, pod.key, inputs)) for pod in created], planned, given.groups)
     if gangs.faults:
         raise QuestionError(next(f"{key}: {why}" for key, why in gangs.faults.items()))
     pods, planned = [*pods, *created], [*planned, *gangs.batch]
     priorities = [priority_at_most(pod) for pod in pods if pod.spec.priority is not None]
     if len(priorities) < len(pods):
         priorities.append(question.priority or 0)
-    return RoomTarget(Target(min(priorities), tuple(planned)), ("",) * len(pods), "", _over_quota(planned, about))
+    return RoomTarget(Target(min(priorities), tuple(planned)), ("",) * len(pods), "", _over_quota(planned, inputs))
 
 
-def _planned(pod: Pod, where: str, about: TargetInputs) -> PlanPod:
+def _planned(pod: Pod, where: str, inputs: TargetInputs) -> PlanPod:
     """A pod in the planner's form. Raises QuestionError."""
     if pod.spec.resource_claims:
         raise QuestionError(f"{where} requests devices by ResourceClaims, for which Kerf can't make room yet")
     try:
-        planned = plan_pod(pod, about.kinds)
+        planned = plan_pod(pod, inputs.kinds)
     except RequestError as error:
         raise QuestionError(f"{where}: {error}") from None
-    return replace(planned, policy=planned.policy or about.policy)
+    return replace(planned, policy=planned.policy or inputs.policy)
 
 
-def _over_quota(pods: Iterable[PlanPod], about: TargetInputs) -> str:
+def _over_quota(pods: Iterable[PlanPod], inputs: TargetInputs) -> str:
     """Why pods would exceed the quota of their namespace, "" if they would not."""
     requested: dict[str, float] = {}
     for pod in pods:
         requested[pod.namespace] = requested.get(pod.namespace, 0.0) + pod.num_gpus
-    excess = [about.quotas.excess(name, about.used.get(name, 0.0), gpus) for name, gpus in requested.items()]
+    excess = [inputs.quotas.excess(name, inputs.used.get(name, 0.0), gpus) for name, gpus in requested.items()]
     return next((str(why) for why in excess if why is not None), "")
 
 

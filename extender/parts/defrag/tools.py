@@ -36,8 +36,8 @@ class Tools:
     evictor: Evictor
     follower: Follower
     targets: TargetPlacer
-    around: ProofInputs
-    facts: Callable[[], CheckInputs]
+    proof_inputs: ProofInputs
+    check_inputs: Callable[[], CheckInputs]
     fault: Callable[[], str]
     """Why the cluster can't be judged now, "" if it can."""
     fence: Fence

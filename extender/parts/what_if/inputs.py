@@ -44,7 +44,7 @@ class WhatIfInputs:
     max_s: float = 60.0
     """Time for an answer, in seconds."""
     crowd: tuple[bytes, ...] = ()
-    """Running pods by node, as `Crowd.packed` returns them."""
+    """Running pods by node, as `BoundPodIndex.packed` returns them."""
     ignored: frozenset[str] = frozenset()
     """Resources that kube-scheduler does not count."""
     stranding: Stranding | None = None

@@ -38,7 +38,7 @@ def build(kernel: Kernel, wanted: WhatIfSettings) -> Contribution:
         "Changes nothing.",
         faults=(BAD_REQUEST, TOO_LARGE, UNAVAILABLE),
         caller=Caller.READER,
-        sees=True,
+        needs_current_view=True,
         example={"objects": [EXAMPLE_JOB], "drain": ["t4-1"]},
     )
     return Contribution(calls=[call], offers={AnswersWhatIf: answers}, panel=Path(__file__).parent / "page")

@@ -143,7 +143,7 @@ def _search(trial: MoveTrial, position: int, row: int, prices: Prices) -> tuple[
     if not candidates or not _fits_without(trial, position, row, candidates):
         return None
     if len(candidates) <= MOST_LISTED:
-        for chosen in _choices(trial, position, row, candidates, prices)[:_MAX_TRIED]:
+        for chosen in _choices(trial, position, row, candidates, prices):
             if _fits_without(trial, position, row, chosen):
                 return tuple(chosen)
     return _spared(trial, position, row, candidates, prices)
@@ -162,7 +162,7 @@ def _fits_without(trial: MoveTrial, position: int, row: int, units: Sequence[int
 
 
 def _choices(trial: MoveTrial, position: int, row: int, candidates: list[int], prices: Prices) -> list[list[int]]:
-    """Subsets of the units that suffice by numbers, the cheapest first; ties break by number of pods."""
+    """The cheapest subsets of the units that suffice by numbers, in order; ties break by number of pods."""
     pod, state, units = trial.pods[position], trial.state, trial.units
     freed = np.array([_freed(trial, row, unit) for unit in candidates])  # (C, 4)
     cluster = state.cluster
@@ -209,6 +209,6 @@ def _spared(trial: MoveTrial, position: int, row: int, candidates: list[int], pr
         return leaving
 
     most_expensive = sorted(candidates, key=lambda unit: (-prices.of_unit[unit], -units.size[unit], unit))
-    least_gain = sorted(candidates, key=lambda unit: (-per_gpu[unit], -units.size[unit], unit))
-    subsets = [spare(most_expensive), spare(least_gain)]
+    dearest_per_gpu = sorted(candidates, key=lambda unit: (-per_gpu[unit], -units.size[unit], unit))
+    subsets = [spare(most_expensive), spare(dearest_per_gpu)]
     return min(_priced(trial, row, tuple(subset), prices) for subset in subsets).units

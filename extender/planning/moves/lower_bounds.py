@@ -6,7 +6,8 @@ from extender.core.clusters import Floats, Longs, Mask
 from extender.planning.moves.evictions import MOST_LISTED, Prices, cheapest_at, counts_whole, cover_costs, least_prices
 from extender.planning.moves.obstacles import may_be_emptied
 from extender.planning.moves.trials import MoveTrial
-from extender.planning.plan_state import free_units, units
+from extender.planning.plan_state import free_units
+from extender.planning.plan_state import units as gpu_units
 
 
 def least_cost(trial: MoveTrial) -> float:
@@ -21,12 +22,12 @@ def least_cost(trial: MoveTrial) -> float:
 
 def _shares(trial: MoveTrial) -> Floats:
     """(U,) the share of a unit's cost counted on each of its nodes; inf for units that stay."""
-    of_units = trial.units
-    num_rows = np.bincount(of_units.part_unit, minlength=len(of_units.members))
-    cost: Floats = of_units.cost / np.maximum(num_rows, 1)
+    units = trial.units
+    num_rows = np.bincount(units.part_unit, minlength=len(units.members))
+    cost: Floats = units.cost / np.maximum(num_rows, 1)
     if len(trial.problem.target.pods) + trial.problem.target.num_empty == 1:
-        cost = of_units.cost
-    return np.where(of_units.movable, cost, np.inf)
+        cost = units.cost
+    return np.where(units.movable, cost, np.inf)
 
 
 def _of_rows(trial: MoveTrial) -> float:
@@ -45,8 +46,8 @@ def _of_rows(trial: MoveTrial) -> float:
 
 
 def _fills_half(trial: MoveTrial, position: int) -> bool:
-    request = trial.pods[position].gpus
-    return counts_whole(request) and 2 * trial.pods[position].num_gpus > int(units(trial.state.cluster).max(initial=0))
+    pod = trial.pods[position]
+    return counts_whole(pod.gpus) and 2 * pod.num_gpus > int(gpu_units(trial.state.cluster).max(initial=0))
 
 
 def _of_pod(trial: MoveTrial, position: int, prices: Prices) -> Floats:
@@ -73,10 +74,10 @@ def _of_gpus(trial: MoveTrial) -> float:
     missing = sum(pod.num_gpus for pod in pods) - int(free.sum())
     if missing <= 0:
         return 0.0
-    of_units, share = trial.units, _shares(trial)
-    parts = may[of_units.part_row] & np.isfinite(share[of_units.part_unit])
-    parts &= ~np.isin(of_units.part_unit, list(trial.away))
-    gpus, price = of_units.part_gpus[parts], share[of_units.part_unit[parts]]
+    units, share = trial.units, _shares(trial)
+    parts = may[units.part_row] & np.isfinite(share[units.part_unit])
+    parts &= ~np.isin(units.part_unit, list(trial.away))
+    gpus, price = units.part_gpus[parts], share[units.part_unit[parts]]
     return float(cover_costs(np.array([missing]), np.zeros(len(gpus), np.intp), gpus, price)[0])
 
 

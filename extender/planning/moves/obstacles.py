@@ -21,7 +21,7 @@ def in_the_way(problem: Problem, units: Units) -> list[str]:
     reasons = []
     for row in sorted(problem.target.empty):
         if staying := [unit for unit in units.at.get(row, ()) if units.stays[unit]]:
-            reasons.append(f"{names[row]} can't be emptied: {_who_stays(problem, units, row, staying)}")
+            reasons.append(f"{names[row]} can't be emptied: {_staying_pods(problem, units, row, staying)}")
     for number in sorted(problem.target.leave):
         if why := units.stays[units.unit_of[number]]:
             reasons.append(f"{problem.running[number].key} can't leave {names[problem.running[number].row]}: {why}")
@@ -89,7 +89,7 @@ def _pods_without_room(trial: MoveTrial) -> list[str]:
 
 
 def _why_no_room(trial: MoveTrial, position: int) -> str:
-    """Why a pod fits nowhere with all movable pods gone, and who stays on the node with the fewest in its way."""
+    """Why a pod fits nowhere with all movable pods gone, and which pods stay on the node with the fewest of them."""
     units, state = trial.units, trial.state
     why = str(state.why_not(position))
     begun = trial.mark()
@@ -103,7 +103,7 @@ def _why_no_room(trial: MoveTrial, position: int) -> str:
     staying = {row: [unit for unit in units.at.get(row, ()) if units.stays[unit]] for row in rows}
     row = min(rows, key=lambda row: (len(staying[row]), row))
     name = state.cluster.node_names[row]
-    return f"{why}; nearest is {name}, where {_who_stays(trial.problem, units, row, staying[row])}"
+    return f"{why}; nearest is {name}, where {_staying_pods(trial.problem, units, row, staying[row])}"
 
 
 def _too_few_to_empty(trial: MoveTrial) -> list[str]:
@@ -120,7 +120,7 @@ def _too_few_to_empty(trial: MoveTrial) -> list[str]:
     reasons = [f"{num_free} of the {len(rows)} candidate nodes can be emptied, {target.num_empty} are requested"]
     nearest = sorted((row for row in rows if staying[row]), key=lambda row: (len(staying[row]), row))
     names = problem.view.cluster.node_names
-    reasons += [f"on {names[row]} {_who_stays(problem, units, row, staying[row])}" for row in nearest[:_MAX_NAMED]]
+    reasons += [f"on {names[row]} {_staying_pods(problem, units, row, staying[row])}" for row in nearest[:_MAX_NAMED]]
     return reasons
 
 
@@ -132,8 +132,8 @@ def may_be_emptied(trial: MoveTrial) -> Mask:
     return may if target.may_empty is None else may & target.may_empty
 
 
-def _who_stays(problem: Problem, units: Units, row: int, staying: Sequence[int]) -> str:
-    """For example `default/x stays: it has no controller; and 2 more`; names a gang's first pod on that node."""
+def _staying_pods(problem: Problem, units: Units, row: int, staying: Sequence[int]) -> str:
+    """For example `default/x stays: it has no controller; and 2 more`; a gang is named by its first pod on the node."""
     named = [
         f"{problem.running[units.at[row][unit][0]].key} stays: {units.stays[unit]}" for unit in staying[:_MAX_NAMED]
     ]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from extender.core.clusters import Ints, Mask
+from extender.core.clusters import WHOLE_MILLI, Ints, Mask
 from extender.planning.moves.evictions import Prices, cheapest
 from extender.planning.moves.obstacles import may_be_emptied
 from extender.planning.moves.trials import MoveTrial
@@ -210,7 +210,7 @@ def _largest_first(trial: MoveTrial, positions: Sequence[int]) -> tuple[int, int
     """Sort key, larger first: GPUs or compute of a share, CPU, memory."""
     pods = [trial.pods[position] for position in positions]
     return (
-        -sum(1000 * pod.num_gpus if pod.gpus is None or not pod.gpus.milli else pod.gpus.milli for pod in pods),
+        -sum(WHOLE_MILLI * pod.num_gpus if pod.gpus is None or not pod.gpus.milli else pod.gpus.milli for pod in pods),
         -sum(pod.cpu_milli for pod in pods),
         -sum(pod.memory_mib for pod in pods),
         positions[0],

@@ -18,23 +18,22 @@ from extender.core.resources.gpu_models import ModelPattern
 from extender.planning.plan_state import DEFAULT_POLICY
 from extender.planning.plans import PlanPod, View
 
-_MOST_AHEAD_S: Final = 86400.0
-"""Longest assumed remaining wait, in seconds: a pod that has waited for weeks must not justify any number of
-restarts."""
+_MAX_WAIT_S: Final = 86400.0
+"""Longest assumed remaining wait: a pod that has waited for weeks must not justify any number of restarts."""
 
 
-def gain_gpu_s(gpus_made_usable: float, waited_s: float, most_ahead_s: float = _MOST_AHEAD_S) -> float:
+def gain_gpu_s(gpus_made_usable: float, waited_s: float) -> float:
     """GPU-seconds of waiting that a target is spared if it starts now.
 
     `gpus_made_usable` are its requested GPUs, summed over a gang, shares as fractions. Its remaining wait is unknown
-    and assumed to equal its wait so far (`waited_s`), at most `most_ahead_s`. That is the mean for the heavy-tailed
+    and assumed to equal its wait so far (`waited_s`), at most `_MAX_WAIT_S`. That is the mean for the heavy-tailed
     waits of GPU queues. For a target that does not wait, such as a node freed for an autoscaler, pass the time for
     which the GPUs are of use. Raises ValueError for negative or NaN arguments.
     """
-    for name, value in (("GPUs", gpus_made_usable), ("seconds waited", waited_s), ("seconds ahead", most_ahead_s)):
+    for name, value in (("GPUs", gpus_made_usable), ("seconds waited", waited_s)):
         if not value >= 0:
             raise ValueError(f"{value} {name}: must be 0 or more")
-    return 0.0 if gpus_made_usable == 0 else gpus_made_usable * min(waited_s, most_ahead_s)
+    return gpus_made_usable * min(waited_s, _MAX_WAIT_S)
 
 
 def is_worth(gain: float, cost: float, least_gain: float) -> bool:
@@ -149,11 +148,6 @@ class MovePlan:
     """Rows that are empty after the moves: `Target.empty` and those chosen for `num_empty`."""
     impossible: tuple[str, ...] = ()
     """Why the target does not fit: sentences that name pods and nodes, the most useful first."""
-
-    @property
-    def num_pods(self) -> int:
-        """Number of pods that move."""
-        return len(self.moves)
 
     @property
     def cost_gpu_s(self) -> float:

@@ -56,12 +56,12 @@ def in_steps(trial: MoveTrial, wanted: Assignment) -> MovePlan | None:
     """
     begun = trial.mark()
     try:
-        return _made(trial, wanted)
+        return _move_all(trial, wanted)
     finally:
         trial.rollback(begun)
 
 
-def _made(trial: MoveTrial, wanted: Assignment) -> MovePlan | None:
+def _move_all(trial: MoveTrial, wanted: Assignment) -> MovePlan | None:
     trial.close(wanted.emptied)
     waiting = list(wanted.row_of)
     made: list[int] = []
@@ -81,6 +81,7 @@ def _made(trial: MoveTrial, wanted: Assignment) -> MovePlan | None:
 
 
 def _move(trial: MoveTrial, unit: int, row_of: Mapping[int, int]) -> bool:
+    """Move a unit to its rows by member; False, with nothing changed, if one lacks room."""
     begun = trial.mark()
     trial.evict(unit)
     for member, row in row_of.items():

@@ -107,7 +107,7 @@ class MoveTrial:
                 return False
             self.state.put_back(self.position(member), row, booked)
             self._record(self.position(member), row, 0)
-            if self.guests[row] and not self._not_overbooked(row):
+            if self.guests[row] and self._is_overbooked(row):
                 self.rollback(begun)
                 return False
         self._set_away(unit, False)
@@ -117,14 +117,14 @@ class MoveTrial:
         """The units on a row that have not been evicted, each with its members there."""
         return {unit: members for unit, members in self.units.at.get(row, {}).items() if unit not in self.away}
 
-    def _not_overbooked(self, row: int) -> bool:
-        """Whether nothing of a row is overbooked."""
+    def _is_overbooked(self, row: int) -> bool:
+        """Whether a row has less of anything than its pods hold."""
         cluster = self.state.cluster
         free = (cluster.gpu_free_milli, cluster.gpu_free_mib, cluster.cpu_free_milli, cluster.memory_free_mib)
         idle = cluster.gpu_healthy[row] & (cluster.gpu_free_milli[row] == WHOLE_MILLI)
         idle &= cluster.gpu_free_mib[row] == cluster.gpu_memory_mib[row]
         enough = idle.sum() * cluster.units_per_gpu[row] >= cluster.untracked_units[row]
-        return bool(enough) and all((array[row] >= 0).all() for array in free) and self.state.slots_free(row) >= 0
+        return not enough or any((array[row] < 0).any() for array in free) or self.state.slots_free(row) < 0
 
     def _take(self, position: int, num_guests: int) -> None:
         location = self.state.location(position)
@@ -197,13 +197,13 @@ def _settled_view(problem: Problem) -> View:
     cpu_free = _settled(view.cpu_free_milli, cpu, view.cpu_allocatable_milli)
     memory_free = _settled(view.memory_free_mib, memory, view.memory_allocatable_mib)
     observed = cluster.observed.without_memory_of(milli > 0) if cluster.observed is not None else None
-    grounded = replace(
+    settled = replace(
         cluster,
         gpu_free_milli=_settled(cluster.gpu_free_milli, milli, installed).astype(np.int32),
         gpu_free_mib=_settled(cluster.gpu_free_mib, mib, most_mib).astype(np.int32),
         observed=observed,
     )
-    return replace(view, cluster=grounded, cpu_free_milli=cpu_free, memory_free_mib=memory_free)
+    return replace(view, cluster=settled, cpu_free_milli=cpu_free, memory_free_mib=memory_free)
 
 
 def _settled(free: Longs | Ints, held: Longs, capacity: npt.NDArray[np.integer]) -> Longs:

@@ -60,8 +60,8 @@ class Follower:
     async def follow(self) -> None:
         """Correct the assignments of pods that were bound elsewhere; a standby releases its reservations instead."""
         if self.fence.standby():
-            for claim in self.ledger.firm():  # the leader's ledger counts
-                self.ledger.release(claim.uid)
+            for held in self.ledger.pinned():  # the leader's ledger counts
+                self.ledger.release(held.uid)
         self._unassigned = {uid for uid in self._unassigned if self.ledger.allocation(uid) is not None}
         if not self.fence.fault():
             now = self.clock()
@@ -107,10 +107,10 @@ class Follower:
         if is_elsewhere(pod):
             return True
         uid = pod.metadata.uid
-        annotations, claim = pod.metadata.annotations or {}, self.ledger.allocation(uid)
-        if assigned_node(pod) or PLANNED_BY not in annotations or claim is None or uid in self._unassigned:
+        annotations, held = pod.metadata.annotations or {}, self.ledger.allocation(uid)
+        if assigned_node(pod) or PLANNED_BY not in annotations or held is None or uid in self._unassigned:
             return False
-        return not claim.holding.parts and self.assignments.matters(claim)
+        return not held.holding.parts and self.assignments.matters(held)
 
     async def _refresh(self, pod: Pod) -> None:
         """Read a pod again that has changed or is gone. Raises ClusterError, DecodeError."""
@@ -123,14 +123,14 @@ class Follower:
     async def _correct(self, pod: Pod) -> None:
         """Write a bound pod's assignment on its node, or remove the one for another node."""
         uid, node = pod.metadata.uid, pod.spec.node_name
-        claim, term = self.ledger.allocation(uid), self.fence.as_of_now()
+        held, term = self.ledger.allocation(uid), self.fence.as_of_now()
         try:
-            wanted = claim is not None and self.assignments.matters(claim)
-            assignment = self.assignments.on_its_node(pod, claim) if claim is not None and wanted else None
+            wanted = held is not None and self.assignments.matters(held)
+            assignment = self.assignments.on_its_node(pod, held) if held is not None and wanted else None
             written: dict[str, str | None] = {}
             if assignment is not None:
                 written |= self.assignments.written(pod, assignment)
-                self.ledger.assign_anew(uid, assignment.holding)
+                self.ledger.reassign(uid, assignment.holding)
             if planned := assigned_node(pod):
                 written[NOMINATION_LOST] = f"{planned}: bound to {node}, by kube-scheduler"
             if await self.writer.assign_bound(pod, written, term) is None:

@@ -89,7 +89,7 @@ class DirectMode:
         if self.fence.fault():
             return False  # the plan's term has ended
         for entry, _ in members:
-            self.ledger.make_firm(entry.uid)
+            self.ledger.pin(entry.uid)
         return True
 
     def take_stock(self, now: float) -> None:

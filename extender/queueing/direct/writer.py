@@ -104,20 +104,20 @@ class DirectAssignments:
         handover = self._handover(pod, assignment).annotations
         return {**handover, **assignment.annotations, ASSIGNED_NODE: assignment.node}
 
-    def matters(self, claim: PodAllocation) -> bool:
+    def matters(self, held: PodAllocation) -> bool:
         """Whether the choice of GPUs takes effect: the node's plugin follows it, or no plugin serves the pod.
 
         The vendor's plugin picks GPUs by itself.
         """
-        return bool(claim.holding) and (claim.holding.unserved or self.ledger.rows.plugin_on(claim.node).told)
+        return bool(held.holding) and (held.holding.unserved or self.ledger.rows.plugin_on(held.node).told)
 
-    def on_its_node(self, pod: Pod, claim: PodAllocation) -> Assignment | None:
+    def on_its_node(self, pod: Pod, held: PodAllocation) -> Assignment | None:
         """Return an assignment for a bound pod on its node, None if too little is free. Raises RequestError."""
         request = self.placer.read_request(pod)
-        alone = self.ledger.without(claim.node, {claim.uid}, self.clock())
+        alone = self.ledger.without(held.node, {held.uid}, self.clock())
         if request.gpus is None or alone is None:
             return None
-        policy, row = self.placer.policy_of(request), alone.row_of[claim.node]
+        policy, row = self.placer.policy_of(request), alone.row_of[held.node]
         decision = decide_on(alone, request.gpus, policy, row, Memo())
         return assignment_of(alone, decision)
 
@@ -137,7 +137,7 @@ _pod_decoder: Final = Decoder(Pod)
 
 
 class _Assignment(Patch[Pod]):
-    """A write of a pod's nomination and assignment. It is sealed, since written late it would claim others' GPUs."""
+    """A write of a pod's nomination and assignment. It is sealed, since a late one would take GPUs of other pods."""
 
     seals = True
 

@@ -58,7 +58,7 @@ class StageError(RuntimeError):
 
 
 @dataclass(slots=True)
-class Skips:
+class PassedOver:
     """Why and how often a pod was passed over, and what of that is written on it."""
 
     reason: WaitReason | None = None
@@ -93,7 +93,7 @@ class Entry:
     opened: float = float("-inf")
     """Monotonic time at which its gate was opened or found open, or it was renominated."""
     by_kerf: bool = False
-    """Whether Kerf has released it, within the queue order and quotas."""
+    """Whether a plan or `fail_open_s` released it: it counts in quotas, and filter does not check it against them."""
     node: str = ""
     """Its nominated node."""
     lost: str = ""
@@ -116,7 +116,7 @@ class Entry:
     """Whether its gate was found open, and it was not nominated since."""
     take_back: bool = False
     """Whether its nomination has to be withdrawn even if it stands; for UNSETTLED."""
-    skips: Skips = field(default_factory=Skips)
+    skips: PassedOver = field(default_factory=PassedOver)
     lacks_room_since: float = field(init=False)
     """Unix time since which it waits for room only: its creation, unless it was seen to wait for something else since,
     such as another gate or its quota."""

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from extender.core.resources.requests import RequestError
-from extender.kube import objects
 from extender.kube.decoding import convert
 from extender.kube.objects import Node, Pod, PodSpec
 from extender.plugins.pod_demands import says_too_much
@@ -92,15 +91,15 @@ class Namespaces:
         """The namespaces that opt in."""
         return frozenset(self._enabled)
 
-    def changed(self, old: objects.Node | None, new: objects.Node | None) -> None:
-        """Handle a change of a namespace."""
+    def changed(self, old: Node | None, new: Node | None) -> None:
+        """Handle a change of a namespace, decoded as a node: only its metadata matters."""
         if _opts_in(old) != _opts_in(new):
-            name = (new or old or objects.Node()).metadata.name
+            name = (new or old or Node()).metadata.name
             (self._enabled.add if _opts_in(new) else self._enabled.discard)(name)
             self._on_change()
 
 
-def _opts_in(namespace: objects.Node | None) -> bool:
+def _opts_in(namespace: Node | None) -> bool:
     return namespace is not None and (namespace.metadata.labels or {}).get(QUEUE_LABEL) == ENABLED
 
 

@@ -51,7 +51,7 @@ class NeighboursBuilder:
             for pod in self._batch
             if (demands := pod.demands) is not None and demands.is_checked
         }
-        terms = [*crowd.repelling(), *((pod.namespace, term) for pod, _ in self._placed for term in _apart(pod))]
+        terms = [*crowd.repelling(), *((pod.namespace, term) for pod, _ in self._placed for term in _anti_terms(pod))]
         namespaces = frozenset(pod.namespace for pod in self._batch) if terms else frozenset[str]()
         repelling = [(author, term) for author, term in terms if _concerns(term, namespaces)]
         if not demanded and not repelling:
@@ -116,7 +116,7 @@ class NeighboursBuilder:
         }
 
 
-def _apart(pod: PlanPod) -> tuple[AffinityTerm, ...]:
+def _anti_terms(pod: PlanPod) -> tuple[AffinityTerm, ...]:
     return pod.demands.anti_affinity if pod.demands is not None else ()
 
 

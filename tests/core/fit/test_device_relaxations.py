@@ -111,7 +111,7 @@ def test_a_request_of_any_claim_is_relaxed_while_all_others_stay() -> None:
     ]
 
 
-def test_what_is_said_of_relaxed_claims(golden: Golden) -> None:
+def test_descriptions_of_relaxed_claims(golden: Golden) -> None:
     odd = replace(RED, expression="device.x ==\n  'red'")
     claims = [
         asked(ask(odd, name="a\nb")),

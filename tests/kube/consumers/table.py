@@ -336,7 +336,7 @@ def _columns(pairs: Sequence[tuple[int, int]]) -> tuple[Sequence[int], Sequence[
     return first, second
 
 
-class TenantsAccount(Consumer):
+class BoundPodsAccount(Consumer):
     """Pods by node."""
 
     subscriptions = LedgerAccount.subscriptions
@@ -361,7 +361,7 @@ class TenantsAccount(Consumer):
         assert node_of == {stay.uid: name for name, stays in on.items() for stay in stays}
 
 
-class CrowdAccount(Consumer):
+class BoundPodIndexAccount(Consumer):
     """Pods by node, for plans."""
 
     subscriptions = LedgerAccount.subscriptions
@@ -927,8 +927,8 @@ class ReportersAccount(Consumer):
 CONSUMERS: Final[tuple[type[Consumer], ...]] = (
     CacheAccount,
     LedgerAccount,
-    TenantsAccount,
-    CrowdAccount,
+    BoundPodsAccount,
+    BoundPodIndexAccount,
     ObserverAccount,
     OwnersAccount,
     PlacerAccount,

@@ -1,4 +1,4 @@
-"""`kerf serve` that also takes plans written by hand: `python -m tests.parts.defrag.moving_kerf serve ...`."""
+"""`kerf serve` that also carries out plans written by hand: `python -m tests.parts.defrag.moving_kerf serve ...`."""
 
 from typing import Annotated
 
@@ -22,7 +22,7 @@ app = typer.Typer()
 
 @app.callback()
 def main() -> None:
-    """Commands as Kerf's."""
+    """Commands like those of `kerf`."""
 
 
 @app.command()

@@ -422,4 +422,4 @@ def stopped(defrag: Defrag, why: str) -> None:
     assert ("kerf-defrag", "RoomStopped", f"Plan {state.id}: {state.why}") in defrag.events
     assert defrag.mover.counts.stopped == 1
     assert "u" not in defrag.api.evicted
-    assert not [claim for claim in defrag.rig.ledger.firm() if claim.uid.startswith("defrag/")]
+    assert not [claim for claim in defrag.rig.ledger.pinned() if claim.uid.startswith("defrag/")]

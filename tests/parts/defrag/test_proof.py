@@ -11,7 +11,7 @@ from extender.queueing.pods.objects import decode_node
 from tests.parts.defrag.rigs import Defrag, gang
 
 
-class Ground(Defrag):
+class ProofCluster(Defrag):
     """Running pods, and others that are to arrive."""
 
     def __init__(self) -> None:
@@ -51,103 +51,103 @@ def asks(gpus: int, requests: dict[str, str]) -> dict[str, Any]:
 
 
 def test_what_a_pod_leaves_is_free_from_its_step_on() -> None:
-    assert Ground().why_not() == ""
+    assert ProofCluster().why_not() == ""
     for step, fits in ((0, True), (1, True), (2, False)):
-        ground = Ground()
-        ground.offers("a", 2)
-        ground.offers("b", 1)
-        ground.runs("v", "a")
-        arrivals = [ground.move("v", "b", step), ground.arrival("big", "a", 1, gpus=2)]
+        cluster = ProofCluster()
+        cluster.offers("a", 2)
+        cluster.offers("b", 1)
+        cluster.runs("v", "a")
+        arrivals = [cluster.move("v", "b", step), cluster.arrival("big", "a", 1, gpus=2)]
         why = "" if fits else "pod ns/big has no room on node a: needs 2 GPUs, best node: 1 free"
-        assert ground.why_not(*arrivals) == ground.why_not(*arrivals[::-1]) == why
+        assert cluster.why_not(*arrivals) == cluster.why_not(*arrivals[::-1]) == why
 
 
 def test_arrivals_of_earlier_steps_take_room_and_those_of_later_steps_do_not() -> None:
     for late_gpus, early_gpus, fits_from in ((1, 1, 1), (0, 2, 0)):
-        ground = Ground()
+        cluster = ProofCluster()
         for name in "ab":
-            ground.offers(name, 2)
-        ground.runs("v", "a")
-        early, late = ground.arrival("early", "a", 0, gpus=early_gpus), ground.arrival("late", "a", 1, gpus=late_gpus)
+            cluster.offers(name, 2)
+        cluster.runs("v", "a")
+        early, late = cluster.arrival("early", "a", 0, gpus=early_gpus), cluster.arrival("late", "a", 1, gpus=late_gpus)
         for arrivals in ([late, early], [early, late]):
-            assert ground.why_not(ground.move("v", "b", fits_from), *arrivals) == ""
-            assert ground.why_not(ground.move("v", "b", fits_from + 1), *arrivals).startswith("pod ns/")
-        assert ground.why_not(late) == ""
-        assert (ground.why_not(early) == "") == (early_gpus == 1)
+            assert cluster.why_not(cluster.move("v", "b", fits_from), *arrivals) == ""
+            assert cluster.why_not(cluster.move("v", "b", fits_from + 1), *arrivals).startswith("pod ns/")
+        assert cluster.why_not(late) == ""
+        assert (cluster.why_not(early) == "") == (early_gpus == 1)
 
 
 def test_other_demands_of_a_pod_count() -> None:
-    ground = Ground()
-    ground.offers("a")
-    ground.offers("b", allocatable={"example.com/nic": "1"})
+    cluster = ProofCluster()
+    cluster.offers("a")
+    cluster.offers("b", allocatable={"example.com/nic": "1"})
     spec = asks(1, {"example.com/nic": "1"})
-    assert ground.why_not(ground.arrival("p", "b", spec=dict(spec))) == ""
-    assert ground.why_not(ground.arrival("q", "a", spec=dict(spec))).startswith("pod ns/q has no room on node a: ")
+    assert cluster.why_not(cluster.arrival("p", "b", spec=dict(spec))) == ""
+    assert cluster.why_not(cluster.arrival("q", "a", spec=dict(spec))).startswith("pod ns/q has no room on node a: ")
 
 
 def test_pods_cpu_and_memory_of_a_node_are_counted_and_those_of_a_leaving_pod_freed() -> None:
     for offered, asked in (({"pods": "1"}, {}), ({"cpu": "10"}, {"cpu": "8"}), ({"memory": "10Gi"}, {"memory": "8Gi"})):
-        ground = Ground()
-        ground.offers("a", allocatable=offered)
-        ground.offers("b")
-        ground.runs("v", "a", 0, spec=asks(0, asked))
-        comes, more = (ground.arrival(name, "a", 1, gpus=0, spec=asks(0, asked)) for name in ("new", "more"))
-        for others in ((), (ground.move("v", "b", 2),)):
-            assert ground.why_not(*others, comes).startswith("pod ns/new has no room on node a: ")
-        assert ground.why_not(ground.move("v", "b", 1), comes) == ""
-        assert ground.why_not(ground.move("v", "b", 1), comes, more).startswith("pod ns/more has no room on node a")
+        cluster = ProofCluster()
+        cluster.offers("a", allocatable=offered)
+        cluster.offers("b")
+        cluster.runs("v", "a", 0, spec=asks(0, asked))
+        comes, more = (cluster.arrival(name, "a", 1, gpus=0, spec=asks(0, asked)) for name in ("new", "more"))
+        for others in ((), (cluster.move("v", "b", 2),)):
+            assert cluster.why_not(*others, comes).startswith("pod ns/new has no room on node a: ")
+        assert cluster.why_not(cluster.move("v", "b", 1), comes) == ""
+        assert cluster.why_not(cluster.move("v", "b", 1), comes, more).startswith("pod ns/more has no room on node a")
 
 
 def test_a_missing_node_is_named_if_a_pod_arrives_there() -> None:
-    ground = Ground()
+    cluster = ProofCluster()
     for name in "abc":
-        ground.offers(name)
-    ground.runs("v", "a", 0)
-    ground.rig.remove_node("a")
-    assert ground.why_not(ground.move("v", "b")) == ""
-    ground.rig.ledger.remove_node("b")  # the ledger and the queue's cache may learn of it in either order
-    assert ground.why_not(ground.move("v", "b")) == "node b is gone"
-    ground.rig.hub.cache(NODES).remove(decode_node({"metadata": {"name": "c", "uid": "c"}}))
-    assert ground.why_not(ground.move("v", "c")) == "node c is gone"
+        cluster.offers(name)
+    cluster.runs("v", "a", 0)
+    cluster.rig.remove_node("a")
+    assert cluster.why_not(cluster.move("v", "b")) == ""
+    cluster.rig.ledger.remove_node("b")  # the ledger and the queue's cache may learn of it in either order
+    assert cluster.why_not(cluster.move("v", "b")) == "node b is gone"
+    cluster.rig.hub.cache(NODES).remove(decode_node({"metadata": {"name": "c", "uid": "c"}}))
+    assert cluster.why_not(cluster.move("v", "c")) == "node c is gone"
 
 
 def test_the_first_fault_is_returned() -> None:
-    ground = Ground()
+    cluster = ProofCluster()
     for name in "abc":
-        ground.offers(name, 1)
-    arrivals = [ground.arrival("x", "a"), ground.arrival("y", "b", gpus=2), ground.arrival("z", "c", gpus=2)]
-    assert ground.why_not(*arrivals).startswith("pod ns/y has no room on node b")
-    ground.waits("odd", annotations={"kerf.dev/policy": "nonsense"})
-    odd = Arrival(ground.rig.queue.backlog.entries["odd"].pod, "a", 0)
-    assert ground.why_not(odd).startswith('pod ns/odd: kerf.dev/policy: "nonsense" is not a policy; use one of ')
+        cluster.offers(name, 1)
+    arrivals = [cluster.arrival("x", "a"), cluster.arrival("y", "b", gpus=2), cluster.arrival("z", "c", gpus=2)]
+    assert cluster.why_not(*arrivals).startswith("pod ns/y has no room on node b")
+    cluster.waits("odd", annotations={"kerf.dev/policy": "nonsense"})
+    odd = Arrival(cluster.rig.queue.backlog.entries["odd"].pod, "a", 0)
+    assert cluster.why_not(odd).startswith('pod ns/odd: kerf.dev/policy: "nonsense" is not a policy; use one of ')
 
 
 def test_a_gang_that_moves_may_leave_its_domain() -> None:
-    ground = Ground()
-    ground.offers("a", zone="1", kind="x")
-    ground.offers("b", zone="2", kind="x")
-    ground.offers("c", zone="2", kind="y")
+    cluster = ProofCluster()
+    cluster.offers("a", zone="1", kind="x")
+    cluster.offers("b", zone="2", kind="x")
+    cluster.offers("c", zone="2", kind="y")
     spec = {**asks(1, {}), "nodeSelector": {"zone": "1", "kind": "x"}}
-    ground.runs("v", "a", spec=dict(spec), annotations=gang(1) | {"kerf.dev/gang-topology": " zone "})
-    assert ground.why_not(ground.move("v", "b")) == ""
-    assert ground.why_not(ground.move("v", "c")).startswith("pod ns/v has no room on node c: ")
-    assert (ground.running["v"].spec.node_selector or {})["zone"] == "1"
-    ground.runs("w", "a", spec=dict(spec))
-    assert ground.why_not(ground.move("w", "b")).startswith("pod ns/w has no room on node b: ")
+    cluster.runs("v", "a", spec=dict(spec), annotations=gang(1) | {"kerf.dev/gang-topology": " zone "})
+    assert cluster.why_not(cluster.move("v", "b")) == ""
+    assert cluster.why_not(cluster.move("v", "c")).startswith("pod ns/v has no room on node c: ")
+    assert (cluster.running["v"].spec.node_selector or {})["zone"] == "1"
+    cluster.runs("w", "a", spec=dict(spec))
+    assert cluster.why_not(cluster.move("w", "b")).startswith("pod ns/w has no room on node b: ")
 
 
 def test_the_plans_own_reservations_and_expired_ones_are_ignored() -> None:
-    ground = Ground()
+    cluster = ProofCluster()
     for name in "ab":
-        ground.offers(name, 1)
-    ground.runs("v", "a")
-    moves, ledger, taken = ground.move("v", "b"), ground.rig.ledger, whole_gpus(1, (0,))
+        cluster.offers(name, 1)
+    cluster.runs("v", "a")
+    moves, ledger, taken = cluster.move("v", "b"), cluster.rig.ledger, whole_gpus(1, (0,))
     ledger.rows.close({"b"})
-    assert ground.why_not(moves) == ""
-    ledger.reserve(stand_in_of("v"), "b", taken, ground.rig.now)
-    assert ground.why_not(moves) == ""
+    assert cluster.why_not(moves) == ""
+    ledger.reserve(stand_in_of("v"), "b", taken, cluster.rig.now)
+    assert cluster.why_not(moves) == ""
     ledger.release(stand_in_of("v"))
-    ledger.reserve("another", "b", taken, ground.rig.now)
-    assert ground.why_not(moves).startswith("pod ns/v has no room on node b: ")
-    ground.rig.now += 31.0
-    assert ground.why_not(moves) == ""
+    ledger.reserve("another", "b", taken, cluster.rig.now)
+    assert cluster.why_not(moves).startswith("pod ns/v has no room on node b: ")
+    cluster.rig.now += 31.0
+    assert cluster.why_not(moves) == ""

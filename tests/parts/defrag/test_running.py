@@ -164,8 +164,8 @@ def test_why_a_running_pod_stays(golden: Golden) -> None:
         ("exempt", Costs(exempt=frozenset({"default"}))),
         ("crowded controller", Costs(crowded=frozenset({of_a}))),
         ("crowded controller elsewhere", Costs(crowded=frozenset({of_b}))),
-        ("resting controller", Costs(resting=frozenset({"owner-of-a"}))),
-        ("another resting controller", Costs(resting=frozenset({"owner-of-b"}))),
+        ("resting controller", Costs(backing_off=frozenset({"owner-of-a"}))),
+        ("another resting controller", Costs(backing_off=frozenset({"owner-of-b"}))),
     ):
         said.append((what, why_stays(resident(), costs=costs)))
     said += [(f"gated in {names}", why_stays(resident(), gated=frozenset(names))) for names in ([], ["default"])]

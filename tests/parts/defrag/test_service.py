@@ -9,7 +9,7 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 from extender.settings.load import SettingsError, load_settings
 from tests.api.bodies import node, pod
 from tests.api.services import Kerf, running
-from tests.api.test_blind import asks_nothing_of_what_was, cut_off
+from tests.api.test_blind import cut_off, refuses_while_stale
 from tests.api.test_openapi import INVALID, VALID, Check, answers_as_described, description_of_kerf
 from tests.demo.test_cluster import NODES, OBJECTS, PENDING
 from tests.explain.sentences.test_pending_pods import EIGHT, explained, held
@@ -61,7 +61,7 @@ def test_each_call_is_described_with_its_statuses_and_callers(description: schem
 @pytest.mark.parametrize("synced", [True, False], ids=["stale", "unsynced"])
 def test_moves_are_not_planned_on_a_stale_mirror(synced: bool) -> None:
     for kerf in cut_off(synced=synced):
-        asks_nothing_of_what_was(kerf, "/defrag", {"freeNodes": 1}, stale=synced)
+        refuses_while_stale(kerf, "/defrag", {"freeNodes": 1}, stale=synced)
 
 
 def test_metrics_are_on_the_page() -> None:

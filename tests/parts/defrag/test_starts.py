@@ -216,17 +216,8 @@ def test_refused_before_anything_is_moved() -> None:
     defrag = scattered()
     defrag.node("c", 1)
     defrag.runs("blocks", "c", controller="x")
-    defrag.runs("alone", "b", 0, controller="")
-    defrag.runs("unqueued", "b", 0, labels={"kerf.dev/queue": "disabled"})
-    defrag.runs("above", "b", 0, spec={"priority": 7})
-    for name in ("member", "mate"):
-        defrag.runs(name, "b", 0, annotations=gang(2))
     for given, why in (
         (plan(), "has no moves"),
-        (plan(move("alone", "b", "a")), "has no controller"),
-        (plan(move("unqueued", "b", "a")), "would not wait in the queue"),
-        (plan(move("above", "b", "a")), "has priority 7, above the target's 0"),
-        (plan(move("member", "b", "a")), "gang ns/g would be moved in part: pod ns/mate stays"),
         (plan(move("v", "a", "c")), "pod ns/v has no room on node c"),
         (plan(move("v", "a", "b"), node="c"), "pod ns/big has no room on node c"),
     ):

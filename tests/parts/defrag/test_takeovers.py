@@ -49,7 +49,7 @@ def replaced(defrag: Defrag) -> None:
     defrag.waits("v2")
 
 
-def let_go(defrag: Defrag) -> None:
+def released(defrag: Defrag) -> None:
     replaced(defrag)
     defrag.tick()
     assert defrag.node_of("v2") == "b"
@@ -66,7 +66,7 @@ def nominated(defrag: Defrag) -> None:
 
 
 @BOTH
-@pytest.mark.parametrize("killed", [evicted, left, replaced, nominated, let_go])
+@pytest.mark.parametrize("killed", [evicted, left, replaced, nominated, released])
 def test_what_is_under_way_is_finished_and_no_other_move_made(killed: Callable[[Defrag], None], direct: bool) -> None:
     defrag = scattered(direct=direct)
     defrag.node("c", 1)
@@ -84,7 +84,7 @@ def test_what_is_under_way_is_finished_and_no_other_move_made(killed: Callable[[
     if "v" in after.api.pods:
         assert place().node is None
         after.leaves("v")
-    if killed is let_go:
+    if killed is released:
         assert after.claimed("v2") == "b"
     after.tick()
     if "v2" not in after.api.pods:

@@ -1,4 +1,4 @@
-"""What a plan reports from its begin to its end: record, state, events and log."""
+"""A plan's record, state, events and log, from its begin to its end."""
 
 import asyncio
 import logging

@@ -17,7 +17,7 @@ from extender.parts.what_if.questions import WhatIfResult
 from tests.api.bodies import node, pod
 from tests.api.services import Clock, Kerf, running
 from tests.api.test_api_description import DESCRIPTION, valid
-from tests.api.test_blind import asks_nothing_of_what_was, cut_off
+from tests.api.test_blind import cut_off, refuses_while_stale
 from tests.api.test_openapi import INVALID, VALID, answers_as_described, description_of_kerf
 from tests.explain.killed import ends_when_kerf_was_killed
 from tests.explain.sentences.test_pending_pods import EIGHT, explained, held
@@ -157,7 +157,7 @@ def test_the_call_is_described_with_its_statuses_and_an_example_that_is_answered
 def test_nothing_is_worked_out_on_what_was() -> None:
     for synced in (True, False):
         for kerf in cut_off(synced=synced):
-            asks_nothing_of_what_was(kerf, "/what-if", {"pods": []}, stale=synced)
+            refuses_while_stale(kerf, "/what-if", {"pods": []}, stale=synced)
 
 
 def test_it_says_where_no_move_helps() -> None:

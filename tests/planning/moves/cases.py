@@ -17,7 +17,7 @@ from tests.queueing.builders import A100, view_of
 
 NOTHING = Booking()
 CPU_EACH, MEMORY_EACH = 8000, 32_768
-"""What a node has for each of its GPUs."""
+"""CPU (milli) and memory (MiB) of a node per GPU."""
 
 
 def asking(key: str, gpus: int, cpu_milli: int = 1000, memory_mib: int = 1024, **other: Any) -> PlanPod:

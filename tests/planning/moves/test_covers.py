@@ -1,4 +1,4 @@
-"""The least cost of freeing GPUs, compared with a loop; and the lower bound of the cost of all moves."""
+"""The least cost of freeing GPUs, compared with a loop, and the lower bound on the cost of all moves."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""A queue whose kube-scheduler binds by itself, and the API server that all write to."""
+"""A queue without an extender, and the API server that it writes to."""
 
 import asyncio
 from functools import partial
@@ -19,12 +19,12 @@ from tests.queueing.rigs import Api, Manifest, Rig
 
 
 class VersionedApi(Api):
-    """Refuses what is written on another version of a pod than it has, and answers with the pod."""
+    """Refuses writes to any but the current version of a pod, and answers with the pod."""
 
     def __init__(self) -> None:
         super().__init__()
         self.lose: tuple[str, str] = ("", "")
-        """Name and part of a write that is done and not answered, once."""
+        """Name and part of one write that is done but not answered."""
 
     async def patch(self, path: str, body: bytes) -> bytes:
         name, _, part = path.partition("/pods/")[2].partition("/")
@@ -57,13 +57,13 @@ class VersionedApi(Api):
 
 
 class Sure(Unelected):
-    """Nobody else leads, as long as that is sure."""
+    """An election that this process has won, while `sure`."""
 
     sure = True
     slow = False
     num_asked = 0
     num_sure: int | None = None
-    """Of what was known before so many requests alone it is sure, as after a pause; None of all."""
+    """Confirms only what was known before this many requests, as after a pause; None: everything."""
 
     async def confirm(self, since: int) -> bool:
         for _ in range(10 * self.slow):
@@ -72,7 +72,7 @@ class Sure(Unelected):
 
 
 class DirectRig(Rig):
-    """A controller without its reflectors; `settle` and `follow` are what goes on in its background."""
+    """A controller without reflectors; `settle` and `follow` do its background work."""
 
     extender = False
 
@@ -101,7 +101,7 @@ class DirectRig(Rig):
         self.told_of.append((namespace, name, uid))
 
     def lead(self) -> None:
-        """This process leads."""
+        """Make this process the leader."""
         self.fence.take_over("", lambda: float("inf"), lambda: "")
         self.fence.open("term")
 
@@ -116,7 +116,7 @@ class DirectRig(Rig):
         self.told(name)
 
     def gpushare_node(self, name: str, gpus: int, gib: int = 16) -> None:
-        """A node whose plugin shares GPUs of so many GiB, and goes by what is written on pods."""
+        """A node whose plugin shares GPUs of this many GiB, and follows the assignments on pods."""
         offered = {"cpu": "64", "memory": "256Gi", _COUNT_RESOURCE: str(gpus), MEMORY_RESOURCE: str(gpus * gib)}
         node = decode_node(
             {"metadata": {"name": name, "uid": name}, "status": {"allocatable": offered, "capacity": offered}}
@@ -125,11 +125,11 @@ class DirectRig(Rig):
         self.hub.cache(NODES).upsert(node)
 
     def gpushare_pod(self, name: str, gib: int) -> None:
-        """A pod that asks for so much of one GPU."""
+        """A pod that requests this much of one GPU."""
         self.pod(name, 0, limits={MEMORY_RESOURCE: gib})
 
     def round(self, later_s: float = 0.1) -> None:
-        """Nothing is settled by it."""
+        """Run a round, and settle nothing."""
         self.now += later_s
         asyncio.run(self.queue.run_round())
 
@@ -141,7 +141,7 @@ class DirectRig(Rig):
         asyncio.run(self.direct.follower.follow())
 
     def bind_to(self, name: str, node: str) -> None:
-        """kube-scheduler binds a pod, as the watch tells."""
+        """kube-scheduler binds a pod, and the watch reports it."""
         pod = self.api.pods[name]
         pod["spec"]["nodeName"] = node
         pod["status"].pop("nominatedNodeName", None)
@@ -149,7 +149,7 @@ class DirectRig(Rig):
         self.tell_bound(name)
 
     def tell_bound(self, name: str) -> None:
-        """The watch of pods with a node tells of one."""
+        """The watch reports a pod with a node."""
         pod = decode_pod(self.api.pods[name])
         self.ledger.upsert_pod(pod, self.now)
         self.hub.cache(PODS).upsert(pod)
@@ -166,6 +166,6 @@ class DirectRig(Rig):
         return self.note(name, "assigned-node"), self.note(name, "assigned-gpus")
 
     def free(self) -> int:
-        """GPUs that nobody holds, by number."""
+        """The number of free GPUs."""
         cluster = self.ledger.snapshot(self.now)
         return int(cluster.gpu_idle.sum() - cluster.untracked_units.sum())

@@ -175,7 +175,7 @@ def test_the_next_process_holds_what_the_one_before_has_written() -> None:
     rig = restarted(let_go("a", n=2), 2)
     claim = rig.ledger.allocation("a")
     assert claim is not None
-    assert (rig.free(), claim.since, claim.firm) == (1, rig.now, True)
+    assert (rig.free(), claim.since, claim.pinned) == (1, rig.now, True)
     rig.pod("b", 1)
     rig.round()
     assert rig.written("b") == ("n", "1")

@@ -1,4 +1,4 @@
-"""What keeps a pod to nodes with GPUs that will do, where kube-scheduler knows nothing of models and memory."""
+"""Keeping pods to nodes with suitable GPUs, as kube-scheduler knows no models and no GPU memory."""
 
 from typing import Any
 

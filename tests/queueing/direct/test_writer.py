@@ -1,4 +1,4 @@
-"""What is written on pods that kube-scheduler places by itself: by whoever leads, on the pod that was decided on."""
+"""Writes to pods that kube-scheduler binds by itself: by the leader only, on the version that was decided on."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -83,7 +83,7 @@ def test_each_write_is_one_of_a_term_on_the_pod_as_it_is_known(part: str, write:
 
 
 @each_write
-def test_who_does_not_lead_writes_nothing(part: str, write: Write) -> None:
+def test_a_process_that_does_not_lead_writes_nothing(part: str, write: Write) -> None:
     api, term = Api(), Term()
     term.others = "another one leads"
     with pytest.raises(FencedError, match="another one leads"):

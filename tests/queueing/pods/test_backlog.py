@@ -1,4 +1,4 @@
-"""The queue's pods as a watch reports them: who enters, who is lost or waits again and when, who opts in and out."""
+"""The queue's pods as a watch reports them: which enter, leave, are lost, wait again, and opt in or out."""
 
 import pytest
 
@@ -130,7 +130,7 @@ def test_kinds_are_forgotten_when_there_are_more_than_two_for_each_pod_and_64(nu
     assert entry.planned.kind == backlog.kinds.kind_of(stays.spec) == (1 if left == 2 else 65)
 
 
-def test_an_author_who_says_that_his_pods_were_planned_books_nothing() -> None:
+def test_forged_annotations_of_a_plan_book_nothing() -> None:
     watched, now = Watched(), 100.0
     for number in range(300):
         watched.backlog.upsert(pod(f"forged-{number}", gated=False, annotations=PLANNED))

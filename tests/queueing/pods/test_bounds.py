@@ -1,4 +1,4 @@
-"""What a pod says of nodes is bounded: neither one pod nor a crowd makes others of the event loop wait."""
+"""Node restrictions of pods are bounded: neither one pod nor thousands block the event loop."""
 
 import asyncio
 import time
@@ -41,7 +41,7 @@ TOO_MUCH: list[tuple[Callable[[int], Spec], int, str]] = [
 ]
 
 
-def test_who_says_too_much_of_nodes_is_not_read() -> None:
+def test_a_pod_with_too_many_restrictions_is_not_read() -> None:
     for said, most, what in TOO_MUCH:
         plan_pod(pod(spec=said(most)), RestrictionKinds())
         with pytest.raises(RequestError, match=what):
@@ -59,7 +59,7 @@ def test_a_pod_of_a_megabyte_of_terms_waits_with_the_reason_and_delays_no_other(
 
 
 def test_where_many_kinds_may_go_is_worked_out_in_portions() -> None:
-    """Each pod within the bounds, a crowd of them longer than a Lease lasts."""
+    """Each is within the bounds, but together they take longer than a Lease lasts."""
     rig, kinds = Rig(), RestrictionKinds()
     for number in range(250):
         rig.node(f"n{number}", 2, **{HOSTNAME: f"n{number}"})

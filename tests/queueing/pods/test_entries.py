@@ -1,4 +1,4 @@
-"""Stages of a pod in the queue: each transition from each stage, and what it leaves behind."""
+"""Stages of a pod in the queue: each transition from each stage, and its effects."""
 
 from collections.abc import Callable
 

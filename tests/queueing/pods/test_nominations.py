@@ -1,4 +1,4 @@
-"""What is written on pods of the queue, to the byte, and what of it is believed when it is read."""
+"""The exact writes to pods of the queue, and what is trusted when they are read back."""
 
 import asyncio
 from collections.abc import Callable, Coroutine

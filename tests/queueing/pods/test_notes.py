@@ -1,4 +1,4 @@
-"""Why pods wait, as it is written on them."""
+"""Writing on pods why they wait."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,7 +16,7 @@ LEFT_OUT, FORBIDDEN = Code.LEFT_OUT.reason(), Code.FORBIDDEN.reason()
 
 
 class Noted:
-    """Notes at a time of the test's, and their writer, which keeps the pod, why it waits, and how often."""
+    """Notes with a test's clock, and a writer that records pod, reason and count."""
 
     def __init__(self) -> None:
         self.now = 0.0

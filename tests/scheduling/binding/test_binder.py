@@ -1,6 +1,5 @@
 """Binding: one write with the GPUs in it, and what Kerf itself refuses."""
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -100,19 +99,6 @@ def test_annotations() -> None:
         assert written == {ASSIGNED_BY: f"kerf/{__version__} {policy}", **expected}
 
 
-def test_the_event_is_of_the_pod() -> None:
-    rig = Rig()
-
-    async def bind_and_stop() -> None:
-        rig.events.start()
-        await rig.binder.bind(rig.identity, "n", "")
-        await rig.events.stop()
-
-    asyncio.run(bind_and_stop())
-    (event,) = rig.cluster.events
-    assert (event["reason"], event["involvedObject"]["uid"]) == ("GPUsAssigned", "u")
-
-
 def test_the_node_of_the_call_counts_not_the_one_decided_on() -> None:
     rig = Rig()
     rig.filter("m")
@@ -182,7 +168,7 @@ def test_a_bind_that_the_fence_refuses_releases_the_reservation_unless_it_is_wri
         rig = Rig()
         rig.filter("n")
         if persisted:  # kube-scheduler may bind the pod without Kerf
-            rig.ledger.make_firm("u")
+            rig.ledger.pin("u")
         rig.fence.shut(lambda: "b leads")
         assert rig.fail() == "standby: b leads"
         assert (rig.bindings(), rig.state()) == ([], state)

@@ -141,7 +141,7 @@ def test_a_pod_that_was_given_a_node_is_woken_once_kube_scheduler_refused_it_and
     rig.unbound.changed(None, refused)
     woken = [len(rig.woken(wait_s)) for wait_s in (1.0, 9.0, 2.0, 19.0, 2.0)]
     assert woken == [1, 0, 1, 0, 1]
-    rig.placer.lost.accepted("uid-refused")
+    rig.placer.lost.forget("uid-refused")
     assert "refused" not in rig.woken(100.0)
 
 

@@ -73,7 +73,7 @@ def _run(problem: Problem, limit_s: float, seed: int) -> reports.Report:
     least = max(least_cost(MoveTrial(problem, units_of(problem))), _bound(problem))
     return {
         **{"seed": seed, "running": len(problem.running), "fits": made.fits, "impossible": list(made.impossible)},
-        **{"wall_s": round(wall_s, 2), "cpu_s": round(cpu_s, 2), "moves": made.num_pods},
+        **{"wall_s": round(wall_s, 2), "cpu_s": round(cpu_s, 2), "moves": len(made.moves)},
         **{"cost_gpu_h": round(made.cost_gpu_s / 3600, 2), "least_gpu_h": round(least / 3600, 2)},
         "gap": round(made.cost_gpu_s / least - 1, 4) if made.fits and least else None,
     }

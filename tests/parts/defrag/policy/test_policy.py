@@ -16,7 +16,7 @@ from extender.kube.events import EventRecorder
 from extender.parts.defrag.checks import RoomError
 from extender.parts.defrag.metrics import policy_metrics
 from extender.parts.defrag.plan import PlannedMove, RoomPlan, TargetPod
-from extender.parts.defrag.policy import DefragConfig, MovePolicy, PolicyInputs, SickGpus, Teller, Wait, _Patience
+from extender.parts.defrag.policy import DefragConfig, MovePolicy, PolicyInputs, SickGpus, Teller, Wait, _BackOffs
 from extender.parts.defrag.questions import RoomAnswer
 from extender.parts.defrag.record import Culprit
 from extender.parts.defrag.state import MoveState, RoomState, state_of
@@ -61,7 +61,7 @@ class World:
         self.asked: list[dict[str, Any]] = []
         self.rested: list[float] = []
         self.sick: list[Any] = []
-        self.resting: frozenset[str] = frozenset()
+        self.backing_off: frozenset[str] = frozenset()
         self.events: list[tuple[str, str]] = []
         self.begun: list[tuple[RoomPlan, str]] = []
         self.refuse: RoomError | None = None
@@ -73,13 +73,13 @@ class World:
         async def waits() -> list[Wait]:
             return self.waits
 
-        around = PolicyInputs(
+        inputs = PolicyInputs(
             *(lambda: cluster, waits, lambda uid: uid not in self.gone, lambda: self.standby, lambda: self.now),
             lambda: WALL + self.now - 1000.0,
             SickGpus(lambda cluster: self.sick_now, 300.0),
         )
         mover = self if wanted.acts else None
-        self.policy = MovePolicy(self, mover, Teller(cast(EventRecorder, self)), around, wanted)
+        self.policy = MovePolicy(self, mover, Teller(cast(EventRecorder, self)), inputs, wanted)
         self.look()  # this process leads from now on
         self.now = 1000.0
 
@@ -103,10 +103,10 @@ class World:
         *,
         rest_s: float = 0.0,
         sick: Mapping[str, tuple[int, ...]] | None = None,
-        resting: frozenset[str] = frozenset(),
+        backing_off: frozenset[str] = frozenset(),
     ) -> bytes:
         question = json.loads(body)
-        self.resting = resting
+        self.backing_off = backing_off
         self.asked.append(question)
         self.rested.append(rest_s)
         self.sick.append(sick)
@@ -483,28 +483,28 @@ def test_a_stopped_plan_backs_off_its_target_only() -> None:
 @pytest.mark.parametrize("stage", ["lost", "left"])
 def test_a_failed_move_backs_off_the_owner_of_its_pod_only(stage: str) -> None:
     world = World.helped()
-    resting = []
+    backing_off = []
     for _ in range(10):
         world.look(300.0)
-        resting.append(len(world.resting))
+        backing_off.append(len(world.backing_off))
         world.ends("it has no replacement in the queue", stage=stage)
         world.look(0.0)
     assert len(world.begun) == 10, "the target is planned for each time: others may move"
-    assert resting == [0, 1, 0, 1, 1, 1, 0, 1, 1, 1], "for 600 s, then 1200 s, and so on"
+    assert backing_off == [0, 1, 0, 1, 1, 1, 0, 1, 1, 1], "for 600 s, then 1200 s, and so on"
 
 
 def test_a_plan_refused_for_a_moved_pod_backs_off_its_owner_until_a_move_succeeds() -> None:
     world = World.helped()
     world.refuse = RoomError("pod ns/v0 has a controller of which too many pods wait", "v0")
     world.look()
-    assert world.resting == frozenset()
+    assert world.backing_off == frozenset()
     world.refuse = None
     world.look(300.0)
-    assert (set(world.resting), len(world.begun)) == ({"rs"}, 1)
+    assert (set(world.backing_off), len(world.begun)) == ({"rs"}, 1)
     world.ends()
     world.look(1.0)
     world.look(300.0)
-    assert world.resting == frozenset()
+    assert world.backing_off == frozenset()
 
 
 def test_a_target_not_placed_after_all_moves_or_changed_after_an_eviction_makes_its_namespace_wait() -> None:
@@ -521,7 +521,7 @@ def test_a_target_not_placed_after_all_moves_or_changed_after_an_eviction_makes_
         world.asked.clear()
         world.look(300.0)
         assert (not world.names) is rests
-        assert not world.resting
+        assert not world.backing_off
 
 
 def test_if_moves_take_too_long_their_owners_back_off_and_not_the_target() -> None:
@@ -531,7 +531,7 @@ def test_if_moves_take_too_long_their_owners_back_off_and_not_the_target() -> No
     world.room.moves.append(MoveState("ns/v1", "a", "b", 1, "planned", ""))
     world.look(1.0)
     world.look(300.0)
-    assert (world.names, set(world.resting)) == (["ns/big"] * 2, {"rs"})
+    assert (world.names, set(world.backing_off)) == (["ns/big"] * 2, {"rs"})
 
 
 # Unhealthy GPUs and empty nodes
@@ -598,34 +598,34 @@ def test_nodes_back_off_without_an_answer_and_are_left_if_enough_are_empty() -> 
 
 
 def test_each_failure_in_a_row_doubles_the_back_off_up_to_a_limit() -> None:
-    patience, now, rests = _Patience(10.0, 60.0), 0.0, []
+    back_offs, now, lengths = _BackOffs(10.0, 60.0), 0.0, []
     for _ in range(5):
-        patience.fail("ns", "a", now)
-        patience.fail("ns", "a", now + 1.0)  # during the back-off: no change
+        back_offs.fail("ns", "a", now)
+        back_offs.fail("ns", "a", now + 1.0)  # during the back-off: no change
         until = now
-        while patience.rests("a", until):
+        while back_offs.is_active("a", until):
             until += 1
-        rests.append(until - now)
+        lengths.append(until - now)
         now = until
-    assert rests == [10, 20, 40, 60, 60]
-    patience.forgive("a")
-    assert not patience.rests("a", now)
-    patience.fail("ns", "a", now)
-    assert not patience.rests("a", now + 10)
+    assert lengths == [10, 20, 40, 60, 60]
+    back_offs.reset("a")
+    assert not back_offs.is_active("a", now)
+    back_offs.fail("ns", "a", now)
+    assert not back_offs.is_active("a", now + 10)
     for number in range(1_000):
-        patience.fail("ns", "a", now + 100.0 * number)
-    assert patience.rests("a", now + 99_900.0 + 59)
+        back_offs.fail("ns", "a", now + 100.0 * number)
+    assert back_offs.is_active("a", now + 99_900.0 + 59)
 
 
 def test_memory_is_bounded_and_a_namespace_with_many_names_loses_its_own() -> None:
-    patience = _Patience(10.0, 60.0, most_kept=20)
-    patience.fail("quiet", "quiet/a", 0.0)
+    back_offs = _BackOffs(10.0, 60.0, most_kept=20)
+    back_offs.fail("quiet", "quiet/a", 0.0)
     for number in range(1_000):
-        patience.fail("crowd", f"crowd/{number}", 0.0)
-    assert len(patience) == 20
-    assert patience.rests("quiet/a", 5.0)
-    patience.forget_old(121.0)
-    assert len(patience) == 0
+        back_offs.fail("crowd", f"crowd/{number}", 0.0)
+    assert len(back_offs) == 20
+    assert back_offs.is_active("quiet/a", 5.0)
+    back_offs.expire(121.0)
+    assert len(back_offs) == 0
 
 
 CLUSTER = cluster_of({"a": node((A100, 40_960), (A100, 40_960)), "b": node((A100, 40_960))})
