@@ -125,6 +125,24 @@ def is_of(pod: Pod, move: PlannedMove) -> bool:
     return owner is not None and owner.uid == move.controller and pod.metadata.namespace == namespace
 
 
+def priority_at_least(pod: Pod) -> int:
+    """The higher of a pod's PriorityClass and label, for pods to be moved: a label may protect its pod."""
+    of_class = pod.spec.priority or 0
+    try:
+        return max(read_priority(pod.metadata.labels or {}, of_class), of_class)
+    except RequestError:
+        return of_class
+
+
+def priority_at_most(pod: Pod) -> int:
+    """The lower of a pod's PriorityClass and label, for targets: anyone may set a label, which must not move others."""
+    of_class = pod.spec.priority or 0
+    try:
+        return min(read_priority(pod.metadata.labels or {}, of_class), of_class)
+    except RequestError:
+        return of_class
+
+
 def _check_target(plan: RoomPlan, inputs: CheckInputs) -> int:
     """The target's lowest priority, or the plan's if none of its pods exists. Raises RoomError."""
     entries = [entry for entry, _ in targets_of(plan, inputs.waiting)]
@@ -142,7 +160,7 @@ def _check_target(plan: RoomPlan, inputs: CheckInputs) -> int:
     for namespace, gpus in requested.items():
         if excess := inputs.use.quotas.excess(namespace, used.get(namespace, 0.0), float(gpus)):
             raise TargetError(f"the target is over its quota: {excess}")
-    return min(pod.priority for pod in pods)
+    return min(priority_at_most(entry.pod) for entry in entries if entry.planned is not None)
 
 
 def _check_move(move: PlannedMove, priority: int, inputs: CheckInputs) -> None:
@@ -154,11 +172,7 @@ def _check_move(move: PlannedMove, priority: int, inputs: CheckInputs) -> None:
     if pod.spec.node_name != move.from_node or not is_of(pod, move):
         why = f"is not on node {move.from_node}, or not of the controller that the plan names"
         raise RoomError(f"pod {move.pod} {why}", move.uid)
-    try:
-        own = read_priority(pod.metadata.labels or {}, pod.spec.priority)
-    except RequestError as error:
-        raise RoomError(f"pod {move.pod}: {error}", move.uid) from None
-    if own > priority:
+    if (own := priority_at_least(pod)) > priority:
         raise RoomError(f"pod {move.pod} has priority {own}, above the target's {priority}", move.uid)
     siblings(move, inputs.waiting)
 

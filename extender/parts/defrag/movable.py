@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from extender.core.annotations import read_priority
 from extender.core.bookings import Booking
 from extender.core.clusters import WHOLE_MILLI, Cluster
 from extender.core.fit.device_fits import Part as BookedPart
@@ -23,7 +22,7 @@ from extender.kube.decoding import Decoder, outline
 from extender.kube.objects import Metadata, Pod, unix_time
 from extender.kube.watches import stand_in
 from extender.ledger.bound_pods import DemandingPod, SpecDemands, asks_resources_alone
-from extender.parts.defrag.checks import CROWDED, MOVABLE, why_stays
+from extender.parts.defrag.checks import CROWDED, MOVABLE, priority_at_least, why_stays
 from extender.parts.defrag.facts import Costs, Held, PlanInputs
 from extender.planning.demands import LabelRequirement
 from extender.planning.moves.problems import RunningPod, keeping_its_model
@@ -324,24 +323,6 @@ def _start_s(conditions: Iterable[_Condition]) -> float | None:
     return max(ready - placed, 0.0) if placed and ready else None  # clocks may differ
 
 
-def _priority_at_least(pod: Pod) -> int:
-    """The higher of a pod's PriorityClass and label, for pods to be moved: a label may protect its pod."""
-    of_class = pod.spec.priority or 0
-    try:
-        return max(read_priority(pod.metadata.labels or {}, of_class), of_class)
-    except RequestError:
-        return of_class
-
-
-def priority_at_most(pod: Pod) -> int:
-    """The lower of a pod's PriorityClass and label, for targets: anyone may set a label, which must not move others."""
-    of_class = pod.spec.priority or 0
-    try:
-        return min(read_priority(pod.metadata.labels or {}, of_class), of_class)
-    except RequestError:
-        return of_class
-
-
 _MIN_FACTOR: Final = 0.25
 _MAX_FACTOR: Final = 16.0
 """Bounds of measured restart times, as multiples of the default."""
@@ -470,7 +451,7 @@ class RunningPodInputs:
             booked=_booking_of(cluster, row, holding, *read_compute(while_resized(pod))),
             pod=replace(planned, policy=planned.policy or self.facts.policy),
             cost_gpu_s=_cost_of(pod, holding, costs, self.facts.now),
-            priority=_priority_at_least(pod),
+            priority=priority_at_least(pod),
             gang=gang,
             budgets=() if why or fault else self.budgets.of(pod.metadata),
             stays=why or (f"its request can't be read: {fault}" if fault else ""),

@@ -25,8 +25,7 @@ from extender.kube.events import EventRecorder
 from extender.kube.turns import LastTurns
 from extender.parts.defrag.answers import RoomAnswers
 from extender.parts.defrag.applying import Mover, target_of
-from extender.parts.defrag.checks import RoomError
-from extender.parts.defrag.movable import priority_at_most
+from extender.parts.defrag.checks import RoomError, priority_at_most
 from extender.parts.defrag.plan import PlannedMove, RoomPlan
 from extender.parts.defrag.questions import RoomAnswer
 from extender.parts.defrag.record import Culprit, Phase, Stage

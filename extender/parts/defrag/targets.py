@@ -16,7 +16,8 @@ from extender.explain.manifests.gangs import together
 from extender.explain.manifests.objects import read_given, renamed
 from extender.explain.processes import QuestionError
 from extender.kube.objects import Node, Pod, PodSpec, Toleration
-from extender.parts.defrag.movable import ListedPod, priority_at_most
+from extender.parts.defrag.checks import priority_at_most
+from extender.parts.defrag.movable import ListedPod
 from extender.parts.defrag.questions import MAX_PODS, Figures, RoomQuestion
 from extender.planning.moves.problems import NOBODY_ABOVE, MovePlan, Problem, RunningPod, Target
 from extender.planning.moves.units import Units, units_of

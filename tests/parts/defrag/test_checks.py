@@ -53,7 +53,6 @@ def test_refused_plans(golden: Golden) -> None:
     claims = {"schedulingGates": GATES, "resourceClaims": [{"name": "gpu", "resourceClaimName": "mine"}]}
     defrag.waits("claims", 0, controller="", spec=claims)
     defrag.waits("invalid", controller="", annotations={"kerf.dev/policy": "nonsense"})
-    defrag.runs("odd", "b", 0, labels={"genius/priority": "high"})
     defrag.runs("stays", "b", 0, annotations={"kerf.dev/movable": "false"})
     defrag.runs("unqueued", "b", 0, labels={"kerf.dev/queue": "disabled"})
     defrag.runs("many", "b", 0, controller="many")
@@ -79,7 +78,6 @@ def test_refused_plans(golden: Golden) -> None:
         plan(msgspec.structs.replace(v, pod="ns/was")),
         plan(move("v", "b", "a")),
         plan(move("v", "a", "b", controller="x")),
-        plan(v, move("odd", "b", "a")),
         plan(v, move("many", "b", "a", controller="many")),
         plan(v, move("stays", "b", "a")),
         plan(v, move("unqueued", "b", "a")),
@@ -132,9 +130,12 @@ def test_the_quotas_of_all_namespaces_of_the_target_are_kept() -> None:
 def test_no_pod_above_the_targets_lowest_priority_moves() -> None:
     defrag = scattered()
     for name, priority in (("low", 3), ("high", 5)):
-        defrag.waits(name, controller="", labels={"genius/priority": str(priority)})
+        labels = {
+            "genius/priority": "9" if name == "low" else str(priority)
+        }  # of its label and its class the lower one
+        defrag.waits(name, controller="", labels=labels, spec={"priority": priority})
     defrag.runs("same", "b", 0, labels={"genius/priority": "3"})
-    defrag.runs("above", "b", 0, spec={"priority": 4})
+    defrag.runs("above", "b", 0, labels={"genius/priority": "1"}, spec={"priority": 4})
     target = [TargetPod("ns/high", "a", [], "high"), TargetPod("ns/low", "a", [], "low")]
     not_yet = TargetPod("ns/not-yet", "a", [])
     check(for_pods(*target, moved="same", priority=9), facts(defrag))

@@ -10,6 +10,7 @@ from extender.core.bookings import book, writable_copy
 from extender.kube import objects
 from extender.kube.objects import unix_time
 from extender.ledger.ledger import Ledger
+from extender.parts.defrag.checks import priority_at_least, priority_at_most
 from extender.parts.defrag.facts import Costs
 from extender.parts.defrag.movable import (
     _MAX_CONDITIONS,
@@ -22,9 +23,7 @@ from extender.parts.defrag.movable import (
     _booking_of,
     _cost_of,
     _gpus_held,
-    _priority_at_least,
     _stays,
-    priority_at_most,
     residents,
     restart_times,
 )
@@ -269,7 +268,7 @@ def test_nobody_gains_by_a_label() -> None:
     """A label may keep its pod from moving, but not move others for it."""
     for label, to_move, target in (("1000000", 1_000_000, 5), ("-3", 5, -3), ("much", 5, 5)):
         pod = resident(labels={"genius/priority": label}, spec__priority=5).pod
-        assert (_priority_at_least(pod), priority_at_most(pod)) == (to_move, target)
+        assert (priority_at_least(pod), priority_at_most(pod)) == (to_move, target)
 
 
 ARRAYS = (
