@@ -12,7 +12,7 @@ _METRIC = re.compile(r"`(kerf_\w+)`")
 
 
 def page_of(name: str) -> str:
-    """The text of docs/parts/NAME.md."""
+    """The text of a part's page."""
     return (DOCS / "parts" / f"{name}.md").read_text()
 
 

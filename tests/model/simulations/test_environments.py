@@ -57,7 +57,9 @@ def finished(config: EpisodeConfig) -> dict[str, Any]:
     return of.told(0)
 
 
-@pytest.mark.parametrize("departures", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize(
+    "departures", [pytest.param(False, marks=pytest.mark.nightly(of=("model/", "tests/model/"))), True]
+)
 def test_gymnasiums_own_checker_finds_nothing(departures: bool) -> None:
     config = {"num_nodes": 3, "num_pods": 10, "departures": departures}
     check_env(gymnasium.make(_ENVIRONMENT, config=config).unwrapped)

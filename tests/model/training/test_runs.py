@@ -38,6 +38,7 @@ def trained(traces: Path, out: Path, generations: int = 1, more: str = "", *, re
 
 
 @pytest.mark.slow
+@pytest.mark.nightly(of=("model/", "tests/model/"))
 def test_equal_configurations_give_equal_models_interrupted_or_not(traces: Path, tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     trained(traces, whole, 4)
