@@ -68,7 +68,7 @@ def test_equal_configurations_give_equal_models_interrupted_or_not(traces: Path,
     same(whole, trained(traces, tmp_path, "parts", 4, resume=True))
     log = [json.loads(line) for line in (whole / _LOG).read_text().splitlines()]
     assert [line["update"] for line in log] == [1, 2, 3, 4]
-    with pytest.raises(TrainingError, match="there is a checkpoint"):
+    with pytest.raises(TrainingError, match="already has a checkpoint"):
         trained(traces, tmp_path, "whole", 6)
     with pytest.raises(TrainingError, match="nothing to resume"):
         trained(traces, tmp_path, "nowhere", 6, resume=True)
