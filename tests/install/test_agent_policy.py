@@ -39,7 +39,9 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
         assert len(documents) == len(POLICIES)
         running.apply(*documents)
         api = agent(running, "other")
-        wait_until(lambda: "only change its own node" in refusal(api, STATUS, REPORT), 30.0, "role and policy are in force")
+        wait_until(
+            lambda: "only change its own node" in refusal(api, STATUS, REPORT), 30.0, "role and policy are in force"
+        )
         api.close()
         yield running
 

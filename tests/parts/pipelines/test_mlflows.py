@@ -187,6 +187,6 @@ def test_m8_what_is_wrong_the_api_server_refuses_with_its_place(plane: ControlPl
 def test_m8_what_a_flow_says_stays(plane: ControlPlane, cluster: KerfCluster) -> None:
     """Else who may run no stage of it could write another in its place."""
     plane.request("POST", FLOWS, flow())
-    with pytest.raises(ApiError, match="a flow can't be changed"):
+    with pytest.raises(ApiError, match="a flow is immutable"):
         changed = {"spec": {"pipeline": {"stage2": {"step": [{"mlfun": "x"}]}}}}
         plane.request("PATCH", f"{FLOWS}/lstm-pipeline", changed, MERGE)

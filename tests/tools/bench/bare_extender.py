@@ -13,7 +13,7 @@ import sys
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import httptools
 import msgspec
@@ -205,8 +205,7 @@ class _Exchange(asyncio.Protocol):
         self._transport.write(request)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
-        self._transport = transport
+        self._transport = cast(asyncio.WriteTransport, transport)
 
     def data_received(self, data: bytes) -> None:
         self._parser.feed_data(data)
@@ -235,9 +234,8 @@ class _Watch(asyncio.Protocol):
         self._rest = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
         path = f"/api/v1/pods?watch=true&{_LIVE}&resourceVersion={self._version}".encode()
-        transport.write(b"GET %b HTTP/1.1\r\n%b\r\n" % (path, self._api.head))
+        cast(asyncio.WriteTransport, transport).write(b"GET %b HTTP/1.1\r\n%b\r\n" % (path, self._api.head))
 
     def data_received(self, data: bytes) -> None:
         self._parser.feed_data(data)
@@ -260,8 +258,7 @@ class _Server(asyncio.Protocol):
         self._body: list[bytes] = []
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
-        self._transport = transport
+        self._transport = cast(asyncio.WriteTransport, transport)
 
     def data_received(self, data: bytes) -> None:
         self._parser.feed_data(data)

@@ -95,7 +95,7 @@ func measure(
 	}
 	waiting, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	bindings := &bindings{seen: map[string]bool{}, told: make(chan struct{}, maxPods), created: make(chan int, 1)}
+	bindings := &bindings{seen: map[string]bool{}, told: make(chan struct{}, maxPods), created: make(chan int, 1), total: -1}
 	options := metav1.ListOptions{LabelSelector: runLabel + "=" + run}
 	// The first listing comes before the first creation: no binding is missed. Of
 	// pods that exist, some may be bound by now.
@@ -136,7 +136,7 @@ type bindings struct {
 	first, last time.Time
 	told        chan struct{} // of each binding
 	created     chan int      // the number of pods, once all exist
-	total       int           // the same, 0 until then
+	total       int           // the same, -1 until then
 }
 
 func (b *bindings) record(pod *v1.Pod) {
@@ -155,7 +155,7 @@ func (b *bindings) record(pod *v1.Pod) {
 }
 
 // complete says whether all pods exist and are bound.
-func (b *bindings) complete() bool { return b.total > 0 && len(b.seen) >= b.total }
+func (b *bindings) complete() bool { return b.total >= 0 && len(b.seen) >= b.total }
 
 func (b *bindings) list(
 	ctx context.Context, client kubernetes.Interface, namespace string, options metav1.ListOptions,
