@@ -119,15 +119,10 @@ _NO_CERTIFICATE: Final = access.Refusal(403, "a client certificate is required (
 _NO_OPERATOR: Final = access.Refusal(403, "for operators only (setting access.apply_token_file)")
 
 
-class _BodyTooLargeError(Exception):
-    """A request body over the limit."""
-
-
 _STATUSES: Final[dict[type[Exception], int]] = {
     wire.WireError: BAD_REQUEST,
     RequestError: BAD_REQUEST,
     QuestionError: BAD_REQUEST,
-    _BodyTooLargeError: TOO_LARGE,
     UnavailableError: UNAVAILABLE,
     ClusterError: UNAVAILABLE,
     BusyError: UNAVAILABLE,
@@ -135,6 +130,10 @@ _STATUSES: Final[dict[type[Exception], int]] = {
     RefusedError: REFUSED,
 }
 _ERRORS: Final = tuple(_STATUSES)
+
+
+def _status_of(error: Exception) -> int:
+    return next(status for kind, status in _STATUSES.items() if isinstance(error, kind))
 
 
 class Endpoint:
@@ -183,26 +182,25 @@ class Endpoint:
         try:
             content = self._call.answer(body)
         except _ERRORS as error:
-            return self._failed(error, began)
+            return self._failed(_status_of(error), str(error), began)
         return self._answered(200, content, began) if isinstance(content, bytes) else self._awaited(content, began)
 
     def too_large(self) -> Answer:
         """The answer to a body of more than `max_bytes`."""
         setting = " (setting server.max_body_mib)" if self._is_verb else ""
         why = f"the request body is larger than {self._max_mib} MiB{setting}"
-        return self._failed(_BodyTooLargeError(why), time.perf_counter())
+        return self._failed(TOO_LARGE, why, time.perf_counter())
 
     async def _awaited(self, content: Awaitable[bytes], began: float) -> Answer:
         try:
             return self._answered(200, await content, began)
         except _ERRORS as error:
-            return self._failed(error, began)
+            return self._failed(_status_of(error), str(error), began)
 
-    def _failed(self, error: Exception, began: float) -> Answer:
+    def _failed(self, status: int, why: str, began: float) -> Answer:
         if self._call.fault is not None:
-            return self._answered(200, self._call.fault(str(error)), began)
-        status = next(status for kind, status in _STATUSES.items() if isinstance(error, kind))
-        return self._answered(status, wire.encode({"Error": str(error)}), began)
+            return self._answered(200, self._call.fault(why), began)
+        return self._answered(status, wire.encode({"Error": why}), began)
 
     def _answered(self, status: int, content: bytes, began: float) -> Answer:
         marks: list[tuple[bytes, bytes]] = []

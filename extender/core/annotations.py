@@ -82,7 +82,6 @@ def read_request(
 @lru_cache(maxsize=1024)
 def _by_resources(asked: RequestedGpus) -> PodRequest:
     """The request of most pods, which have none of the keys."""
-
     return _read_request(asked, {}, {}, re.compile)
 
 

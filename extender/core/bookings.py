@@ -120,6 +120,7 @@ def without_bookings(cluster: Cluster) -> Cluster:
 
 def book(cluster: Cluster, row: int, booked: Booking, sign: int = -1) -> None:
     """Book (`sign` -1) or release (+1) on a node, in place: the cluster must come from `writable_copy`."""
+    cluster.states.pop(row, None)
     cluster.cpu_free_milli[row] += sign * booked.cpu_milli
     cluster.memory_free_mib[row] += sign * booked.memory_mib
     gpus = list(booked.gpus)

@@ -105,7 +105,7 @@ class Cluster:
     """(N,) `dra.devices.NodeDevices` that Kerf allocates to ResourceClaims, or None on a node without; None if no node
     has any."""
     states: dict[int, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """States of rows that `fittings.state_of` has read."""
+    """States of rows that `fittings.state_of` has read; who writes a row in place drops its state."""
 
     @property
     def num_nodes(self) -> int:

@@ -99,12 +99,15 @@ class EventRecorder:
         await self._waiting.join()
 
     def emit_placement(self, namespace: str, name: str, uid: str, *, message: object) -> None:
-        """Queue the Event about a placed pod, unless these are turned off (setting `events.placements`)."""
+        """Queue the Event about a placed pod, unless these are turned off (setting `events.placements`).
+
+        `message` is immutable and small; it becomes text when the Event is written.
+        """
         if self._placements:
             self.emit(namespace, name, uid, reason="GPUsAssigned", message=message)
 
     def emit(self, namespace: str, name: str, uid: str, *, reason: str, message: object) -> None:
-        """Queue a Normal Event about a pod; `message` is immutable, and made a text when the Event is written."""
+        """Queue a Normal Event about a pod."""
         self._emit({"kind": "Pod", "namespace": namespace, "name": name, "uid": uid}, namespace, reason, message)
 
     def emit_about_node(self, name: str, *, reason: str, message: str) -> None:
@@ -122,6 +125,8 @@ class EventRecorder:
         self._emit({"kind": "ConfigMap", "namespace": namespace, "name": name}, namespace, reason, message)
 
     def _emit(self, about: dict[str, str], namespace: str, reason: str, message: object, kind: str = "Normal") -> None:
+        if isinstance(message, str):
+            message = _one_line(message)  # cut before it waits: there may be many, and authors write parts of them
         self._last_emitted = self._clock()
         try:
             self._waiting.put_nowait(

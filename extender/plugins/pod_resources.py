@@ -171,13 +171,11 @@ def _readable(spec: objects.PodSpec, resource: str) -> Fraction | int:
 
 def gpu_units(spec: objects.PodSpec) -> RequestedGpus:
     """Return the GPUs that a pod's resources request. Raises RequestError."""
-    if len(spec.containers or ()) == 1 and not (spec.init_containers or spec.overhead):  # most pods
-        gpus = _gpus_of(requests_of(spec.containers[0].resources))  # type: ignore[index]
-        if not gpus:
-            return NO_GPUS_REQUESTED
-        (name, value), *others = gpus.items()
-        if not others and len(text := str(value)) <= _MAX_REMEMBERED_CHARS:
-            return _units_of_one(name, text)
+    only = spec.containers or ()
+    if len(only) == 1 and not (spec.init_containers or spec.overhead):  # most pods
+        gpus = [(name, str(value)) for name, value in _gpus_of(requests_of(only[0].resources)).items()]
+        if sum(len(name) + len(value) for name, value in gpus) <= _MAX_REMEMBERED_CHARS:
+            return _units_of_one(tuple(gpus))
     containers, init_containers = (
         [Container(_gpus_of(requests_of(item.resources)), item.restart_policy == "Always") for item in items or ()]
         for items in (spec.containers, spec.init_containers)
@@ -189,8 +187,8 @@ def gpu_units(spec: objects.PodSpec) -> RequestedGpus:
 
 
 @lru_cache(maxsize=4096)
-def _units_of_one(name: str, value: str) -> RequestedGpus:
-    return requested_gpus([Container({name: value})], (), {})
+def _units_of_one(gpus: tuple[tuple[str, str], ...]) -> RequestedGpus:
+    return requested_gpus([Container(dict(gpus))], (), {})
 
 
 def _gpus_of(quantities: Mapping[str, str | int | float] | None) -> Mapping[str, str | int | float]:

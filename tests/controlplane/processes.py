@@ -182,16 +182,16 @@ def answers(url: str, certificate: Path | None = None) -> bool:
 
 _PORTS = range(11_000, 30_000)
 """Below the ports that outgoing connections get, and those of Kubernetes' NodePorts."""
-_next_port = itertools.cycle(random.Random(os.getpid()).sample(_PORTS, len(_PORTS)))
+_ports = itertools.cycle(random.Random(os.getpid()).sample(_PORTS, len(_PORTS)))
 
 
 def free_port() -> int:
     """A port that is free on all addresses, and that this process has not returned lately."""
-    for port in _next_port:
+    while True:
+        port = next(_ports)
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("", port))
             return port
-    raise AssertionError("unreachable: there is always a next port")
 
 
 def wait_until(predicate: Callable[[], Value], timeout_s: float, what: str, interval_s: float = 0.05) -> Value:

@@ -6,6 +6,7 @@ import numpy as np
 
 from extender.core.bookings import Booking, book, booking, writable_copy
 from extender.core.clusters import Cluster
+from extender.core.fit.fittings import state_of
 from extender.core.resources.nodes import GpuUnit
 from extender.core.resources.requests import AskedUnit, GpuRequest
 from tests.core.builders import A100, ONE, T4, cluster_of, node
@@ -75,3 +76,13 @@ def test_booking_subtracts_and_releasing_restores() -> None:
         assert changed(cluster, planned) == expected
         book(planned, 1, booked, +1)
         assert changed(cluster, planned) == {}
+
+
+def test_a_row_that_is_written_in_place_has_another_state() -> None:
+    cluster = writable_copy(cluster_of({"n": node(T4)}))
+    before = state_of(cluster, 0)
+    booked = booking(cluster, 0, GpuRequest(1), (0,), 0, 0)
+    book(cluster, 0, booked)
+    assert state_of(cluster, 0) != before
+    book(cluster, 0, booked, 1)
+    assert state_of(cluster, 0) == before
