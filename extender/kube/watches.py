@@ -209,7 +209,7 @@ class Reflector(Generic[ObjectT]):
         on_unreadable: Callable[[Outline], None] = lambda item: None,
         whole: bool = False,
     ) -> None:
-        """`set_aside` is called for objects that can't be decoded; `whole` as in `Decoder`."""
+        """`on_unreadable` is called for objects that can't be decoded; `whole` as in `Decoder`."""
         self._transport = transport
         self._path = path
         self._kind = kind

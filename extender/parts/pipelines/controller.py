@@ -213,7 +213,7 @@ class PipelineController(Background):
             if created.owner != pipeline.metadata.uid:
                 # Probably of a deleted pipeline of the same name; the garbage collector will remove it.
                 raise ApiError(409, "AlreadyExists", f"Job {name} belongs to someone else") from error
-        self.jobs.upsert(created)
+        self.jobs.written(created)
 
     async def _post(self, pipeline: Pipeline, manifest: Manifest, query: str = "") -> bytes:
         return await self._transport.post(f"{jobs_path(pipeline)}{query}", msgspec.json.encode(manifest))
@@ -234,4 +234,4 @@ class PipelineController(Background):
             if error.status not in (404, 409):
                 raise
             return
-        self.pipelines.upsert(_pipeline_decoder.decode(answer))
+        self.pipelines.written(_pipeline_decoder.decode(answer))

@@ -56,7 +56,7 @@ class Api:
         pipeline = self.pipelines[path.split("/")[-2]]
         if asked["metadata"]["resourceVersion"] != pipeline["metadata"]["resourceVersion"]:
             raise ApiError(409, "Conflict", "the object has been modified")
-        pipeline["metadata"]["resourceVersion"] += "+"
+        pipeline["metadata"]["resourceVersion"] = str(int(pipeline["metadata"]["resourceVersion"]) + 1)
         pipeline["status"] = asked["status"]
         return msgspec.json.encode(pipeline)
 
@@ -164,6 +164,25 @@ def test_a_status_of_an_older_version_is_not_written_over_a_newer_one() -> None:
     rig.controller.pipelines.upsert(msgspec.convert(rig.api.pipelines["p"], Pipeline))
     rig.rounds()
     assert rig.status("p")["phase"] == "Running"
+
+
+def test_a_change_that_the_watch_shows_before_the_answer_to_an_own_write_is_not_lost() -> None:
+    class Overtaken(Api):
+        """Its watch is faster than its answer, and shows that the pipeline has been cancelled since."""
+
+        async def patch(self, path: str, body: bytes) -> bytes:
+            answer = await super().patch(path, body)
+            if path.endswith("/status") and b'"Running"' in body:
+                pipeline = self.pipelines["p"]
+                pipeline["metadata"]["resourceVersion"] = str(int(pipeline["metadata"]["resourceVersion"]) + 1)
+                pipeline["spec"]["cancel"] = True
+                rig.controller.pipelines.upsert(msgspec.convert(pipeline, Pipeline))
+            return answer
+
+    rig = Rig(Overtaken())
+    rig.create("p", "a")
+    rig.rounds()
+    assert rig.api.jobs["p-a-x-1"]["spec"]["suspend"]
 
 
 def test_a_job_of_another_namespace_that_names_a_pipeline_as_its_owner_says_nothing_of_it() -> None:
