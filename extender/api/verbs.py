@@ -269,8 +269,7 @@ class Verbs:
             names = [name for name in call.candidates() if name not in left_out]
             return self.placer.place(pod, gpus, policy, names)
         candidates = Without(call.names, left_out) if left_out else call.names
-        best = self.placer.place_best(pod, gpus, policy, candidates) if one_is_enough else None
-        return self.placer.place(pod, gpus, policy, candidates) if best is None else best
+        return self.placer.place(pod, gpus, policy, candidates, only_best=one_is_enough)
 
     def _skip(self, call: wire.PodCall, pod: PodIdentity, request: PodRequest) -> wire.FilterResult:
         """Leave a pod pending, without preemption; it is retried when the reason is gone."""

@@ -39,9 +39,9 @@ _UUIDS_PER_WEIGHT: Final = 8
 _RECENT_S: Final = 2.0
 _FEW_NAMES: Final = 256
 _MAX_NAME_BYTES: Final = 256  # a quoted node name and a comma
-_SMALLEST_SAMPLE_FRAC: Final = 1 / 14
-"""Smallest fraction of the nodes for which the ranking is walked from its top; kube-scheduler offers a tenth of 5,000
-nodes by default."""
+_MOST_FRAC: Final = 1 / 2
+"""Smallest fraction of the nodes for which the ranking is walked from its top. kube-scheduler offers a tenth of 5,000
+nodes, one after the other, and the best of all are seldom among them."""
 DEFAULT_LOAD: Final = 0.7
 """Load expected on each GPU of a pod whose owner has no history."""
 
@@ -143,35 +143,28 @@ class Placer:
         if new is not None:
             self.forget(new.metadata.uid)
 
-    def place_best(
-        self, pod: PodIdentity, request: GpuRequest, policy: Policy, candidates: Candidates
-    ) -> Placement | None:
-        """Release the pod's reservation and find the best node from the top of the ranking.
+    def place(
+        self,
+        pod: PodIdentity,
+        request: GpuRequest,
+        policy: Policy,
+        candidates: Candidates | Sequence[str],
+        *,
+        only_best: bool = False,
+    ) -> Placement:
+        """Release the pod's reservation and decide among the named nodes.
 
-        Returns None when that is not faster or finds no node: then `place` has to decide.
+        With `only_best`, the decision may consider the whole cluster, of which the best candidate is found faster.
         """
         self.release(pod.uid)
-        cluster = self.snapshot()
-        num_known = len(cluster.row_of)
-        fewest = max(_FEW_NAMES, int(num_known * _SMALLEST_SAMPLE_FRAC))
-        if len(candidates) < fewest or candidates.num_bytes > _MAX_NAME_BYTES * num_known:
-            return None
-        # A random sample contains one of these in 95 % of the cases; a sample of consecutive nodes may have none.
-        max_tries = 1 + 3 * num_known // len(candidates)
-        memo = self._memo.of(pod.namespace)
-        decision = decide_from_top(cluster, request, policy, candidates.__contains__, memo, max_tries)
-        if decision is None:
-            return None
-        return Placement(pod, cluster, decision, (), self._wall_clock(), candidates)
-
-    def place(
-        self, pod: PodIdentity, request: GpuRequest, policy: Policy, candidates: Candidates | Sequence[str]
-    ) -> Placement:
-        """Release the pod's reservation and decide among the named nodes."""
-        self.release(pod.uid)
-        cluster = self.snapshot()
+        cluster, memo = self.snapshot(), self._memo.of(pod.namespace)
+        if only_best and not isinstance(candidates, Sequence) and _are_most(cluster, candidates):
+            max_tries = 1 + 3 * len(cluster.row_of) // len(candidates)
+            decision = decide_from_top(cluster, request, policy, candidates.__contains__, memo, max_tries)
+            if decision is not None:
+                return Placement(pod, cluster, decision, (), self._wall_clock(), candidates)
         rows, unknown = self._look_up(cluster, candidates)
-        decision = decide(cluster, request, policy, rows, self._memo.of(pod.namespace))
+        decision = decide(cluster, request, policy, rows, memo)
         return Placement(pod, cluster, decision, unknown, self._wall_clock())
 
     def place_on(self, pod: PodIdentity, request: GpuRequest, policy: Policy, node: str) -> Placement:
@@ -296,6 +289,13 @@ class Placer:
         node, few = assignment.node, candidates.num_bytes <= _MAX_NAME_BYTES
         matches = node in candidates if node == kept else few and candidates.decode() == [node]
         return node if matches and self._ledger.renew(uid, node, self._clock()) else ""
+
+
+def _are_most(cluster: Cluster, candidates: Candidates) -> bool:
+    """Whether these are so many of the nodes that looking all of them up would take longest."""
+    num_known, num_named = len(cluster.row_of), len(candidates)
+    most = max(_FEW_NAMES, int(num_known * _MOST_FRAC))
+    return num_named >= most and candidates.num_bytes <= _MAX_NAME_BYTES * num_known
 
 
 def weight_of(request: PodRequest) -> int:
