@@ -83,8 +83,7 @@ class ExtenderArgs(msgspec.Struct, gc=False):
     node_names: NamesField = msgspec.field(name="NodeNames", default_factory=lambda: _NULL)
 
 
-@dataclass(frozen=True, slots=True)
-class PodCall:
+class PodCall(msgspec.Struct, frozen=True):
     """A call of filter or prioritize: a pod, and candidates in one of two forms."""
 
     pod: objects.Pod

@@ -1,4 +1,4 @@
-"""The pure core: arrays in, arrays out. It depends only on NumPy and the standard library.
+"""The pure core: arrays in, arrays out. It depends only on NumPy, msgspec's records, and the standard library.
 
 It has no clock, randomness, logging, environment or I/O; time is an argument. The service and the simulator run the
 same code, so measurements hold for the service.

@@ -1,12 +1,13 @@
 """Scheduling decisions: fit, score, rank, choose GPUs."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 
 from extender.core.bookings import booked_each
 from extender.core.clusters import WHOLE_MILLI, Cluster, Mask, Rows
@@ -23,8 +24,7 @@ MAX_LEVEL: Final = 10
 """kube-scheduler's MaxExtenderPriority: an extender's scores are integers from 0 to this."""
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True):
     """The decision on one request over R candidate rows."""
 
     request: GpuRequest
@@ -145,7 +145,7 @@ def _decided(cluster: Cluster, policy: Policy, base: Decision, best: int, room: 
         raise AssertionError(f"fit and device choice disagree on {request} at node {cluster.node_names[best]}")
     milli, mib_each = booked_each(cluster, best, request, gpus)
     crosses = crossed_groups(cluster, best, gpus) if len(gpus) > 1 else ""
-    return replace(base, best=best, gpus=gpus, milli=milli, mib_each=mib_each, crosses=crosses)
+    return structs.replace(base, best=best, gpus=gpus, milli=milli, mib_each=mib_each, crosses=crosses)
 
 
 def _with_devices(cluster: Cluster, base: Decision, best: int, asked: DeviceClaims) -> Decision:
@@ -154,7 +154,7 @@ def _with_devices(cluster: Cluster, base: Decision, best: int, asked: DeviceClai
     parts = parts_at(cluster, best, allocation)
     gpus, milli = tuple(part.gpu for part in parts), min((part.milli for part in parts), default=WHOLE_MILLI)
     mib_each = tuple(part.mib for part in parts) if milli < WHOLE_MILLI else ()
-    return replace(base, best=best, gpus=gpus, milli=milli, mib_each=mib_each, allocation=allocation)
+    return structs.replace(base, best=best, gpus=gpus, milli=milli, mib_each=mib_each, allocation=allocation)
 
 
 def choice(

@@ -1,8 +1,8 @@
 """Choice of the GPUs that a pod gets on a node."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Cluster, Mask
@@ -11,8 +11,7 @@ from extender.core.resources.nodes import GpuUnit
 from extender.core.resources.requests import GpuRequest
 
 
-@dataclass(frozen=True, slots=True)
-class _Slot:
+class _Slot(msgspec.Struct, frozen=True):
     """A GPU with room for the request."""
 
     index: int

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Final, NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -21,8 +22,7 @@ from extender.core.policies.policy import Policy
 from extender.core.resources.requests import GpuRequest
 
 
-@dataclass(frozen=True, slots=True)
-class Evaluation:
+class Evaluation(msgspec.Struct, frozen=True):
     """Fit and score of a request on R rows."""
 
     reason: npt.NDArray[np.uint8]

@@ -1,8 +1,8 @@
 """Booked against observed usage: GPU memory in use without a booking, and faulty GPUs."""
 
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -17,8 +17,7 @@ _COUNTED: Final[Mask] = np.isin(np.arange(len(GpuUnit)), (GpuUnit.WHOLE, GpuUnit
 """(len(GpuUnit),) where memory in use counts. On time-sliced GPUs other users are expected."""
 
 
-@dataclass(frozen=True, slots=True)
-class ObservedRules:
+class ObservedRules(msgspec.Struct, frozen=True, cache_hash=True):
     """How fit uses observations."""
 
     counts_memory: bool = True

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
 import msgspec
+from msgspec import structs
 
 from extender.core.decisions import ranked
 from extender.core.evaluations import evaluate_with_breakdown
@@ -75,7 +76,7 @@ class UndecidedPods:
         if unsettled := claims.missing or claims.undecided:
             raise UndecidedError(f"{kept}. Its ResourceClaim {unsettled} does not exist yet, or is being changed")
         if claims.asked is not None:
-            return replace(request, gpus=devices_of(claims.asked))
+            return structs.replace(request, gpus=devices_of(claims.asked))
         if request.gpus is None and claims.allocated:
             have = "; ".join(_allocation(claim) for claim in claims.allocated[:_MAX_CLAIMS])
             raise UndecidedError(f"{kept}. Its ResourceClaims are already allocated: {have}")
@@ -258,7 +259,7 @@ def _compared(placement: Placement, policy: Policy, remembered: PodRequest | Non
     If the pod's CPU and memory request is no longer known, it counts as none.
     """
     request, (rows, _) = placement.decision.request, offered_rows(placement)
-    request = policy.weighed_request(replace(remembered or PodRequest(), gpus=request)) or request
+    request = policy.weighed_request(structs.replace(remembered or PodRequest(), gpus=request)) or request
     evaluation, breakdown = evaluate_with_breakdown(placement.cluster, request, policy, rows)
     scores = Scores(placement.cluster, request, rows, evaluation, breakdown, policy)
     order = list(ranked(placement.cluster, rows, evaluation))

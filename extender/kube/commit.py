@@ -18,7 +18,6 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import islice
 from typing import ClassVar, Final, Generic, Protocol, TypeVar
@@ -87,8 +86,7 @@ class Outcome(Enum):
     """It may have taken effect, or still may."""
 
 
-@dataclass(frozen=True, slots=True)
-class Result(Generic[T]):
+class Result(msgspec.Struct, Generic[T], frozen=True):
     """The outcome of a write, and its evidence."""
 
     outcome: Outcome

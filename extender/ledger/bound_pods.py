@@ -6,7 +6,6 @@ The ledger knows GPUs only. Quantities and times are parsed when needed, for pre
 import pickle
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -210,8 +209,7 @@ class DemandingPod(objects.Object):
     spec: SpecDemands = msgspec.field(default_factory=SpecDemands)
 
 
-@dataclass(frozen=True, slots=True)
-class BoundPod:
+class BoundPod(msgspec.Struct, frozen=True):
     """A pod on a node."""
 
     uid: str

@@ -12,8 +12,10 @@ is down, when the containers may still run.
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
+
+from msgspec import structs
 
 from extender.core.clusters import WHOLE_MILLI, Cluster
 from extender.core.resources.nodes import MEMORY_TOLERANCE_FRAC, NodeReading
@@ -186,7 +188,7 @@ class Ledger(Bookings):
             return request
         requests = (stock.request_of(pod) for stock in self.rows.stocks)
         gpus = next((gpus for gpus in requests if gpus is not None), None)
-        return completed(replace(request, gpus=gpus, policy=read_policy(pod)), pod)
+        return completed(structs.replace(request, gpus=gpus, policy=read_policy(pod)), pod)
 
     # Watch events
 

@@ -5,6 +5,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from msgspec import structs
+
 from extender.core.annotations import (
     GENIUS_MEMORY_EACH,
     GENIUS_MEMORY_TOTAL,
@@ -115,7 +117,7 @@ def with_conditions(pod: objects.Pod, size: GpuRequest, chosen: Mapping[str, str
         memory_total_mib=size.memory_total_mib,
         containers=size.containers,
     )
-    return replace(request, gpus=gpus)
+    return structs.replace(request, gpus=gpus)
 
 
 # Numbers and texts

@@ -1,8 +1,9 @@
 """What a pod holds of its node's GPUs."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from extender.core.clusters import WHOLE_MILLI
 
@@ -27,8 +28,7 @@ class Part(NamedTuple):
         return self.milli >= WHOLE_MILLI
 
 
-@dataclass(frozen=True, slots=True)
-class Holding:
+class Holding(msgspec.Struct, frozen=True):
     """What one pod holds on its node."""
 
     units: int

@@ -1,9 +1,11 @@
 """A pod's request, and what it holds once it is bound; computed once for each version of the pod."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import Final, TypeVar
+
+import msgspec
+from msgspec import structs
 
 from extender.core.annotations import POLICY, check_metadata, read_priority, read_request
 from extender.core.resources.requests import AskedUnit, GpuRequest, PodRequest, RequestError
@@ -66,7 +68,7 @@ def read_pod_request(pod: objects.Pod) -> PodRequest:
     check_metadata(annotations, pod.metadata.labels or {}, asks=request.gpus is not None or is_managed(pod.spec))
     if request.gpus and annotations:
         stale = tuple(key for key in ASSIGNMENT if key in annotations)
-        return replace(request, stale=stale) if stale else request
+        return structs.replace(request, stale=stale) if stale else request
     return request
 
 
@@ -94,13 +96,12 @@ def has_soft_preferences(spec: objects.PodSpec) -> bool:
     return any(item.when_unsatisfiable == "ScheduleAnyway" for item in spec.topology_spread_constraints or ())
 
 
-@dataclass(frozen=True, slots=True)
-class Holdings:
+class Holdings(msgspec.Struct, frozen=True):
     """What a bound pod holds by its own annotations and resources."""
 
     native: Holding = NOTHING
     """On nodes of most plugins."""
-    elsewhere: Mapping[str, Holding] = field(default_factory=dict)
+    elsewhere: Mapping[str, Holding] = msgspec.field(default_factory=dict)
     """By plugin name, on nodes of plugins whose format says otherwise."""
 
     def on(self, plugin: DevicePlugin) -> Holding:

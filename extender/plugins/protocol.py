@@ -5,8 +5,9 @@ packages add theirs by the entry point group `kerf.plugins`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+import msgspec
 
 from extender.core.clusters import WHOLE_MILLI
 from extender.core.resources.nodes import NodeOffer, NodeReading
@@ -31,8 +32,7 @@ class LockError(Exception):
     """A node's lock could not be taken in time; the message names its holder."""
 
 
-@dataclass(frozen=True, slots=True)
-class AssignedGpu:
+class AssignedGpu(msgspec.Struct, frozen=True):
     """One GPU that is assigned to a pod, as its plugin knows it."""
 
     index: int
@@ -44,11 +44,10 @@ class AssignedGpu:
     """Memory of the pod's share, 0 for the whole GPU."""
 
 
-@dataclass(frozen=True, slots=True)
-class Handover:
+class Handover(msgspec.Struct, frozen=True):
     """What to do at a Binding so that the plugin allocates the assigned GPUs."""
 
-    annotations: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = msgspec.field(default_factory=dict)
     locks_node: bool = False
     """Whether the node's lock must direct the plugin to the pod."""
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, Protocol, Self
 
+import msgspec
 import numpy as np
 
 from extender import __version__
@@ -90,8 +91,7 @@ class Without:
         return [name for name in self.candidates.decode() if name not in self.left_out]
 
 
-@dataclass(frozen=True, slots=True)
-class Assignment:
+class Assignment(msgspec.Struct, frozen=True):
     """The node and GPUs that a placement gives a pod, as bind writes them."""
 
     node: str
@@ -179,8 +179,7 @@ class Assignment:
         return f"Assigned {assigned}{models} on node {self.node} by policy {self.policy}"
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(msgspec.Struct, frozen=True):
     """A decision about a pod, with what is needed to explain it later."""
 
     pod: PodIdentity

@@ -2,15 +2,15 @@
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Generic, TypeVar
+
+import msgspec
 
 ValueT = TypeVar("ValueT")
 
 
-@dataclass(slots=True)
-class _Entry(Generic[ValueT]):
+class _Entry(msgspec.Struct, Generic[ValueT]):
     value: ValueT
     at: float
     weight: int

@@ -7,8 +7,11 @@ restarted, or a write was lost. A call of /bind shows that the node was not reje
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Final
+
+import msgspec
+from msgspec import structs
 
 from extender.core.resources.requests import GpuRequest
 from extender.scheduling.assignments import PodIdentity
@@ -39,8 +42,7 @@ class _Node:
     """Monotonic time until which it is avoided."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Pod:
+class _Pod(msgspec.Struct, frozen=True):
     """The answers about a pod."""
 
     pod: PodIdentity
@@ -49,7 +51,7 @@ class _Pod:
     """The node that filter returned last, "" once that answer is known to be lost."""
     since: float = 0.0
     num_wakes: int = 0
-    nodes: dict[str, _Node] = field(default_factory=dict)
+    nodes: dict[str, _Node] = msgspec.field(default_factory=dict)
 
 
 class LostAnswers:
@@ -85,7 +87,7 @@ class LostAnswers:
             )  # fmt: skip
         others = [(name, node) for name, node in known.nodes.items() if name != known.answered]
         nodes = dict([*others[1 - _MAX_NODES :], (known.answered, _Node(num_lost, until))])
-        updated = replace(known, answered="", nodes=nodes)
+        updated = structs.replace(known, answered="", nodes=nodes)
         self._pods.put(pod.namespace, pod.uid, updated, now)
         return updated
 
@@ -94,7 +96,7 @@ class LostAnswers:
         known = self._pods.get(pod.uid) or _Pod(pod, request)
         if pod.uid and not pod.gang:  # a gang's pods are asked about several times, even within one cycle
             now = self._clock()
-            self._pods.put(pod.namespace, pod.uid, replace(known, answered=node, since=now, num_wakes=0), now)
+            self._pods.put(pod.namespace, pod.uid, structs.replace(known, answered=node, since=now, num_wakes=0), now)
 
     def overdue(self, refused: Callable[[str], bool]) -> list[PodIdentity]:
         """Return up to `_MAX_AT_ONCE` pods that were given a node a while ago and neither bound nor asked about since.
@@ -109,7 +111,7 @@ class LostAnswers:
             if len(due) == _MAX_AT_ONCE:
                 break
         for known in due:
-            woken = replace(known, since=now, num_wakes=known.num_wakes + 1)
+            woken = structs.replace(known, since=now, num_wakes=known.num_wakes + 1)
             self._pods.put(known.pod.namespace, known.pod.uid, woken, now)
         return [known.pod for known in due]
 

@@ -2,10 +2,10 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
+from msgspec import structs
 
 from extender.core.annotations import POLICY
 from extender.core.clusters import WHOLE_MILLI, Cluster, Mask, Rows
@@ -106,7 +106,7 @@ class Placer:
         if request.gpus is None or request.policy:
             return request
         chosen = self._canary(pod.metadata)
-        return replace(request, policy=chosen) if chosen else request
+        return structs.replace(request, policy=chosen) if chosen else request
 
     def policies_apart(self) -> dict[str, Policy]:
         """Return copies of the policies, with a state of their own, for planning in a thread."""

@@ -6,8 +6,9 @@ loses its oldest. They are for display and waking only.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from extender.core.resources.requests import PodRequest, RequestError
 from extender.kube import objects
@@ -19,8 +20,7 @@ _MAX_CHARS: Final = 500
 _MAX_NAME: Final = 63
 
 
-@dataclass(frozen=True, slots=True)
-class UnboundPod:
+class UnboundPod(msgspec.Struct, frozen=True):
     """A summary of a pod that waits for GPUs."""
 
     uid: str

@@ -6,17 +6,16 @@ the app, which gives the same answers.
 """
 
 from collections.abc import Awaitable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+import msgspec
 from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from extender.server.connections import TimedProtocol
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     """A complete response."""
 
     status: int

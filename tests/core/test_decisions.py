@@ -6,6 +6,7 @@ from itertools import islice
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from extender.core.clusters import Cluster
 from extender.core.decisions import choice, decide, decide_from_top, decide_on, levels, near_best, ranked
@@ -77,7 +78,7 @@ def test_a_decision_on_a_node_chosen_earlier_differs_by_its_score_alone() -> Non
                 assert alone.evaluation.available.tolist() == among.evaluation.available.tolist()
                 assert alone.evaluation.score.tolist() == [0.0 if among.best == row else -np.inf]
                 assert (alone.planned, among.planned, alone.rows.tolist()) == (True, False, [row])
-                assert replace(alone, evaluation=among.evaluation, rows=among.rows, planned=False) == among
+                assert structs.replace(alone, evaluation=among.evaluation, rows=among.rows, planned=False) == among
 
 
 @given(st.lists(st.integers(0, 4), max_size=12), st.sets(st.integers(0, 11)), st.integers(0, 4))
@@ -107,7 +108,7 @@ def test_deciding_from_the_top_reports_all_that_a_decision_reports() -> None:
         plain = decided(cluster, request, EXPLAINED)
         found = decide_from_top(cluster, request, EXPLAINED, lambda _: True, Memo(), 1)
         assert found is not None
-        assert replace(found, rows=plain.rows, evaluation=plain.evaluation) == plain
+        assert structs.replace(found, rows=plain.rows, evaluation=plain.evaluation) == plain
         assert found.rows.tolist() == [0, 1, 2]
         assert found.evaluation.reason.tolist() == plain.evaluation.reason.tolist()
         assert found.evaluation.score.tolist() == plain.evaluation.score.tolist()

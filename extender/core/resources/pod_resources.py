@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
+import msgspec
+
 from extender.core.resources.nodes import profile_of
 from extender.core.resources.quantities import meant_size, parse_quantity
 from extender.core.resources.requests import AskedUnit, RequestError, shorten, wrong
@@ -68,8 +70,7 @@ def total_request(
     return max(running, initialising) + asked(overhead)
 
 
-@dataclass(frozen=True, slots=True)
-class RequestedGpus:
+class RequestedGpus(msgspec.Struct, frozen=True, cache_hash=True):
     """The GPUs that a pod's resources request."""
 
     units: int = 0

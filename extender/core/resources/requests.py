@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
+import msgspec
+
 from extender.core.dra.asks import DeviceClaims
 from extender.core.resources.gpu_models import ModelPattern
 from extender.core.resources.quantities import format_mib
@@ -113,8 +115,7 @@ class GpuRequest:
         return words
 
 
-@dataclass(frozen=True, slots=True)
-class PodRequest:
+class PodRequest(msgspec.Struct, frozen=True):
     """Everything a decision needs to know about a pod."""
 
     gpus: GpuRequest | None = None

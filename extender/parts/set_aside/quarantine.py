@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
+from msgspec import structs
 
 from extender.core.resources.nodes import GpuUnit
 from extender.kube import objects
@@ -325,8 +326,7 @@ _MAX_READ: Final = 10
 _decoder: Final = Decoder(objects.Pod)
 
 
-@dataclass(slots=True)
-class _TrackedPod:
+class _TrackedPod(msgspec.Struct):
     """What is known about a pod on its node."""
 
     uid: str
@@ -616,7 +616,7 @@ class QuarantineController(Background):
             await self._start_trial(node, note, "the quarantine expired")
 
     async def _start_trial(self, node: objects.Node, note: Note, why: str) -> None:
-        trial = msgspec.structs.replace(note, trial=True, since=int(self._wall_clock()))
+        trial = structs.replace(note, trial=True, since=int(self._wall_clock()))
         if await self._write(node, trial, why):
             self._failures.forget(node.metadata.name)
 

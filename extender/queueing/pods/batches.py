@@ -3,10 +3,11 @@
 import contextlib
 import json
 from collections.abc import Iterable
-from dataclasses import replace
 from fractions import Fraction
 from math import ceil, floor
 from typing import Final, NamedTuple
+
+from msgspec import structs
 
 from extender.core.annotations import POLICY, read_priority
 from extender.core.dra.asks import DeviceClaims
@@ -74,7 +75,7 @@ def plan_pod(pod: Pod, kinds: RestrictionKinds, claims: PodClaims = NO_CLAIMS) -
     if claims.asked is not None:
         if request.gpus is not None:
             raise RequestError("requests GPUs by resource and devices by ResourceClaim: use only one of the two")
-        request = replace(request, gpus=devices_of(claims.asked), policy=read_policy(pod))
+        request = structs.replace(request, gpus=devices_of(claims.asked), policy=read_policy(pod))
     if request.policy and request.policy not in POLICIES:
         raise RequestError(f'{POLICY}: "{request.policy[:80]}" is not a policy; use one of {names(POLICIES)}')
     check_bounds(pod.spec)
