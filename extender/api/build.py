@@ -229,6 +229,7 @@ def _placer(
         load_of=owners.expected_load,
         canary=rank.canary,
         on_request=rank.mix.asked,
+        watched=base.mirror.hub.cache(PODS).get,
     )
     base.mirror.hub.group(BOUND_PODS).subscribe(placer.pod_changed)
     base.mirror.hub.cache(PODS).subscribe(rank.mix.pod_changed)

@@ -55,7 +55,7 @@ def booking(
     if request.mig:
         return Booking(mig=request.mig, cpu_milli=cpu_milli, memory_mib=memory_mib)
     slices: tuple[int, ...] = ()
-    if cluster.unit[row] in SLICES:
+    if cluster.unit.item(row) in SLICES:
         slices, gpus = gpus, ()
     milli, mib_each = booked_each(cluster, row, request, gpus) if gpus else (WHOLE_MILLI, ())
     unserved = request.unit is AskedUnit.WHOLE
@@ -80,7 +80,7 @@ def _of_devices(cluster: Cluster, row: int, asked: DeviceClaims, cpu_milli: int,
 
 def booked_each(cluster: Cluster, row: int, request: GpuRequest, gpus: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
     """Milli booked on each GPU of a request, and MiB on each; (WHOLE_MILLI, ()) for whole GPUs."""
-    if request.milli or (request.shares_by_memory and cluster.unit[row] == GpuUnit.PART):
+    if request.milli or (request.shares_by_memory and cluster.unit.item(row) == GpuUnit.PART):
         return request.milli, tuple(share_mib(request, cluster.gpu_memory_mib[row, list(gpus)]).tolist())
     return WHOLE_MILLI, ()
 

@@ -23,6 +23,23 @@ CORE_MILLI: Final = 1000
 GIB_MIB: Final = 1024
 
 
+OFFERED: Final = frozenset(
+    {
+        "unit",
+        "units_per_gpu",
+        "plugin_picks",
+        "slices_led",
+        "vendor",
+        "set_aside",
+        "left_out",
+        "cpu_milli",
+        "memory_mib",
+    }
+    | {"gpu_model", "gpu_memory_mib", "gpu_healthy", "gpu_numa", "gpu_link", "mig_installed"}
+)
+"""Fields that say what a node offers. Nobody writes them in place."""
+
+
 @dataclass(frozen=True)
 class Cluster:
     """N nodes with up to G GPU slots each. Rows of removed nodes stay empty until they are reused."""
@@ -106,6 +123,8 @@ class Cluster:
     has any."""
     states: dict[int, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     """States of rows that `fittings.state_of` has read; who writes a row in place drops its state."""
+    offers: dict[int, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """The part of these states that `OFFERED` says; copies that change none of these share it."""
 
     @property
     def num_nodes(self) -> int:
@@ -135,7 +154,8 @@ class Cluster:
     def changed(self, **values: Any) -> "Cluster":
         """A copy with other values of some fields, as from `dataclasses.replace`, which takes seventy calls for it."""
         copy = object.__new__(Cluster)
-        vars(copy).update(vars(self), states={}, **values)
+        offers = self.offers if OFFERED.isdisjoint(values) else {}
+        vars(copy).update(vars(self), states={}, offers=offers, **values)
         return copy
 
     def only(self, row: int) -> "Cluster":

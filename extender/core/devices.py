@@ -1,6 +1,7 @@
 """Choice of the GPUs that a pod gets on a node."""
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -9,6 +10,9 @@ from extender.core.clusters import WHOLE_MILLI, Cluster, Mask
 from extender.core.fit.fittings import share_mib
 from extender.core.resources.nodes import GpuUnit
 from extender.core.resources.requests import GpuRequest
+
+_WITH_INDICES: Final = frozenset({int(GpuUnit.WHOLE), int(GpuUnit.PART)})
+"""Units whose GPUs Kerf chooses."""
 
 
 class _Slot(msgspec.Struct, frozen=True):
@@ -37,7 +41,7 @@ def choose_among(
     """
     if cluster.slices_led[row] and not request.mig:
         return _slices(cluster, row, request, room)
-    if request.mig or cluster.unit[row] not in (GpuUnit.WHOLE, GpuUnit.PART):
+    if request.mig or cluster.unit.item(row) not in _WITH_INDICES:
         return ()
     slots = _slots(cluster, row, room.tolist())
     if shares:
@@ -59,11 +63,8 @@ def _slots(cluster: Cluster, row: int, room: list[bool]) -> list[_Slot]:
     )
     idle = (free_milli == WHOLE_MILLI) & (free_mib == memory_mib)  # for one row; `gpu_idle` computes all N
     columns = (memory_mib, free_milli, free_mib, idle, cluster.gpu_link[row], cluster.gpu_numa[row])
-    return [
-        _Slot(index, *values)
-        for index, (has_room, *values) in enumerate(zip(room, *(column.tolist() for column in columns), strict=True))
-        if has_room
-    ]
+    values = zip(*[column.tolist() for column in columns], strict=True)
+    return [_Slot(index, *one) for index, (one, has_room) in enumerate(zip(values, room, strict=True)) if has_room]
 
 
 def _slices(cluster: Cluster, row: int, request: GpuRequest, room: Mask) -> tuple[int, ...]:

@@ -2,13 +2,14 @@
 
 from collections import Counter, OrderedDict
 from collections.abc import Hashable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from itertools import count
 from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 
 from extender.core.clusters import Cluster, Floats, Longs, Mask, Rows
 from extender.core.fit.checks import TABLE, resolvable
@@ -20,6 +21,9 @@ from extender.core.policies.breakdowns import Breakdown, BreakdownOf, Part
 from extender.core.policies.devices import device_breakdown, device_score
 from extender.core.policies.policy import Policy
 from extender.core.resources.requests import GpuRequest
+
+_FITS: Final = int(Reason.FITS)
+"""A plain number: NumPy is slow to see that a member of an enum is one."""
 
 
 class Evaluation(msgspec.Struct, frozen=True):
@@ -35,7 +39,7 @@ class Evaluation(msgspec.Struct, frozen=True):
     @property
     def fits(self) -> Mask:
         """(R,) where the request fits."""
-        fits: Mask = self.reason == Reason.FITS
+        fits: Mask = self.reason == _FITS
         return fits
 
     def take(self, rows: Rows) -> "Evaluation":
@@ -167,8 +171,7 @@ _FEW: Final = 16
 """Up to this many changed rows are looked up one by one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Memo:
+class Memo(msgspec.Struct, frozen=True, eq=False):
     """A cache of evaluations per class of request: only rows changed since the last call are recomputed.
 
     For successive snapshots of one cluster. Fit and scores depend only on a row's own state and the policy's context,
@@ -179,19 +182,19 @@ class Memo:
     max_classes: int = 64
     asker: str = ""
     """Owner of classes added through this object."""
-    _entries: OrderedDict[tuple[GpuRequest, str], _Class] = field(default_factory=OrderedDict)
-    _num_of: Counter[str] = field(default_factory=Counter)
+    _entries: OrderedDict[tuple[GpuRequest, str], _Class] = msgspec.field(default_factory=OrderedDict)
+    _num_of: Counter[str] = msgspec.field(default_factory=Counter)
     """Number of classes by asker."""
-    _observed_usage: dict[ObservedRules, ObservedUsageCache] = field(default_factory=dict)
-    _rows: dict[tuple[int, RowState], _Row] = field(default_factory=dict)
+    _observed_usage: dict[ObservedRules, ObservedUsageCache] = msgspec.field(default_factory=dict)
+    _rows: dict[tuple[int, RowState], _Row] = msgspec.field(default_factory=dict)
     """By class serial and row state. Many nodes reach equal states, and forty NumPy calls for one row are slow."""
-    _fits: dict[tuple[int, GpuState | RowState], Fit] = field(default_factory=dict)
+    _fits: dict[tuple[int, GpuState | RowState], Fit] = msgspec.field(default_factory=dict)
     """Fits of single rows, which depend on less than scores do: not on samples, nor on CPU unless a filter does."""
-    _serials: "count[int]" = field(default_factory=count)
+    _serials: "count[int]" = msgspec.field(default_factory=count)
 
     def of(self, asker: str) -> "Memo":
         """The same cache, used by another asker."""
-        return replace(self, asker=asker)
+        return structs.replace(self, asker=asker)
 
     def with_observed_usage(self, cluster: Cluster, policy: Policy) -> Cluster:
         """The cluster with the policy's observed usage subtracted."""

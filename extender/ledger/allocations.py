@@ -240,7 +240,7 @@ class Occupancy:
         """Detect overbooking; if units of unknown index exceed the idle GPUs, count the shared GPUs as fully held."""
         gpus = self._offer.gpus
         self.overbooked = self.overbooked or (self._offer.plugin_picks and self.num_served > 0 < self.num_unserved)
-        idle = sum(gpu.healthy and index not in self.held for index, gpu in enumerate(gpus))
+        idle = len([index for index, gpu in enumerate(gpus) if gpu.healthy and index not in self.held])
         if self.untracked > idle * self._offer.units_per_gpu:
             self.overbooked = True
             self.held = {gpu: (WHOLE_MILLI, gpus[gpu].memory_mib) for gpu in self.held}

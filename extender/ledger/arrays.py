@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from extender.core.clusters import WHOLE_MILLI, Cluster, Rows
+from extender.core.clusters import OFFERED, WHOLE_MILLI, Cluster, Rows
 from extender.core.dra.devices import NodeDevices
 from extender.core.gauges import Gauge
 from extender.core.observations import Gauges, Observations, SampleState
@@ -26,28 +26,26 @@ class _Field(NamedTuple):
     fill: Any
     columns: str
     """"" for one value per node, "gpu" per GPU slot, "mig" per MIG profile."""
-    inventory: bool = False
-    """Whether it describes what nodes offer, rather than what is free."""
 
 
 _FIELDS: Final = {
     "row_version": _Field(np.int64, 0, ""),
-    "unit": _Field(np.int8, GpuUnit.NONE, "", inventory=True),
-    "units_per_gpu": _Field(np.int32, 1, "", inventory=True),
-    "gpu_model": _Field(np.int32, -1, "gpu", inventory=True),
-    "gpu_memory_mib": _Field(np.int32, 0, "gpu", inventory=True),
-    "gpu_healthy": _Field(np.bool_, False, "gpu", inventory=True),
-    "gpu_numa": _Field(np.int32, -1, "gpu", inventory=True),
-    "gpu_link": _Field(np.int32, -1, "gpu", inventory=True),
-    "plugin_picks": _Field(np.bool_, False, "", inventory=True),
-    "slices_led": _Field(np.bool_, False, "", inventory=True),
-    "set_aside": _Field(np.int32, 0, "", inventory=True),
-    "left_out": _Field(np.int8, 0, "", inventory=True),
-    "vendor": _Field(np.int8, 0, "", inventory=True),
-    "withheld_units": _Field(np.int32, 0, "", inventory=True),
-    "mig_installed": _Field(np.int32, 0, "mig", inventory=True),
-    "cpu_milli": _Field(np.int64, 0, "", inventory=True),
-    "memory_mib": _Field(np.int64, 0, "", inventory=True),
+    "unit": _Field(np.int8, GpuUnit.NONE, ""),
+    "units_per_gpu": _Field(np.int32, 1, ""),
+    "gpu_model": _Field(np.int32, -1, "gpu"),
+    "gpu_memory_mib": _Field(np.int32, 0, "gpu"),
+    "gpu_healthy": _Field(np.bool_, False, "gpu"),
+    "gpu_numa": _Field(np.int32, -1, "gpu"),
+    "gpu_link": _Field(np.int32, -1, "gpu"),
+    "plugin_picks": _Field(np.bool_, False, ""),
+    "slices_led": _Field(np.bool_, False, ""),
+    "set_aside": _Field(np.int32, 0, ""),
+    "left_out": _Field(np.int8, 0, ""),
+    "vendor": _Field(np.int8, 0, ""),
+    "withheld_units": _Field(np.int32, 0, ""),
+    "mig_installed": _Field(np.int32, 0, "mig"),
+    "cpu_milli": _Field(np.int64, 0, ""),
+    "memory_mib": _Field(np.int64, 0, ""),
     "closed": _Field(np.bool_, False, ""),
     "gpu_free_milli": _Field(np.int32, 0, "gpu"),
     "gpu_free_mib": _Field(np.int32, 0, "gpu"),
@@ -60,9 +58,6 @@ _FIELDS: Final = {
     "cpu_free_milli": _Field(np.int64, 0, ""),
     "memory_free_mib": _Field(np.int64, 0, ""),
 }
-
-
-_INVENTORY: Final = frozenset(name for name, field in _FIELDS.items() if field.inventory)
 
 
 def _size(field: _Field, shape: Mapping[str, int]) -> tuple[int, ...]:
@@ -373,12 +368,13 @@ class ClusterArrays:
         offer, width = self._offers[row], self._shape["gpu"]
         milli, mib = [0] * width, [0] * width
         for index, gpu in enumerate(offer.gpus):
-            if not gpu.healthy:
-                continue
-            held_milli, held_mib = held.gpus.get(index, (0, 0))
-            unmeasured = held_mib and not gpu.memory_mib
-            milli[index] = 0 if unmeasured else max(WHOLE_MILLI - held_milli, 0)
-            mib[index] = max(gpu.memory_mib - held_mib, 0)
+            if gpu.healthy:
+                milli[index], mib[index] = WHOLE_MILLI, gpu.memory_mib
+        for index, (held_milli, held_mib) in held.gpus.items():
+            if milli[index]:
+                unmeasured = held_mib and not mib[index]
+                milli[index] = 0 if unmeasured else max(WHOLE_MILLI - held_milli, 0)
+                mib[index] = max(mib[index] - held_mib, 0)
         result: dict[str, int | list[int]] = {
             "gpu_free_milli": milli,
             "gpu_free_mib": mib,
@@ -430,7 +426,7 @@ class ClusterArrays:
         values: dict[str, Any] = {
             name: _frozen(self._arrays[name][: len(self._names)].copy()) for name in self._changed
         }
-        if _INVENTORY & self._changed:
+        if OFFERED & self._changed:
             values |= self._derived()
         self._changed = set()
         values |= {"version": self.version, "observed": None if self.observed is None else self.observed.current}
@@ -525,8 +521,8 @@ class ClusterArrays:
         self.version += 1
         self._arrays["row_version"][rows] = self.version
         self._changed |= {"row_version", *names}
-        if not _INVENTORY.isdisjoint(names):
-            self._changed |= _INVENTORY  # together, so that the identity of one shows whether any has changed
+        if not OFFERED.isdisjoint(names):
+            self._changed |= OFFERED  # together, so that the identity of one shows whether any has changed
 
 
 def _bounded(amount: int) -> int:

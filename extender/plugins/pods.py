@@ -57,9 +57,11 @@ def read_pod_request(pod: objects.Pod) -> PodRequest:
 
     Unknown keys and wrong units are errors only while the pod has no node.
     """
-    request = next((own for plugin in plugins() if (own := plugin.request(pod)) is not None), None)
     annotations = pod.metadata.annotations or {}
-    if request is None:
+    for plugin in plugins():
+        if (request := plugin.request(pod)) is not None:
+            break
+    else:
         patterns = pattern_reader(pod.spec.node_name)
         request = read_request(gpu_units(pod.spec), annotations, pod.metadata.labels or {}, patterns)
     request = completed(request, pod)

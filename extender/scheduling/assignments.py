@@ -201,7 +201,7 @@ class Placement(msgspec.Struct, frozen=True):
     def counted(self) -> bool:
         """Whether kube-scheduler itself counts what is reserved; on nodes that hand out shares it does not."""
         row = self.decision.best
-        return is_counted(self.decision.request) and (row is None or self.cluster.unit[row] != GpuUnit.PART)
+        return is_counted(self.decision.request) and (row is None or self.cluster.unit.item(row) != GpuUnit.PART)
 
     def assignment(self) -> Assignment | None:
         """Return what the best node gives, None when no node fits."""

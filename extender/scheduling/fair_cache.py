@@ -48,7 +48,8 @@ class FairCache(Generic[ValueT]):
 
     def put(self, namespace: str, uid: str, value: ValueT, now: float, weight: int = 1) -> None:
         """Set a value as the newest."""
-        self.pop(uid)
+        if uid in self._namespace_of:
+            self.pop(uid)
         self._by_namespace.setdefault(namespace, OrderedDict())[uid] = _Entry(value, now, weight)
         self._namespace_of[uid] = namespace
         self._weigh(namespace, weight)

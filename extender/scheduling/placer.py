@@ -61,9 +61,11 @@ class Placer:
         load_of: Callable[[str], float] = lambda owner: DEFAULT_LOAD,
         canary: Callable[[objects.Metadata], str] = lambda metadata: "",
         on_request: Callable[[PodIdentity, PodRequest], None] = lambda pod, request: None,
+        watched: Callable[[str], objects.Pod | None] = lambda uid: None,
     ) -> None:
         """`policies` may change at run time. `canary` returns the policy of a pod that chooses none, "" for the
-        deployment's; `on_request` is called for pods that are offered nodes."""
+        deployment's; `on_request` is called for pods that are offered nodes; `watched` returns the pod of a UID as the
+        watch has it, None if unknown."""
         self._ledger = ledger
         self.policies = policies
         """By name."""
@@ -72,6 +74,7 @@ class Placer:
         self._warned_of: set[str] = set()
         self._canary = canary
         self._on_request = on_request
+        self._watched = watched
         self._clock = clock
         self._wall_clock = wall_clock
         self._memo = Memo()
@@ -100,6 +103,9 @@ class Placer:
 
     def read_request(self, pod: objects.Pod) -> PodRequest:
         """Return a pod's request. Raises RequestError with a sentence for its author."""
+        watched = self._watched(pod.metadata.uid)
+        if watched is not None and watched.metadata.resource_version == pod.metadata.resource_version:
+            pod = watched  # the same version, whose request is mostly read already
         request = self._ledger.read_request(pod)
         if request.policy == CANDIDATE:
             raise self._no_policy(request)

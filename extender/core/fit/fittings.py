@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from extender.core.clusters import WHOLE_MILLI, Cluster, Ints, Longs, Mask, Rows, num_true
+from extender.core.clusters import OFFERED, WHOLE_MILLI, Cluster, Ints, Longs, Mask, Rows, num_true
 from extender.core.resources.gpu_models import UNKNOWN_MODEL, models_allowed
 from extender.core.resources.nodes import GpuUnit
 from extender.core.resources.requests import AskedUnit, GpuRequest
@@ -62,14 +62,8 @@ GpuState = tuple[int | bytes, ...]
 RowState = tuple[GpuState, tuple[int, ...]]
 """A row's columns about GPUs, and its CPU and main memory."""
 
-_NUMBERS: Final = (
-    *("unit", "units_per_gpu", "untracked_units", "plugin_picks", "num_served", "num_unserved", "slices_led", "vendor"),
-    *("set_aside", "left_out", "closed"),
-)
-_BY_SLOT: Final = (
-    *("gpu_model", "gpu_memory_mib", "gpu_healthy", "gpu_free_milli", "gpu_free_mib", "gpu_slices"),
-    *("gpu_numa", "gpu_link", "mig_installed", "mig_free"),
-)
+_COMPUTE: Final = ("cpu_milli", "memory_mib")
+_OFFERED: Final = tuple(sorted(OFFERED.difference(_COMPUTE)))
 _MAX_KEPT: Final = 2048
 
 
@@ -77,11 +71,30 @@ def state_of(cluster: Cluster, row: int) -> RowState:
     """A row's columns as a hashable key, without `devices`, observations, names and versions."""
     state: RowState | None = cluster.states.get(row)
     if state is None:
-        gpus: list[int | bytes] = [getattr(cluster, name).item(row) for name in _NUMBERS]
-        gpus += [getattr(cluster, name)[row].tobytes() for name in _BY_SLOT]
-        compute = cluster.cpu_milli, cluster.memory_mib, cluster.cpu_free_milli, cluster.memory_free_mib
-        state = cluster.states[row] = tuple(gpus), tuple([amount.item(row) for amount in compute])
+        offer = cluster.offers.get(row)
+        if offer is None:
+            offer = cluster.offers[row] = _offer_of(cluster, row)
+        gpus, compute = offer
+        gpu_state = (
+            gpus,
+            cluster.gpu_free_milli[row].tobytes(),
+            cluster.gpu_free_mib[row].tobytes(),
+            cluster.gpu_slices[row].tobytes(),
+            cluster.mig_free[row].tobytes(),
+            cluster.untracked_units.item(row),
+            cluster.num_served.item(row),
+            cluster.num_unserved.item(row),
+            cluster.closed.item(row),
+        )
+        free = cluster.cpu_free_milli.item(row), cluster.memory_free_mib.item(row)
+        state = cluster.states[row] = gpu_state, compute + free
     return state
+
+
+def _offer_of(cluster: Cluster, row: int) -> tuple[bytes, tuple[int, ...]]:
+    """What a row offers: its columns about GPUs as one key, and its CPU and main memory."""
+    gpus = b"".join([getattr(cluster, name)[row].tobytes() for name in _OFFERED])
+    return gpus, tuple([getattr(cluster, name).item(row) for name in _COMPUTE])
 
 
 def keep(known: dict[Any, Any], key: Hashable, value: object) -> None:

@@ -95,7 +95,7 @@ class Fit:
     @property
     def fits(self) -> Mask:
         """(R,) where the request fits."""
-        fits: Mask = self.reason == Reason.FITS
+        fits: Mask = self.reason == 0  # FITS, as a number: NumPy is slow to see that a member of an enum is one
         return fits
 
     def take(self, where: Rows) -> "Fit":

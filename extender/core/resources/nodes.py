@@ -116,7 +116,7 @@ class NodeOffer:
     @property
     def withheld_units(self) -> int:
         """Units of healthy GPUs that the kubelet does not offer. Their index is unknown, so any idle GPU may be one."""
-        healthy = sum(gpu.healthy for gpu in self.gpus)
+        healthy = len([gpu for gpu in self.gpus if gpu.healthy])
         return max(healthy * self.units_per_gpu - self.allocatable_units, 0)
 
 

@@ -69,6 +69,7 @@ def _placed(kerf: Kerf, number: int, names: list[str]) -> dict[str, Counter[str]
     pod = bodies.pod(f"counted-{number}", 1)
     with _counting() as of_watch:
         kerf.create(pod)
+    pod = kerf.cluster.pod("default", f"counted-{number}")  # with its version, as kube-scheduler has it
     with _counting() as of_filter:
         answer = kerf.filter(pod, names)
     if not answer["NodeNames"]:
