@@ -239,6 +239,8 @@ class TimedProtocol(HttpToolsProtocol):
         self._request_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
         self._head_bytes = 0
+        self._receiving = False
+        """Whether a part of a request has come."""
 
     @property
     def answering(self) -> bool:
@@ -264,17 +266,17 @@ class TimedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._request_timer is None:
-            self._start_request_timer()
+        self._receiving = True
         self._head_bytes += len(data)
         super().data_received(data)
         if self._head_bytes > _MAX_HEAD_BYTES:
             self.abort()
+        elif self._receiving and self._request_timer is None:  # mostly a request comes at once, and needs none
+            self._start_request_timer()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        if self._request_timer is None:
-            self._start_request_timer()
+        self._receiving = True
 
     def head_complete(self) -> None:
         """Stop counting the head; the body's size is limited by its endpoint."""
@@ -298,6 +300,7 @@ class TimedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
+        self._receiving = False
         self._stop_request_timer()
         self._head_bytes, self.since = 0, self.loop.time()
         if self.scope["raw_path"] in _VERBS and not self._opened.limits.verbs_by_certificate:
