@@ -66,6 +66,11 @@ class NodeNames:
         """Size of the JSON."""
         return len(self._raw)
 
+    @property
+    def encoded(self) -> bytes:
+        """The JSON."""
+        return self._raw
+
     def decode(self) -> list[str]:
         """The names. Raises WireError."""
         try:

@@ -64,6 +64,10 @@ class Candidates(Protocol):
     def num_bytes(self) -> int:
         """Size of the encoded names."""
 
+    @property
+    def encoded(self) -> bytes:
+        """The names as JSON, b"" where that has more than the candidates."""
+
     def decode(self) -> list[str]:
         """Return all names."""
 
@@ -85,6 +89,11 @@ class Without:
     def num_bytes(self) -> int:
         """Size of the encoded names, those left out included."""
         return self.candidates.num_bytes
+
+    @property
+    def encoded(self) -> bytes:
+        """Nothing, since those left out are in the text."""
+        return b""
 
     def decode(self) -> list[str]:
         """Return the names that are not left out."""
@@ -257,11 +266,16 @@ def rows_of(cluster: Cluster, names: Sequence[str]) -> tuple[Rows, tuple[str, ..
     except KeyError:
         unknown = tuple(dict.fromkeys(name for name in names if name not in cluster.row_of))
         rows = np.array([cluster.row_of[name] for name in names if name in cluster.row_of], dtype=np.intp)
+    return distinct(cluster, rows), unknown
+
+
+def distinct(cluster: Cluster, rows: Rows) -> Rows:
+    """Return the rows without repetitions, in order."""
     named = np.zeros(cluster.num_nodes, np.bool_)
     named[rows] = True
     if np.count_nonzero(named) != len(rows):
         rows = rows[np.sort(np.unique(rows, return_index=True)[1])]
-    return rows, unknown
+    return rows
 
 
 class DecisionLog:

@@ -22,11 +22,13 @@ from extender.scheduling.assignments import (
     DecisionLog,
     Placement,
     PodIdentity,
+    distinct,
     is_counted,
     rows_of,
 )
 from extender.scheduling.fair_cache import FairCache
 from extender.scheduling.lost_answers import LostAnswers
+from extender.scheduling.name_table import NameTable
 
 logger = logging.getLogger(__name__)
 
@@ -83,6 +85,7 @@ class Placer:
         self._requests: FairCache[PodRequest] = FairCache(_MAX_REMEMBERED)
         self._assignments: FairCache[tuple[GpuRequest, Assignment]] = FairCache(_MAX_REMEMBERED)
         self._expected: tuple[Candidates | None, tuple[str, ...], Rows] = None, (), np.empty(0, np.intp)
+        self._name_table = NameTable()
         self.decided = DecisionLog(num_kept)
         self.lost = LostAnswers(clock)
 
@@ -201,7 +204,8 @@ class Placer:
         expected, node_names, rows = self._expected
         if node_names is cluster.node_names and expected == candidates:
             return rows, ()
-        return rows_of(cluster, candidates.decode())
+        named = self._name_table.rows(cluster, candidates.encoded)
+        return (distinct(cluster, named), ()) if named is not None else rows_of(cluster, candidates.decode())
 
     def fits_somewhere(self, request: PodRequest) -> bool:
         """Whether any node of the cluster has room for a request now."""

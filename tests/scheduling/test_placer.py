@@ -33,6 +33,7 @@ class Names:
     """Candidates that count how often they are looked at, and whether they are decoded."""
 
     num_bytes = 1000
+    encoded = b""
 
     def __init__(self, names: Iterable[str]) -> None:
         self.names = list(names)
