@@ -125,8 +125,9 @@ def ranked(cluster: Cluster, rows: Rows, evaluation: Evaluation) -> Iterator[int
     while len(score) and (best := score.max()) > -np.inf:
         tied = score == best
         winners = rows[tied]
-        yield int(winners[np.argmin(cluster.tie_rank[winners])])
-        yield from winners[np.argsort(cluster.tie_rank[winners])][1:].tolist()
+        rank = cluster.tie_rank.take(winners)
+        yield winners.item(rank.argmin())
+        yield from winners[rank.argsort()][1:].tolist()
         score[tied] = -np.inf
 
 

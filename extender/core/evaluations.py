@@ -223,7 +223,7 @@ class Memo(msgspec.Struct, frozen=True, eq=False):
         else:
             known, serial = entry.known, entry.serial
             if entry.version != cluster.version:
-                changed = np.flatnonzero(cluster.row_version > entry.version)
+                changed = (cluster.row_version > entry.version).nonzero()[0]
                 self._refresh(known, serial, cluster, seen, request, policy, changed)
         if policy.context and (context_now := policy.context(cluster)) != context:
             # Scoring itself changed the context, so everything computed before is stale.

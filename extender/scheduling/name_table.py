@@ -43,7 +43,7 @@ class NameTable:
         if not len(self._hashes) or len(names) > _MAX_BYTES:
             return None
         found = self._hashes_of(names)
-        at = np.searchsorted(self._hashes, found)
+        at = self._hashes.searchsorted(found)
         if not (self._hashes.take(at, mode="clip") == found).all():
             return None
         num_bytes = self._lengths.take(at).sum() + _SYNTAX_BYTES * len(at) + 1
@@ -67,9 +67,9 @@ class NameTable:
         """(R,) the hash of each name of a compact list; anything else gives hashes of no name."""
         self._grow(len(names))
         codes = np.frombuffer(names, np.uint8)
-        commas = np.flatnonzero(codes == _COMMA)
+        commas = (codes == _COMMA).nonzero()[0]
         sums = np.zeros(len(codes) + 1, np.uint64)
-        np.cumsum(codes * self._powers[: len(codes)], out=sums[1:])
+        (codes * self._powers[: len(codes)]).cumsum(out=sums[1:])
         begins = np.concatenate(([2], commas + 2))  # after the quote
         ends = np.concatenate((commas - 1, [len(codes) - 2]))
         parts: _Hashes = sums.take(ends, mode="clip") - sums.take(begins, mode="clip")
