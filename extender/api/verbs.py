@@ -170,8 +170,10 @@ class Verbs:
             self.metrics.decisions.labels("placed").inc()
             return _among(call, [node])
         self.placer.note_question(pod)
-        placement = self._place_elsewhere(call, pod, request, gpus, lost) if lost and one_is_enough else None
-        if placement is None:
+        placement = None
+        if lost and one_is_enough:
+            placement = self._place(call, pod, request, gpus, policy, one_is_enough=True, left_out=lost)
+        if placement is None or placement.node is None:
             placement = self._place(call, pod, request, gpus, policy, one_is_enough=one_is_enough)
         if placement is not None and placement.node is None and self.placer.release_stale_gangs(pod, gpus):
             placement = self._place(call, pod, request, gpus, policy, one_is_enough=one_is_enough)
@@ -233,26 +235,18 @@ class Verbs:
         policy: Policy,
         *,
         one_is_enough: bool,
+        left_out: frozenset[str] = frozenset(),
     ) -> Placement | None:
-        """Decide among the candidates except nodes that larger pods need; None if no other fits. Raises WireError."""
-        placement = self._decide(call, pod, gpus, policy, one_is_enough=one_is_enough)
+        """Decide among the candidates except `left_out` and nodes that larger pods need; None if no other than these
+        fits. Raises WireError."""
+        placement = self._decide(call, pod, gpus, policy, one_is_enough=one_is_enough, left_out=left_out)
         best = placement.decision.best
         kept = self.waker.skips.kept_rows(pod, request, gpus, policy) if best is not None else frozenset()
         if not kept or (one_is_enough and best not in kept):
             return placement
-        left_out = frozenset(placement.cluster.node_names[row] for row in kept)
+        left_out |= {placement.cluster.node_names[row] for row in kept}
         placement = self._decide(call, pod, gpus, policy, one_is_enough=False, left_out=left_out)
         return placement if placement.node is not None else None
-
-    def _place_elsewhere(
-        self, call: wire.PodCall, pod: PodIdentity, request: PodRequest, gpus: GpuRequest, lost: frozenset[str]
-    ) -> Placement | None:
-        """Decide among the candidates except nodes that were answered before but not bound, and nodes that larger pods
-        need; None if no other fits. Raises WireError."""
-        policy = self.readiness.policy(request)
-        placement = self._decide(call, pod, gpus, policy, one_is_enough=True, left_out=lost)
-        kept = self.waker.skips.kept_rows(pod, request, gpus, policy) if placement.node else frozenset()
-        return placement if placement.node is not None and placement.decision.best not in kept else None
 
     def _decide(
         self,
