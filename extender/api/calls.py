@@ -162,6 +162,11 @@ class Endpoint:
         """Size of the largest body."""
         return self._max_mib * MIB
 
+    @property
+    def refuses_by_rate(self) -> bool:
+        """Whether `refusal` limits the rate of calls."""
+        return self._rates is not None
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if refusal := self.refusal(scope):
             await access.refuse(refusal, send, "Error")

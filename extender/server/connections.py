@@ -239,7 +239,7 @@ class TimedProtocol(HttpToolsProtocol):
         self._request_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
         self._head_bytes = 0
-        self._receiving = False
+        self.receiving = False
         """Whether a part of a request has come."""
 
     @property
@@ -266,17 +266,17 @@ class TimedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        self._receiving = True
+        self.receiving = True
         self._head_bytes += len(data)
         super().data_received(data)
         if self._head_bytes > _MAX_HEAD_BYTES:
             self.abort()
-        elif self._receiving and self._request_timer is None:  # mostly a request comes at once, and needs none
+        elif self.receiving and self._request_timer is None:  # mostly a request comes at once, and needs none
             self._start_request_timer()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._receiving = True
+        self.receiving = True
 
     def head_complete(self) -> None:
         """Stop counting the head; the body's size is limited by its endpoint."""
@@ -300,11 +300,17 @@ class TimedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
-        self._receiving = False
-        self._stop_request_timer()
-        self._head_bytes, self.since = 0, self.loop.time()
+        self.receiving = False
+        self._head_bytes = 0
         if self.scope["raw_path"] in _VERBS and not self._opened.limits.verbs_by_certificate:
             self.scheduling = True
+        self.request_complete()
+
+    def request_complete(self) -> None:
+        """Stop the time of the request, and note its caller."""
+        self._stop_request_timer()
+        self.since = self.loop.time()
+        if self.scheduling:
             self._opened.bodies.add_caller(self.address)
 
     def on_response_complete(self) -> None:

@@ -3,6 +3,9 @@
 uvicorn makes a task, an event and three messages of each request, which cost more than most decisions. A plain request
 skips them: a POST over HTTP/1.1, not pipelined, with nothing that only browsers and curl send. All others go through
 the app, which gives the same answers.
+
+A caller sends the same headers each time, but for the body's length. Once the parser has accepted them on a connection,
+the next request with them that comes in one piece is not parsed again.
 """
 
 from collections.abc import Awaitable, Mapping
@@ -32,6 +35,10 @@ class Verb(Protocol):
     def max_bytes(self) -> int:
         """Size of the largest body."""
 
+    @property
+    def refuses_by_rate(self) -> bool:
+        """Whether `refusal` depends on more than the connection and the head of the request."""
+
     def refusal(self, scope: Scope) -> object | None:
         """Why a request is refused before its body is read, None if it is not."""
 
@@ -40,6 +47,26 @@ class Verb(Protocol):
 
     def too_large(self) -> Answer:
         """The answer to a body of more than `max_bytes`."""
+
+
+_MAX_HEADS: Final = 16
+"""Heads known of one connection: kube-scheduler's has one for each verb."""
+_LENGTH: Final = b"\r\nContent-Length: "
+"""As Go writes it."""
+_MAX_DIGITS: Final = 9
+
+
+def _split(data: bytes) -> tuple[bytes, bytes] | None:
+    """The head without its length, and the body, of a whole request; None for anything else."""
+    end = data.find(b"\r\n\r\n")
+    begin = data.find(_LENGTH, 0, end) if end > 0 else -1
+    if begin < 0:
+        return None
+    after = data.find(b"\r\n", begin + len(_LENGTH))
+    digits = data[begin + len(_LENGTH) : after]
+    if not digits.isdigit() or len(digits) > _MAX_DIGITS or end + 4 + int(digits) != len(data):
+        return None
+    return data[:begin] + data[after:end], data[end + 4 :]
 
 
 class _NoEvent:
@@ -68,6 +95,25 @@ class VerbProtocol(TimedProtocol):
         """`verbs` by raw path."""
         super().__init__(*args, **named)
         self._verbs = verbs
+        self._accepted: dict[bytes, Verb] = {}
+        """Verbs by heads, as from `_split`, that the parser has accepted."""
+        self._head: bytes | None = None
+        """The head of the request that is being parsed, if it came in one piece."""
+
+    def data_received(self, data: bytes) -> None:
+        cycle: Any = self.cycle  # None before the first request
+        is_between = not self.receiving and (cycle is None or cycle.response_complete) and not self.flow.write_paused
+        split = _split(data) if is_between else None
+        self._head = None if split is None else split[0]
+        verb = None if split is None else self._accepted.get(split[0])
+        if split is None or verb is None or len(split[1]) > verb.max_bytes or self.transport.is_closing():
+            super().data_received(data)
+            return
+        self._unset_keepalive_if_required()
+        self.request_complete()
+        self.cycle = cycle = _Cycle(verb, keep_alive=True)  # type: ignore[assignment]
+        cycle.more_body = False
+        self._answer(cycle, split[1])
 
     def on_headers_complete(self) -> None:
         verb = self._verb()
@@ -106,8 +152,15 @@ class VerbProtocol(TimedProtocol):
         cycle: Any = self.cycle
         if type(cycle) is not _Cycle or cycle.response_complete:
             return
+        if self._head is not None and cycle.keep_alive and not cycle.verb.refuses_by_rate:
+            if len(self._accepted) >= _MAX_HEADS:
+                self._accepted.clear()
+            self._accepted[self._head] = cycle.verb
+        self._answer(cycle, bytes(cycle.body))
+
+    def _answer(self, cycle: _Cycle, body: bytes) -> None:
         try:
-            answer = cycle.verb.answer(bytes(cycle.body))
+            answer = cycle.verb.answer(body)
         except Exception:
             self._fail(cycle)
             return

@@ -142,6 +142,38 @@ def test_however_requests_come_they_are_answered_alike(kerf: Kerf, data: st.Data
     assert (by_protocol[-1], closed) == (by_app[-1], closed_by_app)
 
 
+def test_a_head_is_parsed_once(kerf: Kerf, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each request alone, in one piece: of those with a head that was parsed only the first is parsed."""
+    num_parsed = 0
+    begin = VerbProtocol.on_message_begin
+
+    def counted(protocol: VerbProtocol) -> None:
+        nonlocal num_parsed
+        num_parsed += 1
+        begin(protocol)
+
+    monkeypatch.setattr(VerbProtocol, "on_message_begin", counted)
+    for requests, parsed in (
+        ([NOWHERE, FILTERED, NOWHERE, REFUSED], 1),  # of any length
+        ([NOWHERE, UNSCORED, NOWHERE, UNSCORED], 2),
+        ([BIND, BIND], 1),
+        ([sent("/filter", FILTER, "X: 1"), NOWHERE, sent("/filter", FILTER, "X: 2"), sent("/filter", b"", "X: 1")], 3),
+        ([NOWHERE, NOWHERE[:-3], NOWHERE[-3:], NOWHERE], 2),
+        ([NOWHERE, NOWHERE + NOWHERE], 3),
+        ([NOWHERE, LARGE], 2),
+        ([NOWHERE, NOWHERE.replace(b"Content-Length: ", b"Content-Length: +")], 2),
+        ([NOWHERE, NOWHERE.replace(b"Content-Length", b"content-length")], 2),
+        ([NOWHERE, NOWHERE.replace(b"Content-Length: ", b"Content-Length: 0")], 1),
+        ([sent("/filter", FILTER, "Connection: close"), NOWHERE], 1),
+        ([OTHERS[3], OTHERS[3]], 1),  # refused, and closed
+    ):
+        num_parsed = 0
+        written, closed, _ = exchange(kerf, requests, by_app=False)
+        assert num_parsed == parsed, requests
+        num_parsed = 0
+        assert (written, closed) == exchange(kerf, requests, by_app=True)[:2]
+
+
 @pytest.mark.parametrize(("path", "reads"), [("/filter", "read_args"), ("/bind", "read_binding_args")])
 def test_a_fault_of_kerf_is_answered_too(kerf: Kerf, monkeypatch: pytest.MonkeyPatch, path: str, reads: str) -> None:
     monkeypatch.setattr(f"extender.api.wire.{reads}", Mock(side_effect=ZeroDivisionError))
