@@ -51,14 +51,16 @@ class Verb(Protocol):
 
 _MAX_HEADS: Final = 16
 """Heads known of one connection: kube-scheduler's has one for each verb."""
+_MAX_HEAD_BYTES: Final = 1 << 10
+"""Longer ones are parsed each time."""
 _LENGTH: Final = b"\r\nContent-Length: "
 """As Go writes it."""
 _MAX_DIGITS: Final = 9
 
 
 def _split(data: bytes) -> tuple[bytes, bytes] | None:
-    """The head without its length, and the body, of a whole request; None for anything else."""
-    end = data.find(b"\r\n\r\n")
+    """The head without its length, and the body, of a whole request with a short head; None for anything else."""
+    end = data.find(b"\r\n\r\n", 0, _MAX_HEAD_BYTES)
     begin = data.find(_LENGTH, 0, end) if end > 0 else -1
     if begin < 0:
         return None
