@@ -165,7 +165,7 @@ def test_a_head_is_parsed_once(kerf: Kerf, monkeypatch: pytest.MonkeyPatch) -> N
         ([NOWHERE, NOWHERE.replace(b"Content-Length", b"content-length")], 2),
         ([NOWHERE, NOWHERE.replace(b"Content-Length: ", b"Content-Length: 0")], 1),
         ([sent("/filter", FILTER, "Connection: close"), NOWHERE], 1),
-        ([sent("/filter", FILTER, f"X: {'x' * 1024}")] * 2, 2),
+        ([sent("/preempt", b"", f"X: {'x' * 1024}")] * 2, 2),
         ([OTHERS[3], OTHERS[3]], 1),  # refused, and closed
     ):
         num_parsed = 0
