@@ -44,6 +44,9 @@ class _Subscriber(Generic[T]):
     handler: Handler[T]
     listed: Listed | None
     stand_ins: bool
+    index: int | None = None
+    """The `id` of the index, if it is told of one group alone."""
+    group: str = ""
 
 
 @dataclass(slots=True)
@@ -52,7 +55,8 @@ class _Indexed(Generic[T]):
     members: dict[str, dict[str, T]] = field(default_factory=dict)
     """By group and UID."""
 
-    def move(self, uid: str, old: T | None, new: T | None) -> None:
+    def move(self, uid: str, old: T | None, new: T | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the groups before and after."""
         before = () if old is None else tuple(self.index.groups(old))
         after = () if new is None else tuple(self.index.groups(new))
         for group in before:
@@ -64,6 +68,7 @@ class _Indexed(Generic[T]):
         if new is not None:
             for group in after:
                 self.members.setdefault(group, {})[uid] = new
+        return before, after
 
 
 class Cache(Mapping[str, T], Generic[RawT, T]):
@@ -150,9 +155,24 @@ class Cache(Mapping[str, T], Generic[RawT, T]):
 
         Raises RuntimeError once the cache has had objects, which the handler would have missed.
         """
+        self._subscribe(_Subscriber(handler, on_list, stand_ins))
+
+    def subscribe_to(
+        self,
+        index: Index[T],
+        group: str,
+        handler: Handler[T],
+        *,
+        on_list: Listed | None = None,
+        stand_ins: bool = False,
+    ) -> None:
+        """The same for the objects of one group; one that leaves it counts as removed."""
+        self._subscribe(_Subscriber(handler, on_list, stand_ins, id(index), group))
+
+    def _subscribe(self, subscriber: _Subscriber[T]) -> None:
         if self._filled:
             raise RuntimeError("the cache already has objects, which a new subscriber would miss")
-        self._handlers.append(_Subscriber(handler, on_list, stand_ins))
+        self._handlers.append(subscriber)
 
     # Changes from the reflector and this process's writes
 
@@ -259,11 +279,18 @@ class Cache(Mapping[str, T], Generic[RawT, T]):
             self._objects[uid] = new
         if old is None and new is None:
             return
-        for indexed in self._indexed.values():
-            indexed.move(uid, old, new)
+        moved = {index: indexed.move(uid, old, new) for index, indexed in self._indexed.items()}
+        stands_in = uid in self._stood_in
         for subscriber in self._handlers:
-            if subscriber.stand_ins or uid not in self._stood_in:
+            if stands_in and not subscriber.stand_ins:
+                continue
+            if subscriber.index is None:
                 _call(subscriber.handler, old, new)
+                continue
+            before, after = moved[subscriber.index]
+            if subscriber.group in before or subscriber.group in after:
+                was, is_now = old if subscriber.group in before else None, new if subscriber.group in after else None
+                _call(subscriber.handler, was, is_now)
 
 
 class Group(Mapping[str, T]):
@@ -291,17 +318,8 @@ class Group(Mapping[str, T]):
         return self._cache.members(self._index, self._group)
 
     def subscribe(self, handler: Handler[T], *, on_list: Listed | None = None, stand_ins: bool = False) -> None:
-        """As in `Cache`; `listed` gets the UIDs of all groups."""
-
-        def changed(old: T | None, new: T | None) -> None:
-            old, new = self._of_group(old), self._of_group(new)
-            if old is not None or new is not None:
-                handler(old, new)
-
-        self._cache.subscribe(changed, on_list=on_list, stand_ins=stand_ins)
-
-    def _of_group(self, item: T | None) -> T | None:
-        return item if item is not None and self._group in self._index.groups(item) else None
+        """As in `Cache`; `on_list` gets the UIDs of all groups."""
+        self._cache.subscribe_to(self._index, self._group, handler, on_list=on_list, stand_ins=stand_ins)
 
 
 def _call(handler: Callable[..., None], *arguments: Any) -> None:

@@ -949,7 +949,6 @@ CONSUMERS: Final[tuple[type[Consumer], ...]] = (
 
 
 _LEFT_OUT: Final = {
-    "extender/kube/cache.py: self._cache.subscribe(changed, on_list=on_list, stand_ins=stand_ins)": "hands on to those",
     "extender/ledger/mirror.py: self.hub.cache(feed).subscribe(ledger.device_changed)": "of devices",
 }
 """Those that hear of something else than nodes, pods and namespaces, and why they are not here."""
