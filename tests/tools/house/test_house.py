@@ -18,7 +18,6 @@ ROOT: Final = Path(__file__).parents[3]
 
 GIVEN: Final = {
     # Doors of the kernel: what is made later is told to them, once, and before it is needed.
-    "extender/kube/cache.py: Cache.subscribe(handler, on_list)": "the door by which changes are heard",
     "extender/metrics/registry.py: Metrics.add(read)": "the door by which metrics are read",
     "extender/kube/background.py: Tasks.begin(work)": "work that begins and ends, which is no part",
     # State that comes and goes while Kerf runs.
