@@ -23,20 +23,9 @@ CORE_MILLI: Final = 1000
 GIB_MIB: Final = 1024
 
 
-OFFERED: Final = frozenset(
-    {
-        "unit",
-        "units_per_gpu",
-        "plugin_picks",
-        "slices_led",
-        "vendor",
-        "set_aside",
-        "left_out",
-        "cpu_milli",
-        "memory_mib",
-    }
-    | {"gpu_model", "gpu_memory_mib", "gpu_healthy", "gpu_numa", "gpu_link", "mig_installed"}
-)
+_OF_GPUS: Final = ("gpu_model", "gpu_memory_mib", "gpu_healthy", "gpu_numa", "gpu_link", "mig_installed")
+_OF_NODES: Final = ("unit", "units_per_gpu", "plugin_picks", "slices_led", "vendor", "set_aside", "left_out")
+OFFERED: Final = frozenset((*_OF_GPUS, *_OF_NODES, "withheld_units", "cpu_milli", "memory_mib"))
 """Fields that say what a node offers. Nobody writes them in place."""
 
 

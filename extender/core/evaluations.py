@@ -15,15 +15,12 @@ from extender.core.clusters import Cluster, Floats, Longs, Mask, Rows
 from extender.core.fit.checks import TABLE, resolvable
 from extender.core.fit.fits import fit
 from extender.core.fit.fittings import GpuState, RowState, keep, state_of
-from extender.core.fit.reasons import Fit, Reason
+from extender.core.fit.reasons import FITS, Fit, Reason
 from extender.core.occupancies import ObservedRules, ObservedUsageCache, with_observed_usage
 from extender.core.policies.breakdowns import Breakdown, BreakdownOf, Part
 from extender.core.policies.devices import device_breakdown, device_score
 from extender.core.policies.policy import Policy
 from extender.core.resources.requests import GpuRequest
-
-_FITS: Final = int(Reason.FITS)
-"""A plain number: NumPy is slow to see that a member of an enum is one."""
 
 
 class Evaluation(msgspec.Struct, frozen=True):
@@ -39,7 +36,7 @@ class Evaluation(msgspec.Struct, frozen=True):
     @property
     def fits(self) -> Mask:
         """(R,) where the request fits."""
-        fits: Mask = self.reason == _FITS
+        fits: Mask = self.reason == FITS
         return fits
 
     def take(self, rows: Rows) -> "Evaluation":

@@ -5,6 +5,7 @@ of Kerf's CPU time for a pod. Here one polynomial hash per name is made of all t
 array. The base is random, so that nobody can choose names with equal hashes.
 """
 
+import re
 import secrets
 from typing import Final
 
@@ -20,6 +21,8 @@ _MAX_BYTES: Final = 1 << 18
 _PORTION: Final = 500
 """Names that are hashed together."""
 _COMMA: Final = ord(",")
+_SYNTAX: Final = re.compile('[,"]')
+"""No name of a Kubernetes node has these."""
 _SYNTAX_BYTES: Final = 3
 """Quotes and comma of each name; the list has one byte more."""
 
@@ -39,7 +42,7 @@ class NameTable:
         """Return (R,) the rows of a JSON list of names, None if it has to be decoded: it is long or not compact, or has
         an unknown name."""
         if cluster.node_names is not self._node_names:
-            self._fill(cluster)
+            self._fill(cluster.node_names)
         if not len(self._hashes) or len(names) > _MAX_BYTES:
             return None
         found = self._hashes_of(names)
@@ -50,11 +53,11 @@ class NameTable:
         are_strings = names.count(b'"') == 2 * len(at)
         return self._rows.take(at) if are_strings and num_bytes == len(names) else None
 
-    def _fill(self, cluster: Cluster) -> None:
-        self._node_names = cluster.node_names
-        known = [
-            (row, name.encode()) for row, name in enumerate(cluster.node_names) if name and not {",", '"'} & set(name)
-        ]
+    def _fill(self, node_names: tuple[str, ...]) -> None:
+        before, self._node_names = self._node_names, node_names
+        if node_names == before:
+            return  # a node offers something else than before
+        known = [(row, name.encode()) for row, name in enumerate(node_names) if name and not _SYNTAX.search(name)]
         portions = (known[first : first + _PORTION] for first in range(0, len(known), _PORTION))
         texts = (b'["%b"]' % b'","'.join([name for _, name in portion]) for portion in portions)
         self._hashes = np.concatenate([np.empty(0, np.uint64), *map(self._hashes_of, texts)])

@@ -154,7 +154,7 @@ class VerbProtocol(TimedProtocol):
         cycle: Any = self.cycle
         if type(cycle) is not _Cycle or cycle.response_complete:
             return
-        if self._head is not None and cycle.keep_alive and not cycle.verb.refuses_by_rate:
+        if self._head is not None and not cycle.verb.refuses_by_rate:
             if len(self._accepted) >= _MAX_HEADS:
                 self._accepted.clear()
             self._accepted[self._head] = cycle.verb

@@ -4,7 +4,8 @@ from dataclasses import fields
 
 import numpy as np
 
-from extender.core.clusters import Cluster, _is_every_row, num_true, totals
+from extender.core.clusters import OFFERED, Cluster, _is_every_row, num_true, totals
+from extender.core.fit.fittings import state_of
 from extender.core.gauges import Gauge
 from tests.core.builders import A100, T4, cluster_of, node
 from tests.core.observing import observed_cluster
@@ -58,3 +59,14 @@ def test_sums_over_the_last_axis_do_not_overflow() -> None:
     most = np.iinfo(np.int32).max
     assert totals(np.array([[most, most, most], [1, 2, -4]], np.int32)).tolist() == [3 * most, -1]
     assert totals(np.array([100, 100], np.int8)).tolist() == 200
+
+
+def test_a_copy_with_another_offer_or_other_amounts_has_another_state() -> None:
+    cluster = cluster_of({"n": node(A100, T4)}).changed(mig_installed=np.ones((1, 1), np.int32))
+    before = state_of(cluster, 0)
+    assert state_of(cluster.changed(version=9), 0) == before
+    for name in (*sorted(OFFERED), "gpu_free_milli", "gpu_free_mib", "gpu_slices", "untracked_units", "num_served",
+                 "num_unserved", "closed", "cpu_free_milli", "memory_free_mib"):  # fmt: skip
+        value = getattr(cluster, name)
+        other = ~value if value.dtype == np.bool_ else value + 1
+        assert state_of(cluster.changed(**{name: other}), 0) != before, name

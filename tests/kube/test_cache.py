@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 
@@ -317,6 +318,24 @@ def test_a_part_has_the_objects_of_its_group_only() -> None:
     assert told == [" > r 1 a", " > p 2 a", "r 1 a > r 2 a", "p 2 a > ", "r 2 a > "]
     cache.retain_only({"q", "r"}, 7.0, "3")
     assert lists == [({"q", "r"}, 7.0)], "a list has the objects of all groups"
+
+
+def test_an_object_that_leaves_a_part_counts_as_removed_there() -> None:
+    by_version: Index[Seen] = Index("version", lambda seen: [str(seen.version), "all"])
+    cache, told = cache_of_pods(), list[tuple[str, Seen | None, Seen | None]]()
+
+    def note(group: str, old: Seen | None, new: Seen | None) -> None:
+        told.append((group, old, new))
+
+    for group in ("1", "2", "all"):
+        cache.group(by_version, group).subscribe(partial(note, group))
+    cache.upsert(pod("p", 1))
+    cache.upsert(pod("p", 2))
+    first, then = Seen("p", 1, ""), Seen("p", 2, "")
+    assert told == [
+        *(("1", None, first), ("all", None, first)),
+        *(("1", first, None), ("2", None, then), ("all", first, then)),
+    ]
 
 
 def test_a_part_has_stand_ins_for_those_who_ask() -> None:

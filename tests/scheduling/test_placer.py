@@ -130,6 +130,17 @@ def test_policies_by_name() -> None:
         placer.policy_of(PodRequest(policy="best"))
 
 
+def test_what_a_pod_requests_is_read_of_the_watched_one_only_if_it_is_the_same_version() -> None:
+    sent, watched = pod_object("p", 2), pod_object("p", 1)
+    sent.metadata.resource_version, watched.metadata.resource_version = "5", "4"
+    placer = Placer(
+        Rig().ledger, default_policy="bestfit", clock=Clock(), wall_clock=lambda: 0.0, watched={"uid-p": watched}.get
+    )
+    assert placer.read_request(sent).gpus == GpuRequest(2)
+    watched.metadata.resource_version = "5"
+    assert placer.read_request(sent) is placer.read_request(watched)
+
+
 def test_a_request_is_remembered_until_its_pod_is_bound_or_not_asked_about_for_a_while() -> None:
     rig = Rig()
     request = PodRequest(GpuRequest(1))

@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from uvicorn.server import ServerState
 
+from extender.api.calls import Endpoint
+from extender.server import access
 from extender.server.connections import OpenConnections
 from extender.server.verb_protocol import VerbProtocol
 from tests.api import bodies
@@ -173,6 +175,15 @@ def test_a_head_is_parsed_once(kerf: Kerf, monkeypatch: pytest.MonkeyPatch) -> N
         assert num_parsed == parsed, requests
         num_parsed = 0
         assert (written, closed) == exchange(kerf, requests, by_app=True)[:2]
+
+
+def test_a_verb_that_limits_the_rate_is_asked_about_each_request(kerf: Kerf, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Endpoint, "refuses_by_rate", True)
+    refusals = iter([None, None, access.too_many("so many", 3.0), access.too_many("so many", 3.0)])
+    monkeypatch.setattr(Endpoint, "refusal", lambda endpoint, scope: next(refusals))
+    written, _, num_calls = exchange(kerf, [NOWHERE] * 3, by_app=False)
+    assert num_calls == 1  # which refuses the third
+    assert b"HTTP/1.1 429 " in written[-1]
 
 
 @pytest.mark.parametrize(("path", "reads"), [("/filter", "read_args"), ("/bind", "read_binding_args")])

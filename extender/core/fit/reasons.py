@@ -41,6 +41,10 @@ class Reason(IntEnum):
     """Free by bookings but not as observed. Not a check: see `evaluations.reasons`."""
 
 
+FITS: Final = int(Reason.FITS)
+"""As a plain number: NumPy is slow to see that a member of an enum is one."""
+
+
 FIRST_LASTING: Final = 64
 """First code of other packages' filters that fail permanently."""
 FIRST_PASSING: Final = 160
@@ -95,7 +99,7 @@ class Fit:
     @property
     def fits(self) -> Mask:
         """(R,) where the request fits."""
-        fits: Mask = self.reason == 0  # FITS, as a number: NumPy is slow to see that a member of an enum is one
+        fits: Mask = self.reason == FITS
         return fits
 
     def take(self, where: Rows) -> "Fit":
