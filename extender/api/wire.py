@@ -199,6 +199,8 @@ def read_args(body: bytes) -> PodCall:
         args = _decode(_args_decoder, _with_exact_keys(body, ExtenderArgs))
     if args.pod is None:
         raise WireError("the request has no Pod")
+    if args.nodes is not None:
+        _check_text(body)  # which the answer repeats
     return PodCall(args.pod, args.nodes, None if args.node_names == _NULL else NodeNames(args.node_names))
 
 
@@ -228,6 +230,16 @@ def _decode(decoder: Decoder[_ArgsT], body: bytes | msgspec.Raw) -> _ArgsT:
         return decoder.decode(body)
     except msgspec.DecodeError as error:
         raise WireError(f"the request can't be read: {error}") from None
+
+
+def _check_text(body: bytes) -> None:
+    """Raise WireError unless a body is UTF-8: values that are not read are not checked."""
+    if body.isascii():
+        return
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        raise WireError(f"the request can't be read: it is not UTF-8: {error}") from None
 
 
 def _fields(raw: bytes | msgspec.Raw, names: Sequence[str]) -> dict[str, msgspec.Raw]:

@@ -195,3 +195,10 @@ def test_a_real_request_of_preempt_is_understood() -> None:
         holders.append(manifest)
     with running([*holders, *(node(name, 2) for name in proposals)]) as kerf:
         assert kerf.post("/preempt", sample).json()["NodeNameToMetaVictims"] == proposals
+
+
+def test_whole_nodes_that_are_not_text_are_refused_since_the_answer_repeats_them() -> None:
+    body = b'{"Pod": {}, "Nodes": {"items": [{"metadata": {"name": "n"}, "unread": "%b"}]}}'
+    assert wire.read_args(body % "größe".encode()).candidates() == ["n"]
+    with pytest.raises(wire.WireError, match="it is not UTF-8"):
+        wire.read_args(body % b"\x80")
